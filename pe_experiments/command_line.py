@@ -1,0 +1,140 @@
+"""What the scripts share: reading overrides, and turning every mistake into one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_experiments.config import CONFIG_DIR
+from pe_experiments.errors import UserError, nearest
+
+ALIASES = {"pe": {"nope": "none"}}
+GROUPS = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger", "sweep")
+
+
+def run_script(main: Callable[[], int | None]) -> int:
+    """Run a script's main and answer its exit code; mistakes are one line on stderr, never a traceback."""
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing its own form of them
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # schemes and tasks of the user's own lie in the working directory
+    try:
+        return main() or 0
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        return _complain(sentence(error))
+    except KeyboardInterrupt:
+        return _complain("interrupted; the same command goes on from the last checkpoint", code=130)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _complain(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+
+
+def normalised(arguments: list[str]) -> list[str]:
+    """Arguments with aliases resolved.
+
+    Raises:
+        UserError: a list where one choice belongs, or something that is no ``key=value``.
+    """
+    result = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key in GROUPS and value.startswith("["):
+            raise UserError(
+                f"{argument}: {key} takes one choice; for several runs write -m {key}={value.strip('[]').replace(' ', '')}"
+            )
+        if key in GROUPS and value in ("", "null") and equals and key != "sweep":
+            raise UserError(f"{argument}: {key} needs a choice.{nearest(value, _choices(key))}")
+        for alias, name in ALIASES.get(key, {}).items():
+            value = ",".join(name if part == alias else part for part in value.split(","))
+        result.append(f"{key}{equals}{value}")
+    return result
+
+
+def parse_overrides(arguments: list[str]) -> list[Override]:
+    """The arguments as Hydra reads them.
+
+    Raises:
+        UserError: one is no ``key=value``.
+    """
+    parser = OverridesParser.create()
+    parsed = []
+    for argument in arguments:
+        try:
+            parsed.append(parser.parse_override(argument))
+        except HydraException as error:
+            raise UserError(_unreadable(argument)) from error
+    return parsed
+
+
+def composed(config_name: str, arguments: list[str]) -> DictConfig:
+    """The configuration a script's arguments describe, without Hydra's run machinery.
+
+    Raises:
+        UserError: see `normalised`; HydraException and OmegaConf's errors pass through, `sentence` reads them.
+    """
+    arguments = normalised(arguments)
+    parse_overrides(arguments)
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return compose(config_name, overrides=arguments)
+
+
+def sentence(error: BaseException) -> str:
+    """One sentence for an error: what was written, what is wrong with it, what is allowed."""
+    if isinstance(error, UserError):
+        return str(error)
+    text = str(error)
+    if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)'", text):
+        group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
+        return f"{group}={choice} is not a choice.{nearest(choice, _choices(group))}"
+    if match := re.search(r"In '[^']*': Could not find '(\w+)/([^']+)'", text):
+        return f"{match[1]}={match[2]} is not a choice.{nearest(match[2], _choices(match[1]))}"
+    if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        return f"{match[1]}: several values are a sweep; put -m before them"
+    if match := re.search(r"Could not override '([^']+)'", text):
+        return _unknown_key(match[1])
+    if match := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
+        return _unknown_key(match[2])
+    if match := re.search(r"Error parsing override '([^']+)'", text, re.DOTALL):
+        return _unreadable(match[1])
+    if isinstance(error.__cause__, OSError):
+        return f"{error.__cause__.filename} cannot be used: {error.__cause__.strerror}"
+    return " ".join(line.strip() for line in text.splitlines()[:2])
+
+
+def _unknown_key(key: str) -> str:
+    head, _, last = key.rpartition(".")
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        node: Any = compose("config")
+    for part in head.split(".") if head else []:
+        node = node.get(part) if isinstance(node, DictConfig) else None
+    if head in ("pe", "positions", "task"):
+        return f"{key} is not a setting of the chosen {head}; look into configs/{head}, or add an argument with +{key}=..."
+    known = [str(name) for name in node] if isinstance(node, DictConfig) else list(GROUPS)
+    return f"{key} is not a setting.{nearest(last or key, known)}"
+
+
+def _unreadable(argument: str) -> str:
+    if "=" not in argument:
+        return f"{argument!r} is no key=value; for example pe=sinusoidal or training.steps=500"
+    return f"{argument!r} cannot be read; quote values with special signs, for example 'evaluation.lengths=[50,100]'"
+
+
+def _choices(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def _complain(text: str, code: int = 1) -> int:
+    sys.stdout.flush()
+    print(f"error: {text}", file=sys.stderr)
+    return code

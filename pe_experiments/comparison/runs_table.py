@@ -1,0 +1,129 @@
+"""Many run directories as two tables: one row per run, one row per run and length. What cannot be read is listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_experiments.errors import UserError
+from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, short_hash
+from pe_experiments.tracking import CURVE, read_csv
+
+FIGURES = (
+    "exact_match_in_distribution",
+    "exact_match_at_2x",
+    "exact_match_extrapolation",
+    "token_accuracy_in_distribution",
+    "token_accuracy_at_2x",
+    "token_accuracy_extrapolation",
+    "solved_in_distribution",
+    "horizon",
+    "horizon_censored",
+    "horizon_ratio",
+)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Attributes:
+    runs: one row per run: name, label, seed, task, model, protocol, status and the summary figures.
+    curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed and protocol.
+    left_out: directories that are no completed or diverged run, with the reason.
+    """
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def load_runs(results_dir: str | Path = "results", study: str | None = None) -> Runs:
+    """The runs under ``results_dir/runs``, or those a study lists.
+
+    Raises:
+        UserError: there is no such directory or study.
+    """
+    folder = Path(results_dir) / "runs"
+    if study is not None:
+        paths = [folder / name for name in read_manifest(Path(results_dir) / study / "manifest.json")]
+    elif folder.is_dir():
+        paths = sorted(path for path in folder.iterdir() if path.is_dir())
+    else:
+        raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    left_out = {}
+    for path in paths:
+        try:
+            row, curve = _read_run(RunDirectory(path))
+        except UserError as error:
+            left_out[path.name] = str(error)
+            continue
+        rows.append(row)
+        curves += [{**_key(row), **point} for point in curve]
+    table = pd.DataFrame(rows)
+    if not table.empty:
+        renamed = _told_apart(table)
+        table["label"] = table["name"].map(renamed)
+        for point in curves:
+            point["label"] = renamed[point["name"]]
+    return Runs(table, pd.DataFrame(curves), left_out)
+
+
+def _key(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("name", "label", "seed", "protocol")}
+
+
+def _read_run(run: RunDirectory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if not run.path.is_dir():
+        raise UserError("the directory is gone")
+    result = run.read_result()
+    if result is None:
+        raise UserError("unfinished; the command that began it resumes it")
+    if result["status"] not in (COMPLETED, DIVERGED):
+        raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
+    saved = run.read_config()
+    trained, sources = saved["identity"]["trained"], saved["identity"]["sources"]
+    scheme = {"pe": trained["pe"], "positions": trained["positions"], "sources": sources}
+    protocol = {key: trained[key] for key in ("task", "model", "training")}
+    row = {
+        "name": run.name,
+        "label": result["label"],
+        "seed": result["seed"],
+        "task": result["task"],
+        "model": result["model"],
+        "status": result["status"],
+        "max_length": trained["training"]["max_length"],
+        "protocol": short_hash(protocol),
+        "scheme": short_hash(scheme),
+        "parameters": result.get("parameters"),
+        **{key: result.get(key) for key in FIGURES},
+    }
+    points = read_csv(run.curve) if result["status"] == COMPLETED else []
+    if result["status"] == COMPLETED and not points:
+        raise UserError("extrapolation.csv is missing or empty")
+    try:
+        curve = [{key: _value(key, point[key]) for key in CURVE} for point in points]
+    except (KeyError, ValueError) as error:
+        raise UserError(f"extrapolation.csv is damaged ({type(error).__name__}: {error})") from error
+    return row, curve
+
+
+def _value(key: str, text: str) -> Any:
+    if key == "split":
+        return text
+    if text == "":
+        return None
+    return int(text) if text.isdigit() else float(text)
+
+
+def _told_apart(table: pd.DataFrame) -> dict[str, str]:
+    """Labels by run name; where two schemes go by one label (``label=``, an edited source) their hash is added."""
+    names = {}
+    for label, rows in table.groupby("label"):
+        several = rows["scheme"].nunique() > 1
+        for name, scheme in zip(rows["name"], rows["scheme"], strict=True):
+            names[name] = f"{label} [{scheme[:4]}]" if several else str(label)
+    return names

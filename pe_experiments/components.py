@@ -1,0 +1,247 @@
+"""The parts a configuration names by ``_target_``: found, held against their signature, built, labelled."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from pe_experiments.config import CONFIG_DIR
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.errors import UserError, allowed, nearest
+from pe_experiments.positions import PositionPolicy
+from pe_experiments.tasks import Task
+
+KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
+CONTRACTS = {"pe_experiments.encodings.base", "pe_experiments.tasks.base"}
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part: its config group, its class and all its arguments, defaults included."""
+
+    group: str
+    target: str
+    cls: type
+    arguments: dict[str, Any]
+
+    def build(self, *args: Any) -> Any:
+        """An instance.
+
+        Raises:
+            UserError: the class refuses its arguments.
+        """
+        with user_errors(self.group):
+            return instantiate({"_target_": self.target, **self.arguments, "_convert_": "all"}, *args)
+
+    @property
+    def label(self) -> str:
+        """The config choice, or the class name, with the arguments that differ from its defaults."""
+        name, defaults = self._choice()
+        changed = {key: value for key, value in self.arguments.items() if defaults.get(key, ...) != value}
+        inside = ",".join(f"{key}={_short(value)}" for key, value in changed.items())
+        return f"{name}({inside})" if inside else name
+
+    @property
+    def choice(self) -> str:
+        """The config choice alone, or the class name where no shipped YAML names the class."""
+        return self._choice()[0]
+
+    def _choice(self) -> tuple[str, dict[str, Any]]:
+        best: tuple[int, str, dict[str, Any]] | None = None
+        for name, section in shipped(self.group).items():
+            if _same_class(section["_target_"], self.cls):
+                defaults = {**_defaults(self.cls), **{k: v for k, v in section.items() if k != "_target_"}}
+                differing = sum(defaults.get(key, ...) != value for key, value in self.arguments.items())
+                best = (
+                    min(best, (differing, name, defaults), key=lambda row: row[:2])
+                    if best
+                    else (differing, name, defaults)
+                )
+        return (best[1], best[2]) if best else (self.cls.__name__, _defaults(self.cls))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the source that defines it (comments, layout and docstrings aside), 12 hex digits."""
+        return fingerprint(self.cls)
+
+
+def load_component(group: str, section: dict[str, Any]) -> Component:
+    """The component a config section describes, its arguments checked against the signature.
+
+    Raises:
+        UserError: no such class, a class of another kind, unknown, missing or ill-typed arguments.
+    """
+    target = section.get("_target_")
+    if not isinstance(target, str):
+        raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
+    cls = _locate(group, target)
+    given = {key: value for key, value in section.items() if not key.startswith("_")}
+    parameters = _parameters(cls)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    types = _types(cls)
+    for name, value in given.items():
+        if name not in known and not open_ended:
+            takes = nearest(name, known) if known else " It takes no arguments."
+            raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
+        if name in types:
+            given[name] = _typed(f"{group}.{name}", value, types[name])
+    for name, parameter in known.items():
+        if name not in given and parameter.default is parameter.empty:
+            raise UserError(
+                f"{group}.{name} is missing: {cls.__name__} has no default for it; add +{group}.{name}=..."
+            )
+    return Component(group, target, cls, {**_defaults(cls), **given})
+
+
+@contextmanager
+def user_errors(where: str) -> Iterator[None]:
+    """ValueErrors of the parts become `UserError`s that say which part of the configuration is meant."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        cause = (
+            error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
+        )
+        if isinstance(cause, ValueError):
+            raise UserError(f"{where}: {cause}") from error
+        raise UserError(f"{where} cannot be built: {type(cause).__name__}: {cause}") from error
+
+
+@cache
+def shipped(group: str) -> dict[str, dict[str, Any]]:
+    """The YAML choices of a group by name."""
+    found = {}
+    for path in sorted((CONFIG_DIR / group).glob("*.yaml")):
+        found[path.stem] = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path)))
+    return found
+
+
+def fingerprint(cls: type) -> str:
+    """Hash of the modules that define a class and its ancestors, up to the contract and foreign libraries."""
+    digest = hashlib.sha256()
+    for ancestor in cls.__mro__:
+        foreign = ancestor.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing")
+        if foreign or (ancestor is not cls and ancestor.__module__ in CONTRACTS):
+            continue
+        digest.update(_source_without_words(ancestor.__module__).encode())
+    return digest.hexdigest()[:12]
+
+
+def _source_without_words(module: str) -> str:
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None:  # defined in a notebook: nothing to read
+        return module
+    tree = ast.parse(Path(file).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (
+                node.body
+                and isinstance(node.body[0], ast.Expr)
+                and isinstance(node.body[0].value, ast.Constant)
+            ):
+                node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def _locate(group: str, target: str) -> type:
+    module_name, _, name = target.rpartition(".")
+    key = f"{group}._target_={target}"
+    if not module_name:
+        raise UserError(f"{key}: expected module.ClassName")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        raise UserError(
+            f"{key}: there is no module {missing!r}; it must be installed or lie in the working directory"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"{key}: importing {module_name} failed with {type(error).__name__}: {error}"
+        ) from error
+    classes = [
+        n for n, value in vars(module).items() if isinstance(value, type) and issubclass(value, KINDS[group])
+    ]
+    if name not in classes:
+        raise UserError(
+            f"{key}: {module_name} has no {KINDS[group].__name__} of that name.{nearest(name, classes)}"
+        )
+    return getattr(module, name)
+
+
+def _same_class(target: str, cls: type) -> bool:
+    module, _, name = target.rpartition(".")
+    return (module, name) == (cls.__module__, cls.__name__)
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    parameters = inspect.signature(cls).parameters
+    takes_shape = issubclass(cls, PositionalEncoding)
+    return {name: p for i, (name, p) in enumerate(parameters.items()) if not (takes_shape and i == 0)}
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    return {name: p.default for name, p in _parameters(cls).items() if p.default is not p.empty}
+
+
+def _types(cls: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(cls.__init__)  # type: ignore[misc]
+    except Exception:  # annotations written for a type checker alone: nothing to check against
+        return {}
+
+
+def _typed(key: str, value: Any, annotation: Any) -> Any:
+    if isinstance(value, dict) and "_target_" in value:
+        return value  # a nested part; checked when it is built
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(
+            annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
+        )
+    except PydanticUserError:
+        adapter = TypeAdapter(annotation)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        shown = "null" if value is None else value
+        raise UserError(f"{key}={shown}: expected {_in_words(annotation)}") from error
+
+
+def _in_words(annotation: Any) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if annotation in names:
+        return names[annotation]
+    if typing.get_origin(annotation) is typing.Literal:
+        return allowed(map(str, typing.get_args(annotation)))
+    arguments = typing.get_args(annotation)
+    if arguments and typing.get_origin(annotation) is not list:
+        return allowed(_in_words(argument) for argument in arguments)
+    return str(annotation)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        return str(value.get("_target_", "...")).rpartition(".")[2]
+    if isinstance(value, list | tuple):
+        return "-".join(map(_short, value))
+    return "null" if value is None else str(value)

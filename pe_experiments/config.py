@@ -1,0 +1,316 @@
+"""What a configuration may say, and everything that follows from it.
+
+`check` holds a composed configuration against the schemas below and is quick; `resolve` builds the parts, derives what
+is derived (format, lengths, sizes) and still writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from pe_experiments.errors import UserError, allowed, nearest
+
+if TYPE_CHECKING:
+    from pe_experiments.components import Component
+    from pe_experiments.encodings import ModelShape
+    from pe_experiments.formats import Format
+    from pe_experiments.positions import PositionPolicy
+    from pe_experiments.tasks import Task
+
+CONFIG_DIR = Path(__file__).resolve().parents[1] / "configs"
+
+Count = Annotated[int, Field(ge=1)]
+# A name becomes part of a path and of a command line; a year is a fair name for a study.
+Name = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
+    Field(pattern=r"^[A-Za-z0-9_.+=(),-]+$", max_length=120),
+]
+
+
+class Section(BaseModel):
+    """Strict: no unknown key, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelConfig(Section):
+    """One transformer (`models.Transformer`)."""
+
+    causal: bool
+    d_model: Count
+    num_heads: Count
+    num_layers: Count
+    activation: Literal["gelu", "relu"]
+    initialisation: Literal["gpt2", "pytorch"]
+    output_head: Literal["separate", "tied"]
+    attention_implementation: Literal["auto", "eager", "sdpa", "blocked"]
+
+    @property
+    def choice(self) -> str:
+        return "decoder" if self.causal else "encoder"
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> ModelConfig:
+        if self.d_model % self.num_heads:
+            divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
+            raise ValueError(
+                f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}; "
+                f"allowed here: {allowed(divisors)}"
+            )
+        return self
+
+
+class TrainingConfig(Section):
+    """What is trained on, for how long and how (`training`)."""
+
+    steps: Count
+    batch_size: Count
+    min_length: Count
+    max_length: Count
+    batching: Literal["mixed", "single_length"]
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    warmup_steps: Annotated[int, Field(ge=0)] | None
+    schedule: Literal["cosine", "linear", "constant"]
+    final_learning_rate: Annotated[float, Field(ge=0, le=1)]
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    clip_norm: Annotated[float, Field(gt=0)] | None
+    precision: Literal["float32", "bfloat16"]
+    check_every: Count
+    check_examples: Count
+    stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
+
+    @model_validator(mode="after")
+    def _lengths_are_ordered(self) -> TrainingConfig:
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"training.min_length={self.min_length} is above training.max_length={self.max_length}; "
+                f"allowed: 1 to {self.max_length}"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    """At which lengths, on how many examples each (`evaluation`)."""
+
+    lengths: Annotated[list[Count], Field(min_length=1)] | None
+    examples: Count
+
+
+class HardwareConfig(Section):
+    """Where it runs. None of it enters a run's identity."""
+
+    accelerator: Literal["auto", "cpu", "gpu"]
+    devices: Literal[1]
+    threads: Count
+
+
+class LoggerConfig(Section):
+    """What goes to Weights & Biases (`tracking`)."""
+
+    mode: Literal["offline", "online", "disabled"]
+    project: str
+    entity: str | None
+    tags: list[str]
+
+
+class Config(Section):
+    """A whole configuration. ``pe``, ``positions`` and ``task`` hold ``_target_`` and its arguments."""
+
+    pe: dict[str, Any]
+    positions: dict[str, Any]
+    task: dict[str, Any]
+    model: ModelConfig
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+    hardware: HardwareConfig
+    logger: LoggerConfig
+    seed: Annotated[int, Field(ge=0)]
+    study: Name | None
+    label: Name | None
+    results_dir: str
+    rerun: bool
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked configuration with all that follows from it."""
+
+    config: Config
+    components: dict[str, Component]
+    task: Task
+    positions: PositionPolicy
+    format: Format
+    shape: ModelShape
+    train_lengths: tuple[int, ...]
+    evaluation_lengths: tuple[int, ...]
+
+    @property
+    def derived(self) -> dict[str, Any]:
+        """The derived values, as saved in ``config.yaml``."""
+        return {
+            "vocab_size": self.format.vocab_size,
+            "format": type(self.format).__name__.removesuffix("Format").lower(),
+            "train_length": self.shape.train_length,
+            "train_positions": self.shape.train_positions,
+            "warmup_steps": warmup_steps(self.config.training),
+            "train_lengths": list(self.train_lengths),
+            "evaluation_lengths": list(self.evaluation_lengths),
+        }
+
+
+def check(config: DictConfig | dict[str, Any]) -> Config:
+    """The configuration in typed form.
+
+    Raises:
+        UserError: an unknown key, a missing or wrong value.
+    """
+    try:
+        plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
+    assert isinstance(plain, dict)
+    try:
+        return Config.model_validate({str(key): value for key, value in plain.items() if key != "dry_run"})
+    except ValidationError as error:
+        raise UserError(_sentence(error, plain)) from error
+
+
+def resolve(config: Config) -> Experiment:
+    """Build the parts and derive the rest.
+
+    Raises:
+        UserError: parts that do not exist, do not fit their arguments or do not fit each other.
+    """
+    # Imported here: torch takes a second or two that a misspelt key need not wait for.
+    from pe_experiments.components import load_component, user_errors
+    from pe_experiments.encodings import ModelShape
+    from pe_experiments.formats import format_for
+
+    components = {
+        group: load_component(group, getattr(config, group)) for group in ("pe", "positions", "task")
+    }
+    task = components["task"].build()
+    positions = components["positions"].build()
+    with user_errors("task"):
+        layout = format_for(task, config.model.causal)
+    train_lengths = _train_lengths(config.training, task)
+    train_length = max(layout.tokens(n, task.target_length(n)) for n in train_lengths)
+    with user_errors("positions"):
+        train_positions = positions.train_positions(train_length)
+    model = config.model
+    shape = ModelShape(
+        d_model=model.d_model,
+        num_heads=model.num_heads,
+        num_layers=model.num_layers,
+        causal=model.causal,
+        train_length=train_length,
+        train_positions=train_positions,
+    )
+    lengths = evaluation_lengths(config.evaluation.lengths, config.training.max_length, task)
+    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths)
+
+
+def warmup_steps(training: TrainingConfig) -> int:
+    """The stated warm-up, or a tenth of the training and at most 100 steps, so that short trials work."""
+    return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
+
+
+def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> tuple[int, ...]:
+    """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
+
+    The default grid holds the quarters of ``max_length`` and 1.25, 1.5, 2, 3, 4 and 8 times it, without those the task
+    cannot make to within a tenth.
+
+    Raises:
+        UserError: a length asked for below the shortest the task can make.
+    """
+    if asked is not None:
+        for length in asked:
+            if task.nearest_length(length) is None:
+                raise UserError(
+                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length} or any shorter; "
+                    f"its shortest is {shortest_length(task)}"
+                )
+        return tuple(sorted(set(asked)))
+    ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+    grid = sorted({max(1, round(ratio * max_length)) for ratio in ratios})
+    made = [(length, task.nearest_length(length)) for length in grid]
+    return tuple(length for length, nearest in made if nearest is not None and nearest >= 0.9 * length)
+
+
+def shortest_length(task: Task) -> int:
+    """The shortest input the task can make."""
+    return next(n for n in range(1, 10_000) if task.nearest_length(n) == n)
+
+
+def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
+    lengths = range(training.min_length, training.max_length + 1)
+    made = tuple(length for length in lengths if task.nearest_length(length) == length)
+    if not made:
+        raise UserError(
+            f"training.min_length={training.min_length}, training.max_length={training.max_length}: "
+            f"{type(task).__name__} can make no input of such a length; its shortest is {shortest_length(task)}"
+        )
+    return made
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list such as '[50,100]'",
+    "dict_type": "one choice with its settings",
+    "greater_than_equal": "{ge} or more",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "too_short": "at least one entry",
+    "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only",
+    "string_too_long": "at most {max_length} characters",
+}
+
+
+def _sentence(error: ValidationError, plain: dict[Any, Any]) -> str:
+    """The first complaint as one sentence with key, value and what is allowed."""
+    first = error.errors()[0]
+    where = [
+        str(part)
+        for part in first["loc"]
+        if not (isinstance(part, str) and part.startswith(("list[", "constrained")))
+    ]
+    key = ".".join(where)
+    kind, value = first["type"], first["input"]
+    if kind == "value_error":
+        return str(first["ctx"]["error"])
+    if kind == "extra_forbidden":
+        siblings = _known_keys(where[:-1])
+        return f"{key} is not a setting.{nearest(where[-1], siblings)}"
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "literal_error":
+        options = first["ctx"]["expected"].replace("'", "")
+        if key == "hardware.devices":
+            return (
+                f"{key}={value}: one run trains on one device; allowed: 1 (a sweep runs several side by side)"
+            )
+        return f"{key}={value} is not one of the choices: {options}"
+    if value is None:
+        value = "null"
+    expected = _EXPECTED.get(kind, first["msg"]).format(**first.get("ctx", {}))
+    return f"{key}={value}: expected {expected}"
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    section: Any = Config
+    for name in path:
+        section = section.model_fields[name].annotation
+    return list(section.model_fields)

@@ -1,0 +1,116 @@
+"""Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
+
+Every scheme sees the same batches for one seed, and a resumed run sees the batches an uninterrupted one would.
+
+Shapes: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pe_experiments.formats import Format, Sequences
+from pe_experiments.positions import PositionPolicy
+from pe_experiments.randomness import block_index, stream
+from pe_experiments.tasks import IGNORE, Task
+
+BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
+BLOCK_EXAMPLES = 100  # evaluation examples come in fixed blocks, whatever the batch size
+
+
+class Batch(NamedTuple):
+    """What one forward pass reads: `formats.Sequences` and the position ids (B may be 1)."""
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    lengths_B: Tensor
+    positions_BT: Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """What examples are made from.
+
+    Attributes:
+        task, format, positions: the parts.
+        train_lengths: input lengths training draws from.
+        train_length: tokens of the longest training sequence.
+        seed: of the run.
+    """
+
+    task: Task
+    format: Format
+    positions: PositionPolicy
+    train_lengths: tuple[int, ...]
+    train_length: int
+    seed: int
+
+    def evaluation_block(self, length: int, block: int) -> Batch:
+        """Block ``block`` of the evaluation examples of input length ``length``."""
+        index = block_index(length, block)
+        generator = stream(self.seed, "evaluation", index)
+        rows = self.format.lay_out(*self.task.sample(length, BLOCK_EXAMPLES, generator))
+        draws = stream(self.seed, "evaluation positions", index)
+        return Batch(*_parts(rows), self.positions.evaluation_ids(rows.lengths_B, self.train_length, draws))
+
+
+class TrainingStream:
+    """Batches of the training lengths.
+
+    Args:
+        source: what examples are made from.
+        batch_size: rows per batch.
+        batching: ``mixed``, each row draws its own length; ``single_length``, each batch draws one.
+        name: ``training`` or ``validation``; their examples never meet.
+    """
+
+    def __init__(self, source: Source, batch_size: int, batching: str, name: str = "training"):
+        self.source = source
+        self.batch_size = batch_size
+        self.batching = batching
+        self.name = name
+        self._draw: tuple[int, Sequences] | None = None
+
+    def batch(self, index: int) -> Batch:
+        """Batch ``index``, trimmed to its longest row."""
+        draw, place = divmod(index, BATCHES_PER_DRAW)
+        if self._draw is None or self._draw[0] != draw:
+            self._draw = draw, self._sequences(draw)
+        rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        tokens_BT, labels_BT, lengths_B = (part[rows] for part in _parts(self._draw[1]))
+        longest = int(lengths_B.max())
+        source = self.source
+        positions_BT = source.positions.training_ids(
+            lengths_B, source.train_length, stream(source.seed, f"{self.name} positions", index)
+        )
+        return Batch(tokens_BT[:, :longest], labels_BT[:, :longest], lengths_B, positions_BT)
+
+    def _sequences(self, draw: int) -> Sequences:
+        source = self.source
+        generator = stream(source.seed, self.name, draw)
+        choices = torch.tensor(source.train_lengths)
+        rows = BATCHES_PER_DRAW * self.batch_size
+        if self.batching == "mixed":
+            lengths_R = choices[torch.randint(len(choices), (rows,), generator=generator)]
+        else:
+            drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
+            lengths_R = drawn.repeat_interleave(self.batch_size)
+        tokens_RT = torch.full((rows, source.train_length), source.format.eos)
+        labels_RT = torch.full((rows, source.train_length), IGNORE)
+        tokens_R = torch.zeros(rows, dtype=torch.long)
+        for length in lengths_R.unique().tolist():
+            where = (lengths_R == length).nonzero()[:, 0]
+            made = source.format.lay_out(*source.task.sample(length, len(where), generator))
+            width = made.tokens_BT.shape[1]
+            tokens_RT[where, :width] = made.tokens_BT
+            labels_RT[where, :width] = made.labels_BT
+            tokens_R[where] = made.lengths_B
+        return Sequences(tokens_RT, labels_RT, tokens_R)
+
+
+def _parts(rows: Sequences) -> tuple[Tensor, Tensor, Tensor]:
+    return rows.tokens_BT, rows.labels_BT, rows.lengths_B

@@ -1,0 +1,5 @@
+"""Positional encodings: one file per scheme, `base` is the contract."""
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+
+__all__ = ["AttentionContext", "ModelShape", "PositionalEncoding"]

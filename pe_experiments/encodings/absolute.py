@@ -1,0 +1,50 @@
+"""What encodings that enter at the embedding share: vectors per position, added or concatenated."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings.base import ModelShape, PositionalEncoding
+
+Combine = Literal["add", "concat"]
+
+
+class AbsoluteEncoding(PositionalEncoding):
+    """One vector per position id, added to the token embedding or put beside it.
+
+    Args:
+        shape: the model it serves.
+        combine: ``add`` (Vaswani et al. 2017, section 3.5) or ``concat``, where ``width`` of the ``d_model``
+            columns hold the position and the tokens are embedded in the rest.
+        width: columns for the position under ``concat``; None means half of ``d_model``.
+
+    Raises:
+        ValueError: a ``width`` that leaves no column for tokens or positions, or one given under ``add``.
+    """
+
+    def __init__(self, shape: ModelShape, *, combine: Combine = "add", width: int | None = None):
+        super().__init__(shape)
+        if combine not in ("add", "concat"):
+            raise ValueError(f"combine={combine!r} is not one of 'add', 'concat'")
+        if combine == "add" and width is not None:
+            raise ValueError(f"width={width} belongs to combine=concat; with combine=add it must be null")
+        self.width = shape.d_model
+        if combine == "concat":
+            self.width = shape.d_model // 2 if width is None else width
+            if not 0 < self.width < shape.d_model:
+                raise ValueError(
+                    f"width={self.width} must leave columns for tokens and positions: "
+                    f"between 1 and {shape.d_model - 1} for d_model={shape.d_model}"
+                )
+            self.position_width = self.width
+
+    def vectors(self, positions_BT: Tensor) -> Tensor:
+        """The vectors [B, T, width] of these ids, in float32 or better."""
+        raise TypeError(f"{type(self).__name__} does not define vectors(positions_BT)")
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        vectors_BTW = self.vectors(positions_BT).to(x_BTD.dtype)
+        if self.position_width:
+            return torch.cat([x_BTD, vectors_BTW.expand(x_BTD.shape[0], -1, -1)], dim=-1)
+        return x_BTD + vectors_BTW

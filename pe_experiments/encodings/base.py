@@ -1,0 +1,191 @@
+"""The contract of a positional encoding, and the encoding that does nothing.
+
+Shapes carry their names: B batch, T queries, S keys, H heads, K head_dim, D d_model. A dimension of size 1
+broadcasts; B is 1 wherever all rows share their positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What an encoding may know about the model it serves. Nothing of the evaluation enters it.
+
+    Args:
+        d_model: width of the hidden states.
+        num_heads: attention heads; divides ``d_model``.
+        num_layers: transformer layers.
+        causal: True in a decoder, where a query sees only itself and what stands before it.
+        train_length: tokens of the longest training sequence (T5's buckets, YaRN's original length).
+        train_positions: how many position ids training can show (rows of a learned table); larger than
+            ``train_length`` under random offsets.
+
+    Raises:
+        ValueError: a size below 1, or heads that do not divide the width.
+    """
+
+    d_model: int
+    num_heads: int
+    num_layers: int
+    causal: bool
+    train_length: int
+    train_positions: int
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "num_heads", "num_layers", "train_length", "train_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.d_model // self.num_heads
+
+
+class AttentionContext:
+    """What a hook may look at besides q and k. It can grow without breaking schemes written elsewhere.
+
+    Attributes:
+        q_positions_BT, k_positions_BS: position ids of the queries and of the keys (B may be 1).
+        visible_BTS: True where a query may see a key (causality and padding); made on first use, because
+            at long lengths it is large and most schemes never ask for it.
+        lengths_B: tokens of each row without padding.
+        x_BSD: hidden state entering the layer, for schemes with content-dependent gates.
+        layer: index of the layer, from 0.
+    """
+
+    def __init__(
+        self,
+        q_positions_BT: Tensor,
+        k_positions_BS: Tensor,
+        visible_BTS: Tensor | Callable[[int, int], Tensor],
+        lengths_B: Tensor | None = None,
+        x_BSD: Tensor | None = None,
+        layer: int = 0,
+    ):
+        """``visible_BTS`` is the mask itself, or a function from a range of query rows to those rows of it."""
+        self.q_positions_BT = q_positions_BT
+        self.k_positions_BS = k_positions_BS
+        self.lengths_B = lengths_B
+        self.x_BSD = x_BSD
+        self.layer = layer
+        self._visible = visible_BTS
+        self._shared: dict[Any, Any] = {}
+
+    @property
+    def visible_BTS(self) -> Tensor:
+        return self.once(_all_rows_visible)
+
+    def once(self, fn: Callable[[AttentionContext], Any]) -> Any:
+        """``fn(self)``, computed once per forward pass and shared by the layers.
+
+        Pass a function or a bound method, not a fresh lambda: it is the key. What depends on ``layer`` or
+        ``x_BSD`` does not belong here.
+        """
+        if fn not in self._shared:
+            self._shared[fn] = fn(self)
+        return self._shared[fn]
+
+    def at_layer(self, layer: int, x_BSD: Tensor) -> AttentionContext:
+        """The same context seen from another layer; what ``once`` has made is shared."""
+        here = AttentionContext(
+            self.q_positions_BT, self.k_positions_BS, self._visible, self.lengths_B, x_BSD, layer
+        )
+        here._shared = self._shared
+        return here
+
+    def query_rows(self, start: int, stop: int) -> AttentionContext:
+        """The context of queries ``start`` to ``stop`` alone (blocked attention); shares nothing."""
+        return AttentionContext(
+            self.q_positions_BT[:, start:stop],
+            self.k_positions_BS,
+            self._rows_visible(start, stop),
+            self.lengths_B,
+            self.x_BSD,
+            self.layer,
+        )
+
+    def _rows_visible(self, start: int, stop: int) -> Tensor:
+        if isinstance(self._visible, Tensor):
+            return self._visible[:, start:stop]
+        return self._visible(start, stop)
+
+
+def _all_rows_visible(at: AttentionContext) -> Tensor:
+    return at._rows_visible(0, at.q_positions_BT.shape[1])
+
+
+class PositionalEncoding(nn.Module):
+    """No positional encoding (NoPE): the identity at every hook. Every scheme overrides only what it changes.
+
+    A causal mask alone still tells order from depth 2 on (Kazemnejad et al. 2023, arXiv:2305.19466, theorem 1);
+    without a mask the model is order-blind. Parameters: none. Beyond training: defined everywhere.
+
+    Class attributes:
+        per_layer: True when every layer needs an instance of its own; the transformer then builds
+            ``num_layers`` of them.
+        causal_only: True when the scheme means nothing without a causal mask; an encoder refuses it.
+        position_width: columns of ``d_model`` the scheme fills by itself (concatenation instead of addition).
+            The transformer then embeds tokens in the columns that remain.
+    """
+
+    per_layer = False
+    causal_only = False
+    position_width = 0
+
+    def __init__(self, shape: ModelShape):
+        super().__init__()
+        if self.causal_only and not shape.causal:
+            raise ValueError(f"{type(self).__name__} is defined for causal models only; take model=decoder")
+        self.shape = shape
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        """Token embeddings with positions in them; called once, before the first layer.
+
+        Args:
+            x_BTD: token embeddings, ``d_model - position_width`` columns.
+            positions_BT: position ids (B may be 1). Padding repeats the last id of its row, so the largest
+                id of a row is that of its last real token.
+
+        Returns:
+            Hidden states with ``d_model`` columns.
+        """
+        return x_BTD
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        """Any position-dependent map of queries and keys (RoPE, xPos, a length-dependent scale, ...)."""
+        return q_BHTK, k_BHSK
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
+        """What is added to the logits after the scale; sees rotated q and k.
+
+        Anything broadcastable to BHTS, at least float32. ``at`` may cover a block of the queries only, so the
+        answer must follow from ``at`` and ``q_BHTK``, never from a remembered length.
+        """
+        return None
+
+    def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        """Attention weights BHTS: the masked softmax of the above.
+
+        Overriding it (stick-breaking, PaTH) gives up the fused routes. The scale is always
+        ``head_dim**-0.5``, whatever width ``rotate`` returns.
+        """
+        q_BHTK, k_BHSK = self.rotate(q_BHTK, k_BHSK, at)
+        logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.transpose(-2, -1)
+        mask = at.once(additive_mask)
+        bias = self.bias(q_BHTK, k_BHSK, at)
+        return torch.softmax(logits_BHTS.float() + (mask if bias is None else mask + bias), dim=-1)
+
+
+def additive_mask(at: AttentionContext) -> Tensor:
+    """0 where a query may see a key and minus infinity where not, [B, 1, T, S] in float32."""
+    hidden_B1TS = ~at.visible_BTS[:, None]
+    return torch.zeros(hidden_B1TS.shape, device=hidden_B1TS.device).masked_fill_(hidden_B1TS, -torch.inf)

@@ -1,0 +1,116 @@
+"""A trained vector per position id (BERT, GPT-2), with a stated behaviour beyond the trained rows."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
+from pe_experiments.encodings.base import ModelShape
+
+Beyond = Literal["untrained", "clamp", "wrap", "zero", "interpolate", "error"]
+UNTRAINED_BLOCK = 64  # rows drawn at a time; part of what "row r of seed s" means
+
+
+class Learned(AbsoluteEncoding):
+    """Learned absolute positions: row p of a table of ``train_positions`` vectors, initialised N(0, std^2).
+
+    Source: Gehring et al. 2017, arXiv:1705.03122; as in BERT and GPT-2 (``wpe``).
+    Parameters: ``train_positions * width``. The checkpoint holds the trained rows and nothing else of sequence
+    length, so a model trained at 40 tokens loads and runs at 4,000.
+
+    Beyond the trained rows:
+        ``untrained``    fresh rows N(0, std^2), a function of (seed, row): what a longer table would hold there.
+        ``clamp``        the last trained row.
+        ``wrap``         row p modulo the number of rows.
+        ``zero``         the zero vector.
+        ``interpolate``  the table is stretched linearly over the row's ids, so that its last id meets the last
+                         trained row; the one policy that takes fractional ids.
+        ``error``        refused.
+
+    Args:
+        shape: the model it serves.
+        beyond: one of the above.
+        std: of the initial rows.
+        combine, width: see `AbsoluteEncoding`.
+
+    Raises:
+        ValueError: negative ids, fractional ids (except under ``interpolate``), ids past the table under ``error``.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        beyond: Beyond = "untrained",
+        std: float = 0.02,
+        combine: Combine = "add",
+        width: int | None = None,
+    ):
+        super().__init__(shape, combine=combine, width=width)
+        if beyond not in get_args(Beyond):
+            raise ValueError(f"beyond={beyond!r} is not one of {', '.join(map(repr, get_args(Beyond)))}")
+        if std <= 0:
+            raise ValueError(f"std={std} must be greater than 0")
+        self.beyond = beyond
+        self.std = std
+        self.table = nn.Parameter(torch.randn(shape.train_positions, self.width) * std)
+        # Drawn from the same stream as the table and saved beside it: untrained rows follow from the run's seed.
+        self.register_buffer("untrained_seed", torch.randint(2**31, ()))
+        self._untrained = torch.empty(0, self.width)
+
+    def vectors(self, positions_BT: Tensor) -> Tensor:
+        rows = self.table.shape[0]
+        if positions_BT.min() < 0:
+            raise ValueError(f"learned positions start at 0; got {positions_BT.min().item()}")
+        if self.beyond == "interpolate":
+            return self._stretched(positions_BT)
+        if positions_BT.is_floating_point():
+            raise ValueError(
+                "a learned table has no rows between whole ids; fractional positions need pe.beyond=interpolate"
+            )
+        longest = int(positions_BT.max()) + 1
+        if longest <= rows:
+            return F.embedding(positions_BT, self.table)
+        if self.beyond == "error":
+            raise ValueError(
+                f"position {longest - 1} lies beyond the {rows} trained rows of the learned table and "
+                f"pe.beyond=error forbids that; shorten evaluation.lengths or take pe.beyond=untrained, clamp, "
+                f"wrap, zero or interpolate"
+            )
+        if self.beyond == "clamp":
+            return F.embedding(positions_BT.clamp(max=rows - 1), self.table)
+        if self.beyond == "wrap":
+            return F.embedding(positions_BT % rows, self.table)
+        if self.beyond == "zero":
+            inside_BT1 = (positions_BT < rows)[..., None]
+            return F.embedding(positions_BT.clamp(max=rows - 1), self.table) * inside_BT1
+        return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
+
+    def untrained_rows(self, count: int) -> Tensor:
+        """Rows ``train_positions .. train_positions + count - 1`` as they were never trained, [count, width]."""
+        if len(self._untrained) < count:
+            seed = int(self.untrained_seed)
+            blocks = []
+            for block in range(-(-count // UNTRAINED_BLOCK)):
+                generator = torch.Generator().manual_seed((seed + 0x9E3779B1 * (block + 1)) % 2**32)
+                blocks.append(torch.randn(UNTRAINED_BLOCK, self.width, generator=generator) * self.std)
+            self._untrained = torch.cat(blocks)
+        return self._untrained[:count].to(self.table)
+
+    def _stretched(self, positions_BT: Tensor) -> Tensor:
+        last_row = self.table.shape[0] - 1
+        last_id_B1 = positions_BT.amax(dim=-1, keepdim=True).to(torch.float64)
+        where_BT = positions_BT.to(torch.float64) * (last_row / last_id_B1.clamp(min=max(last_row, 1)))
+        below_BT = where_BT.floor().long().clamp(max=last_row)
+        share_BT1 = (where_BT - below_BT)[..., None].to(self.table.dtype)
+        above_BT = (below_BT + 1).clamp(max=last_row)
+        return (
+            F.embedding(below_BT, self.table) * (1 - share_BT1)
+            + F.embedding(above_BT, self.table) * share_BT1
+        )
+
+    def _load_from_state_dict(self, *args, **kwargs) -> None:
+        self._untrained = torch.empty(0, self.width)  # the loaded seed draws others
+        super()._load_from_state_dict(*args, **kwargs)

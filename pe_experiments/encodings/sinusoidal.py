@@ -1,0 +1,60 @@
+"""Fixed sinusoids added to the embedding (Vaswani et al. 2017)."""
+
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
+from pe_experiments.encodings.base import ModelShape
+
+
+def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
+    """Sines and cosines of the ids, interleaved, in float64.
+
+    Column 2i holds sin(p / base^(2i/width)) and column 2i+1 the cosine of the same angle. At odd widths the
+    last sine column stays and its cosine is dropped.
+
+    Args:
+        positions: ids of any shape and dtype, gaps and fractions included.
+        width: columns.
+        base: the longest wavelength is close to ``2 pi base``.
+
+    Returns:
+        Float64 tensor of shape ``[*positions.shape, width]``.
+    """
+    even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
+    angles = positions.to(torch.float64)[..., None] * base ** (-even / width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
+
+
+class Sinusoidal(AbsoluteEncoding):
+    """Sinusoidal encoding: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Parameters: none, the frequencies are fixed.
+    Beyond training: defined everywhere, at positions the model has never seen. The norm of every vector is
+    sqrt(d/2), to be read beside the norm of the token embeddings it is added to.
+
+    Args:
+        shape: the model it serves.
+        base: greater than 1; 10,000 in the paper.
+        combine, width: see `AbsoluteEncoding`.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        base: float = 10_000.0,
+        combine: Combine = "add",
+        width: int | None = None,
+    ):
+        super().__init__(shape, combine=combine, width=width)
+        if base <= 1:
+            raise ValueError(f"base={base} must be greater than 1")
+        self.base = base
+
+    def vectors(self, positions_BT: Tensor) -> Tensor:
+        if positions_BT.shape[0] == 1:
+            return sinusoid_vectors(positions_BT, self.width, self.base).float()
+        # A batch repeats few distinct ids many times; float64 sines are the dear part.
+        ids, where_BT = positions_BT.unique(return_inverse=True)
+        return sinusoid_vectors(ids, self.width, self.base).float()[where_BT]

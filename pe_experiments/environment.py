@@ -1,0 +1,71 @@
+"""The machine: settling where a run computes, and describing what it was made with."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pe_experiments.config import HardwareConfig
+from pe_experiments.errors import UserError
+
+LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
+
+
+def prepare_hardware(hardware: HardwareConfig) -> str:
+    """Set the threads and settle ``auto``; answers ``cpu`` or ``cuda``.
+
+    Raises:
+        UserError: a device that is not there.
+    """
+    torch.set_num_threads(hardware.threads)
+    if hardware.accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
+    return "cpu" if hardware.accelerator == "cpu" or not torch.cuda.is_available() else "cuda"
+
+
+def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any]:
+    """The content of ``environment.json``."""
+    return {
+        "pe_experiments": metadata.version("pe_experiments"),
+        "source": _source_revision(),
+        "python": platform.python_version(),
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "threads": hardware.threads,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def _source_revision() -> str | None:
+    """Commit of the checkout, ``+edited`` where files differ from it; None outside a checkout."""
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
+        ).stdout.strip()
+        edited = subprocess.run(
+            ["git", "-C", folder, "status", "--porcelain", "."],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=5,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+edited" if edited else commit
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,216 @@
+"""The extrapolation curve of a model and the figures that summarise it. Every figure is defined here, once.
+
+Exact match is the share of examples in which every scored token is right, EOS included; under teacher forcing it equals the
+exact match of greedy generation, because the first mistake breaks both. Token accuracy is under teacher forcing and
+leaves EOS out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from pe_experiments.data import BLOCK_EXAMPLES, Batch, Source, TrainingStream
+from pe_experiments.models import Transformer
+from pe_experiments.tasks import IGNORE
+
+TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
+SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
+FARTHEST = 8.0  # times the training length: the right end of the extrapolation area
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """Counts over examples, from which every rate follows."""
+
+    examples: int = 0
+    exact: int = 0
+    tokens: int = 0
+    right_tokens: int = 0
+    scored: int = 0
+    loss_sum: float = 0.0
+
+    @property
+    def exact_match(self) -> float:
+        return self.exact / self.examples
+
+    @property
+    def token_accuracy(self) -> float:
+        return self.right_tokens / self.tokens
+
+    @property
+    def loss(self) -> float:
+        """Mean cross entropy over the scored tokens, in nats."""
+        return self.loss_sum / self.scored
+
+
+@torch.no_grad()
+def tally(model: Transformer, batches: Iterable[Batch], eos: int) -> Tally:
+    """Run the model over the batches, a bounded number of tokens at a time, and count.
+
+    Args:
+        model: on any device; batches are moved there.
+        batches: laid-out examples.
+        eos: the token that token accuracy leaves out.
+    """
+    total = Tally()
+    device = model.head.weight.device
+    for batch in batches:
+        rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
+        for start in range(0, len(batch.tokens_BT), rows):
+            _count(total, model, Batch(*(part.to(device) for part in _rows(batch, start, start + rows))), eos)
+    return total
+
+
+def _rows(batch: Batch, start: int, stop: int) -> Batch:
+    shared = batch.positions_BT.shape[0] == 1
+    parts = [part[start:stop] for part in batch[:3]]
+    return Batch(*parts, batch.positions_BT if shared else batch.positions_BT[start:stop])
+
+
+def _count(total: Tally, model: Transformer, batch: Batch, eos: int) -> None:
+    scored_BT = batch.labels_BT != IGNORE
+    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+    logits_NV = model.head(hidden_BTD[scored_BT]).float()
+    labels_N = batch.labels_BT[scored_BT]
+    right_N = logits_NV.argmax(dim=-1) == labels_N
+    wrong_B = torch.zeros(len(scored_BT), dtype=torch.long, device=labels_N.device)
+    wrong_B.index_add_(0, scored_BT.nonzero()[:, 0], (~right_N).long())
+    content_N = labels_N != eos
+    total.examples += len(scored_BT)
+    total.exact += int((wrong_B == 0).sum())
+    total.tokens += int(content_N.sum())
+    total.right_tokens += int((right_N & content_N).sum())
+    total.scored += len(labels_N)
+    total.loss_sum += float(F.cross_entropy(logits_NV.double(), labels_N, reduction="sum"))
+
+
+def in_distribution_tally(model: Transformer, batches: TrainingStream, examples: int) -> Tally:
+    """Counts over fresh examples of the training lengths (always the same ones)."""
+    needed = -(-examples // batches.batch_size)
+    return tally(model, (batches.batch(i) for i in range(needed)), batches.source.format.eos)
+
+
+def extrapolation_curve(
+    model: Transformer,
+    source: Source,
+    lengths: Sequence[int],
+    examples: int,
+    max_length: int,
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> list[Row]:
+    """One row per length, with the columns of ``extrapolation.csv``.
+
+    Args:
+        model: trained; evaluated by the code that trained it.
+        source: what examples are made from.
+        lengths: input lengths as asked for; each snaps down to the nearest the task can make.
+        examples: per length.
+        max_length: longest input length of the training.
+        on_row: called with each row as it is ready.
+    """
+    rows = []
+    model.eval()
+    for length in lengths:
+        rows.append(_curve_point(model, source, length, examples, max_length))
+        on_row(rows[-1])
+    return rows
+
+
+def _curve_point(model: Transformer, source: Source, length: int, examples: int, max_length: int) -> Row:
+    content_length = source.task.nearest_length(length)
+    assert content_length is not None, "checked when the configuration was resolved"
+    largest_id = 0.0
+
+    def blocks() -> Iterable[Batch]:
+        nonlocal largest_id
+        for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
+            batch = source.evaluation_block(content_length, block)
+            largest_id = max(largest_id, float(batch.positions_BT.max()))
+            yield _rows(batch, 0, examples - start)
+
+    counts = tally(model, blocks(), source.format.eos)
+    low, high = wilson_interval(counts.exact, counts.examples)
+    trained_ids = source.positions.train_positions(source.train_length)
+    return {
+        "length": length,
+        "content_length": content_length,
+        "split": "in_distribution" if content_length <= max_length else "extrapolation",
+        "examples": counts.examples,
+        "token_accuracy": counts.token_accuracy,
+        "exact_match": counts.exact_match,
+        "exact_match_low": low,
+        "exact_match_high": high,
+        "loss": counts.loss,
+        "chance": source.task.chance(content_length),
+        "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.answer_is_read),
+        "tokens": source.format.tokens(content_length, source.task.target_length(content_length)),
+        "largest_position": largest_id,
+        "untrained_positions": max(0, math.ceil(largest_id) + 1 - trained_ids),
+    }
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson's 95 % interval for a proportion (Wilson 1927): sampling error of the examples, not of the training."""
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    low, high = (centre - half) / scale, (centre + half) / scale
+    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
+
+
+def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
+    """The figures that stand for a curve; None where the grid cannot tell.
+
+    * ``exact_match_in_distribution``: mean over the lengths up to the longest training length.
+    * ``exact_match_at_2x``: at twice that length, when evaluated there.
+    * ``exact_match_extrapolation``: area under the curve over log2 length from 1x to 8x, divided by its width, straight
+      lines between the points, so it does not depend on how dense the grid is. Where the grid ends before 8x, up to there.
+    * the same three for ``token_accuracy``.
+    * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
+    * ``horizon``: the largest evaluated length up to which every exact match is at least 0.9, 0 if none;
+      ``horizon_censored`` when it is the largest evaluated; ``horizon_ratio`` in training lengths.
+    """
+    summary: dict[str, Any] = {}
+    for metric in ("exact_match", "token_accuracy"):
+        inside = [row[metric] for row in rows if row["content_length"] <= max_length]
+        twice = [row[metric] for row in rows if row["content_length"] == 2 * max_length]
+        summary[f"{metric}_in_distribution"] = float(np.mean(inside)) if inside else None
+        summary[f"{metric}_at_2x"] = twice[0] if twice else None
+        summary[f"{metric}_extrapolation"] = _area_beyond(rows, metric, max_length)
+    inside = summary["exact_match_in_distribution"]
+    summary["solved_in_distribution"] = None if inside is None else inside >= SOLVED
+    horizon, censored = _horizon(rows)
+    summary["horizon"] = horizon
+    summary["horizon_censored"] = censored
+    summary["horizon_ratio"] = horizon / max_length
+    return summary
+
+
+def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | None:
+    curve = {math.log2(row["content_length"] / max_length): row[metric] for row in rows}
+    x, y = np.array(sorted(curve)), np.array([curve[key] for key in sorted(curve)])
+    end = min(math.log2(FARTHEST), x.max(initial=0.0))
+    if end <= 0 or x.min() > 0:
+        return None
+    inner = x[(x > 0) & (x < end)]
+    grid = np.concatenate([[0.0], inner, [end]])
+    return float(np.trapezoid(np.interp(grid, x, y), grid) / end)
+
+
+def _horizon(rows: Sequence[Row]) -> tuple[int, bool]:
+    horizon = 0
+    for row in sorted(rows, key=lambda row: row["content_length"]):
+        if row["exact_match"] < SOLVED:
+            return horizon, False
+        horizon = row["content_length"]
+    return horizon, True

@@ -1,0 +1,387 @@
+"""One experiment from configuration to result, read from top to bottom like the sentence it is:
+
+a config picks an encoding, a task and a model; one run trains it on short sequences, measures it on long ones, and leaves a
+directory that says everything about itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from pe_experiments import console
+from pe_experiments.checkpoints import model_weights, read_checkpoint
+from pe_experiments.components import user_errors
+from pe_experiments.config import Config, Experiment, check, resolve
+from pe_experiments.data import Source, TrainingStream
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.environment import describe_environment, prepare_hardware
+from pe_experiments.errors import UserError
+from pe_experiments.evaluation import extrapolation_curve, summarise
+from pe_experiments.models import Transformer
+from pe_experiments.randomness import named_seed
+from pe_experiments.runs import (
+    COMPLETED,
+    DIVERGED,
+    ERROR,
+    Identity,
+    RunDirectory,
+    edited_sources,
+    list_in_study,
+    plan,
+    short_hash,
+    write_atomically,
+)
+from pe_experiments.tracking import Tracker, read_csv
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one call did.
+
+    Attributes:
+        experiment: what was asked for.
+        directory: where the curve lies: the run's, or that of one of its evaluations.
+        result: the content of ``result.json``.
+        done: ``trained``, ``resumed``, ``evaluated`` or ``found`` (it was finished already).
+    """
+
+    experiment: Experiment
+    directory: RunDirectory
+    result: dict[str, Any]
+    done: str
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return self.result["status"]
+
+
+def run_experiment(
+    config: DictConfig | dict[str, Any] | Config | Experiment, display: console.Display | None = None
+) -> RunResult:
+    """Train and evaluate what a configuration describes, or find it done.
+
+    Args:
+        config: composed by Hydra, typed, or resolved.
+        display: shows the progress; None shows nothing.
+
+    Raises:
+        UserError: the configuration cannot be carried out; nothing is left behind.
+        KeyboardInterrupt: interrupted; the same call resumes.
+    """
+    if not isinstance(config, Experiment):
+        config = resolve(config if isinstance(config, Config) else check(config))
+    experiment, typed = config, config.config
+    device = prepare_hardware(typed.hardware)
+    planned = plan(experiment)
+    identity, run = planned.identity, planned.run
+    if planned.state in ("finished", "diverged"):
+        return _found(experiment, identity, run, run.read_result() or {}, device)
+    preflight(experiment)
+    for other, parts in edited_sources(run, identity).items():
+        console.say(f"The source of {parts} has changed since {other}: this is a new run.")
+    created = run.create()
+    with run.lock():
+        try:
+            return _train_and_evaluate(experiment, identity, run, device, display or console.Silent())
+        except UserError:
+            if created:
+                run.remove()
+            raise
+
+
+def evaluate_run(path: Path, changes: dict[str, Any]) -> RunResult:
+    """Evaluate a finished run otherwise, without training.
+
+    Args:
+        path: the run's directory.
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware``, ``logger``.
+
+    Raises:
+        UserError: no such run, one that is not completed, or weights that do not fit the changed scheme.
+    """
+    run = RunDirectory(path)
+    saved = run.read_config()
+    identity = Identity(
+        **{key: value for key, value in saved["identity"].items() if key != "name"}, prefix=""
+    )
+    sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
+    experiment = resolve(check({**sections, **changes}))
+    device = prepare_hardware(experiment.config.hardware)
+    result = run.read_result()
+    if result is None or result["status"] != COMPLETED:
+        state = "interrupted" if result is None else result["status"]
+        raise UserError(
+            f"run={path}: it is {state}, and only a completed run can be evaluated; train it to the end first"
+        )
+    return _found(experiment, identity, run, result, device)
+
+
+def build_model(experiment: Experiment) -> Transformer:
+    """The untrained model: backbone and encoding from named streams of the seed.
+
+    Raises:
+        UserError: the scheme refuses its arguments or the model.
+    """
+    seed, made = experiment.config.seed, 0
+
+    def make_encoding(shape: ModelShape) -> PositionalEncoding:
+        nonlocal made
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(named_seed(seed, f"encoding {made}"))
+            made += 1
+            return experiment.components["pe"].build(shape)
+
+    model = experiment.config.model
+    with user_errors("pe"):
+        return Transformer(
+            experiment.format.vocab_size,
+            experiment.shape,
+            make_encoding,
+            activation=model.activation,
+            initialisation=model.initialisation,
+            output_head=model.output_head,
+            attention_implementation=model.attention_implementation,
+            seed=seed,
+        )
+
+
+def source_of(experiment: Experiment) -> Source:
+    """What the examples of an experiment are made from."""
+    return Source(
+        experiment.task,
+        experiment.format,
+        experiment.positions,
+        experiment.train_lengths,
+        experiment.shape.train_length,
+        experiment.config.seed,
+    )
+
+
+def preflight(experiment: Experiment) -> None:
+    """Try what would otherwise fail after minutes: a training batch, and the positions of the longest evaluation.
+
+    Raises:
+        UserError: either fails.
+    """
+    model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
+    with user_errors("pe"), torch.no_grad():
+        batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
+        model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+    longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
+    assert longest is not None
+    with user_errors("evaluation"):
+        block = source.evaluation_block(longest, (experiment.config.evaluation.examples - 1) // 100)
+    with user_errors("pe"), torch.no_grad():
+        model.embed(block.tokens_BT[:1], block.positions_BT[:1])
+
+
+def _train_and_evaluate(
+    experiment: Experiment, identity: Identity, run: RunDirectory, device: str, display: console.Display
+) -> RunResult:
+    from pe_experiments.training import (
+        Diverged,
+    )  # brings Lightning, three seconds a finished run need not wait for
+
+    config = experiment.config
+    if config.rerun:
+        run.clear()
+    checkpoint = read_checkpoint(run.checkpoint)
+    from_step = checkpoint["global_step"] if checkpoint else 0
+    saved = {**config.model_dump(), "derived": experiment.derived, "identity": identity.as_dict()}
+    write_atomically(run.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
+    write_atomically(
+        run.environment, json.dumps(describe_environment(config.hardware, device), indent=2) + "\n"
+    )
+    run.error_log.unlink(missing_ok=True)
+    run.result.unlink(missing_ok=True)
+    if config.study:
+        list_in_study(Path(config.results_dir), config.study, run.name)
+    if from_step:
+        console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
+    tracker = Tracker(run, run.name, saved, config.logger, group=config.study, from_step=from_step)
+    result: dict[str, Any] = {
+        "status": ERROR,
+        "name": run.name,
+        "label": identity.label,
+        "task": experiment.components["task"].choice,
+        "model": config.model.choice,
+        "seed": config.seed,
+        "steps": config.training.steps,
+        "resumed_from": from_step,
+    }
+    summary = None
+    curve: list[dict[str, Any]] = []
+    try:
+        model, seconds = _train(experiment, run, checkpoint, device, tracker, display)
+        curve, summary = _measure(experiment, identity, model.to(device), run, tracker)
+        result |= {
+            "status": COMPLETED,
+            **_description(model, experiment),
+            "seconds": round(seconds, 2),
+            **summary,
+        }
+    except Diverged as error:
+        result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        run.error_log.write_text(traceback.format_exc())
+        result |= {"reason": f"{type(error).__name__}: {error}"}
+    finally:
+        display.stop()
+        upload = tracker.close(summary, run.figure if summary else None)
+    run.write_result(result | {"evaluation": _evaluation(experiment), "upload": upload})
+    return RunResult(experiment, run, run.read_result() or {}, "resumed" if from_step else "trained", curve)
+
+
+def _train(
+    experiment: Experiment,
+    run: RunDirectory,
+    checkpoint: dict[str, Any] | None,
+    device: str,
+    tracker: Tracker,
+    display: console.Display,
+) -> tuple[Transformer, float]:
+    from pe_experiments.training import Checkpointer, Recorder, StreamDataModule, TrainingModule, train
+
+    training, source = experiment.config.training, source_of(experiment)
+    model = build_model(experiment)
+    if checkpoint and checkpoint["finished"]:
+        model.load_state_dict(model_weights(checkpoint))
+        return model, 0.0
+    module = TrainingModule(model, training)
+
+    def record(row: dict[str, Any]) -> None:
+        tracker.metrics(row)
+        display.row(row)
+
+    validation = TrainingStream(source, training.batch_size, "mixed", "validation")
+    recorder = Recorder(validation, record, display.step)
+    data = StreamDataModule(TrainingStream(source, training.batch_size, training.batching))
+    display.start(training.steps, checkpoint["global_step"] if checkpoint else 0)
+    started = time.monotonic()
+    train(
+        module, data, device, [recorder, Checkpointer(run.checkpoint)], run.checkpoint if checkpoint else None
+    )
+    display.stop()
+    return model, time.monotonic() - started
+
+
+def _measure(
+    experiment: Experiment, identity: Identity, model: Transformer, directory: RunDirectory, tracker: Tracker
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
+
+    max_length = experiment.config.training.max_length
+    curve = extrapolation_curve(
+        model,
+        source_of(experiment),
+        experiment.evaluation_lengths,
+        experiment.config.evaluation.examples,
+        max_length,
+    )
+    summary = summarise(curve, max_length)
+    tracker.curve(curve)
+    run_figure(
+        curve, f"{identity.label} on {experiment.components['task'].label}", max_length, directory.figure
+    )
+    return curve, summary
+
+
+def _found(
+    experiment: Experiment, identity: Identity, run: RunDirectory, finished: dict[str, Any], device: str
+) -> RunResult:
+    """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
+    config = experiment.config
+    if config.study and (run.path.parent.parent == Path(config.results_dir)):
+        list_in_study(Path(config.results_dir), config.study, run.name)
+    evaluation = _evaluation(experiment)
+    if finished["status"] != COMPLETED or evaluation == finished["evaluation"]:
+        return RunResult(experiment, run, finished, "found", _stored_curve(run))
+    directory = run.evaluation(short_hash(evaluation))
+    if not config.rerun and (there := directory.read_result()):
+        return RunResult(experiment, directory, there, "found", _stored_curve(directory))
+    model = _trained_model(experiment, run)
+    created = directory.create()
+    with directory.lock():
+        try:
+            saved = {**config.model_dump(), "derived": experiment.derived, "identity": identity.as_dict()}
+            write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
+            name = f"{run.name}-e{directory.name}"
+            tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
+            curve, summary = _measure(experiment, identity, model.to(device), directory, tracker)
+            upload = tracker.close(summary, directory.figure)
+        except BaseException:
+            if created:
+                directory.remove()
+            raise
+        kept = {key: finished[key] for key in ("status", "name", "label", "task", "model", "seed", "steps")}
+        directory.write_result({**kept, **summary, "evaluation": evaluation, "upload": upload})
+    return RunResult(experiment, directory, directory.read_result() or {}, "evaluated", curve)
+
+
+def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
+    checkpoint = read_checkpoint(run.checkpoint)
+    if checkpoint is None:
+        raise UserError(
+            f"{run.checkpoint} is missing, so {run.name} cannot be evaluated; add rerun=true to train it again"
+        )
+    preflight(experiment)
+    model = build_model(experiment)
+    try:
+        model.load_state_dict(model_weights(checkpoint))
+    except RuntimeError as error:
+        raise UserError(
+            f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was trained with; "
+            f"only schemes with the same parameters can take over its weights"
+        ) from error
+    return model
+
+
+def _evaluation(experiment: Experiment) -> dict[str, Any]:
+    """What distinguishes one evaluation of a training from another."""
+    pe = experiment.components["pe"]
+    return {
+        "lengths": list(experiment.evaluation_lengths),
+        "examples": experiment.config.evaluation.examples,
+        "pe": json.loads(json.dumps({"_target_": pe.target, **pe.arguments})),
+    }
+
+
+def _stored_curve(directory: RunDirectory) -> list[dict[str, Any]]:
+    text = ("split",)
+    rows = read_csv(directory.curve)
+    whole = ("length", "content_length", "examples", "tokens", "untrained_positions")
+    return [
+        {
+            key: value if key in text else int(value) if key in whole else float(value) if value else None
+            for key, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def _description(model: Transformer, experiment: Experiment) -> dict[str, Any]:
+    """Size of the model, and how long position vectors are beside token vectors (a confound worth knowing)."""
+    batch = TrainingStream(source_of(experiment), 64, "mixed", "validation").batch(0)
+    model = model.cpu()
+    with torch.no_grad():
+        tokens_BTD = model.embedding(batch.tokens_BT)
+        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        ratio = None
+        if hidden_BTD.shape == tokens_BTD.shape:
+            ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "encoding_parameters": sum(p.numel() for p in model.encodings.parameters()),
+        "position_to_token_norm": ratio,
+    }

@@ -1,0 +1,132 @@
+"""How a pair (input, target) becomes the token sequence a model reads, and where it is scored.
+
+Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. Marks follow the task's symbols:
+BOS, SEP, EOS and SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pe_experiments.tasks import IGNORE, Task
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What a model reads and is asked.
+
+    Attributes:
+        tokens_BT: int64 tokens, right-padded.
+        labels_BT: the token expected at each place, -100 where none is scored.
+        lengths_B: tokens of each row without padding.
+    """
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    lengths_B: Tensor
+
+
+class Format:
+    """Shared marks. Subclasses lay examples of one input length out as sequences.
+
+    Args:
+        symbols: the task's ``vocab_size``.
+        causal: whether the reader is a decoder.
+    """
+
+    answer_is_read = False  # True when the model reads the target symbols before the one it predicts
+
+    def __init__(self, symbols: int, causal: bool):
+        self.bos, self.sep, self.eos, self.slot = range(symbols, symbols + 4)
+        self.vocab_size = symbols + 4
+        self.causal = causal
+
+    def tokens(self, inputs: int, targets: int) -> int:
+        """Tokens of a sequence with that many input and target symbols."""
+        raise TypeError(f"{type(self).__name__} does not define tokens()")
+
+    def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
+        """The sequences of these examples."""
+        raise TypeError(f"{type(self).__name__} does not define lay_out()")
+
+
+class CausalFormat(Format):
+    """A decoder reads ``BOS x SEP y`` and is scored on ``y EOS``, each one token ahead."""
+
+    answer_is_read = True
+
+    def tokens(self, inputs: int, targets: int) -> int:
+        return inputs + targets + 2
+
+    def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
+        rows, inputs = inputs_BN.shape
+        answered_B = (targets_BM != IGNORE).sum(-1)
+        tokens_BT = torch.full((rows, self.tokens(inputs, targets_BM.shape[1])), self.eos)
+        labels_BT = torch.full_like(tokens_BT, IGNORE)
+        tokens_BT[:, 0] = self.bos
+        tokens_BT[:, 1 : inputs + 1] = inputs_BN
+        tokens_BT[:, inputs + 1] = self.sep
+        tokens_BT[:, inputs + 2 :] = targets_BM.where(targets_BM != IGNORE, self.eos)
+        labels_BT[:, inputs + 1 : -1] = targets_BM
+        labels_BT[torch.arange(rows), inputs + 1 + answered_B] = self.eos
+        return Sequences(tokens_BT, labels_BT, inputs + 2 + answered_B)
+
+
+class SlotsFormat(Format):
+    """An encoder reads ``x`` and one SLOT per target symbol and is scored on the slots.
+
+    There are as many slots as the longest answer of that input length; where an answer is shorter, the slot behind it
+    expects EOS, so that the number of slots gives nothing away.
+    """
+
+    def tokens(self, inputs: int, targets: int) -> int:
+        return inputs + targets
+
+    def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
+        rows, inputs = inputs_BN.shape
+        answered_B = (targets_BM != IGNORE).sum(-1)
+        slots_BM = torch.full_like(targets_BM, self.slot)
+        labels_BM = targets_BM.clone()
+        short_B = answered_B < targets_BM.shape[1]
+        labels_BM[short_B, answered_B[short_B]] = self.eos
+        return Sequences(
+            torch.cat([inputs_BN, slots_BM], dim=1),
+            torch.cat([torch.full_like(inputs_BN, IGNORE), labels_BM], dim=1),
+            torch.full((rows,), inputs + targets_BM.shape[1]),
+        )
+
+
+class AlignedFormat(Format):
+    """Target t is read out at input t: ``BOS x`` in a decoder, ``x`` in an encoder."""
+
+    def tokens(self, inputs: int, targets: int) -> int:
+        return inputs + self.causal
+
+    def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
+        tokens_BT, labels_BT = inputs_BN, targets_BM
+        if self.causal:
+            first_B1 = inputs_BN.new_full((len(inputs_BN), 1), self.bos)
+            tokens_BT = torch.cat([first_B1, inputs_BN], dim=1)
+            labels_BT = torch.cat([torch.full_like(first_B1, IGNORE), targets_BM], dim=1)
+        return Sequences(tokens_BT, labels_BT, torch.full((len(tokens_BT),), tokens_BT.shape[1]))
+
+
+FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsFormat}
+
+
+def format_for(task: Task, causal: bool) -> Format:
+    """The format in which a decoder (``causal``) or an encoder sees this task.
+
+    Raises:
+        ValueError: the task cannot be shown to such a model.
+    """
+    for name in ("aligned", "causal" if causal else "slots"):
+        if name in task.formats:
+            return FORMATS[name](task.vocab_size, causal)
+    kind, other = ("decoder", "encoder") if causal else ("encoder", "decoder")
+    raise ValueError(
+        f"{type(task).__name__} has no form for model={kind} (formats: {', '.join(task.formats)}); take model={other}"
+    )

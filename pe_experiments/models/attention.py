@@ -1,0 +1,90 @@
+"""Multi-head attention with interchangeable routes to the same result.
+
+Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. A route turns q, k, v and an encoding into the
+attended values; all agree to float tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import additive_mask
+
+BLOCK_ROWS = 256  # queries handled at a time by the blocked route
+LONG = 2048  # tokens from which a length x length tensor is worth avoiding
+
+
+def eager(
+    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+) -> Tensor:
+    """Written out: weights, then the weighted sum. On a CPU the fastest to train with."""
+    weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
+    return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
+
+
+def sdpa(
+    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+) -> Tensor:
+    """PyTorch's fused kernel, with the bias as its additive mask."""
+    q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
+    bias = encoding.bias(q_BHTK, k_BHSK, at)
+    mask = at.once(additive_mask) if bias is None else at.once(additive_mask) + bias
+    scale = encoding.shape.head_dim**-0.5
+    return F.scaled_dot_product_attention(
+        q_BHTK, k_BHSK, v_BHSK, attn_mask=mask.to(q_BHTK.dtype), scale=scale
+    )
+
+
+def blocked(
+    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+) -> Tensor:
+    """A few query rows at a time: memory grows with the length, not with its square."""
+    q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
+    scale = encoding.shape.head_dim**-0.5
+    parts = []
+    for start in range(0, q_BHTK.shape[2], BLOCK_ROWS):
+        rows_BHtK = q_BHTK[:, :, start : start + BLOCK_ROWS]
+        here = at.query_rows(start, start + rows_BHtK.shape[2])
+        bias = encoding.bias(rows_BHtK, k_BHSK, here)
+        mask = additive_mask(here) if bias is None else additive_mask(here) + bias
+        weights = torch.softmax(((rows_BHtK * scale) @ k_BHSK.transpose(-2, -1)).float() + mask, dim=-1)
+        parts.append(weights.to(v_BHSK.dtype) @ v_BHSK)
+    return torch.cat(parts, dim=2)
+
+
+Route = Callable[[Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext], Tensor]
+ROUTES: dict[str, Route] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
+
+
+def choose_route(implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor) -> Route:
+    """The route to take; ``auto`` decides by device, length and whether gradients are wanted."""
+    if type(encoding).weights is not PositionalEncoding.weights:
+        return eager  # the scheme makes its own weights, all at once
+    if implementation != "auto":
+        return ROUTES[implementation]
+    if q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled():
+        return blocked
+    return sdpa if q_BHTK.is_cuda else eager
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention. It owns the projections and the mask; the encoding owns everything positional."""
+
+    def __init__(self, shape: ModelShape, implementation: str = "auto"):
+        super().__init__()
+        self.shape = shape
+        self.implementation = implementation
+        self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model)
+        self.output = nn.Linear(shape.d_model, shape.d_model)
+
+    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
+        heads = (3, self.shape.num_heads, self.shape.head_dim)
+        q_BHTK, k_BHTK, v_BHTK = self.qkv(x_BTD).unflatten(-1, heads).permute(2, 0, 3, 1, 4).unbind(0)
+        route = choose_route(self.implementation, encoding, q_BHTK)
+        y_BHTK = route(q_BHTK, k_BHTK, v_BHTK, encoding, at)
+        return self.output(y_BHTK.transpose(1, 2).flatten(-2))

@@ -1,0 +1,140 @@
+"""One pre-LN transformer, decoder or encoder, that never names a scheme or a task.
+
+Shapes: B batch, T tokens, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.models.attention import Attention
+from pe_experiments.models.initialisation import Initialisation, initialise_backbone
+
+Activation = Literal["gelu", "relu"]
+OutputHead = Literal["separate", "tied"]
+
+
+class Layer(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    def __init__(self, shape: ModelShape, activation: Activation, attention_implementation: str):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(shape.d_model)
+        self.attention = Attention(shape, attention_implementation)
+        self.mlp_norm = nn.LayerNorm(shape.d_model)
+        self.mlp_in = nn.Linear(shape.d_model, 4 * shape.d_model)
+        self.mlp_out = nn.Linear(4 * shape.d_model, shape.d_model)
+        self.activation = F.gelu if activation == "gelu" else F.relu
+
+    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), encoding, at)
+        return x_BTD + self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_BTD))))
+
+
+class Transformer(nn.Module):
+    """Token embedding, an encoding, ``num_layers`` pre-LN layers, a final norm and an output head. No dropout.
+
+    Args:
+        vocab_size: tokens, marks included.
+        shape: sizes and whether it is causal.
+        make_encoding: called with the shape, once or once per layer as the scheme's ``per_layer`` says.
+        activation: of the MLP, which is four times as wide as the model.
+        initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
+        output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
+        attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
+        seed: of the backbone's weights. Every parameter has a stream of its own, named after it, so the backbone is
+            the same under every encoding.
+
+    Raises:
+        ValueError: a tied head with an encoding that is concatenated.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        shape: ModelShape,
+        make_encoding: Callable[[ModelShape], PositionalEncoding],
+        *,
+        activation: Activation = "gelu",
+        initialisation: Initialisation = "gpt2",
+        output_head: OutputHead = "separate",
+        attention_implementation: str = "auto",
+        seed: int = 0,
+    ):
+        super().__init__()
+        self.shape = shape
+        first = make_encoding(shape)
+        copies = shape.num_layers - 1 if first.per_layer else 0
+        self.encodings = nn.ModuleList([first, *(make_encoding(shape) for _ in range(copies))])
+        if first.position_width and output_head == "tied":
+            raise ValueError("output_head=tied needs token vectors as wide as the model; take pe.combine=add")
+        self.embedding = nn.Embedding(vocab_size, shape.d_model - first.position_width)
+        self.layers = nn.ModuleList(
+            Layer(shape, activation, attention_implementation) for _ in range(shape.num_layers)
+        )
+        self.norm = nn.LayerNorm(shape.d_model)
+        self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
+        if output_head == "tied":
+            self.head.weight = self.embedding.weight
+        initialise_backbone(self, initialisation, seed)
+
+    def forward(
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> Tensor:
+        """Logits [B, T, V].
+
+        Args:
+            tokens_BT: right-padded tokens.
+            positions_BT: position ids (B may be 1); None means 0 .. T-1.
+            lengths_B: tokens of each row without padding; None means no padding.
+        """
+        return self.head(self.hidden(tokens_BT, positions_BT, lengths_B))
+
+    def hidden(
+        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, lengths_B: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states [B, T, D] after the final norm: `forward` without the head, which may be applied to the
+        scored places alone."""
+        if positions_BT is None:
+            positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
+        x_BTD = self.embed(tokens_BT, positions_BT, lengths_B)
+        at = AttentionContext(
+            positions_BT,
+            positions_BT,
+            self._visibility(tokens_BT.shape[1], lengths_B, x_BTD.device),
+            lengths_B,
+        )
+        for index, layer in enumerate(self.layers):
+            encoding = self.encodings[index if self.encodings[0].per_layer else 0]
+            x_BTD = layer(x_BTD, encoding, at.at_layer(index, x_BTD))
+        return self.norm(x_BTD)
+
+    def embed(self, tokens_BT: Tensor, positions_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
+        """Token embeddings as the encoding leaves them, [B, T, D]."""
+        encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
+        if lengths_B is not None and type(encoding).embed is not PositionalEncoding.embed:
+            # Padding repeats the row's last id: a scheme may read the length of a row off its ids.
+            places_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+            places_BT = torch.minimum(places_T, lengths_B[:, None] - 1)
+            positions_BT = positions_BT.expand(len(tokens_BT), -1).gather(1, places_BT)
+        return encoding.embed(self.embedding(tokens_BT), positions_BT)
+
+    def _visibility(
+        self, tokens: int, lengths_B: Tensor | None, device: torch.device
+    ) -> Callable[[int, int], Tensor]:
+        keys_S = torch.arange(tokens, device=device)
+
+        def rows(start: int, stop: int) -> Tensor:
+            if self.shape.causal:  # padding stands to the right, where no real token looks
+                return (keys_S <= keys_S[start:stop, None])[None]
+            if lengths_B is None:
+                return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)
+            return (keys_S < lengths_B[:, None])[:, None].expand(-1, stop - start, -1)
+
+        return rows

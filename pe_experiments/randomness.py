@@ -1,0 +1,68 @@
+"""Seeds of the random streams: named, independent of each other, the same on every machine.
+
+PyTorch's CPU generator keeps 32 bits of a seed. Streams of one run are therefore numbered inside 32 bits and scrambled
+by a bijection, so that no two of them can meet, rather than hashed, where they sometimes would.
+"""
+
+import hashlib
+
+import torch
+
+STREAMS = (
+    "training",
+    "training positions",
+    "validation",
+    "validation positions",
+    "evaluation",
+    "evaluation positions",
+)
+INDEX_BITS = 29
+LENGTH_BITS = 17
+BLOCK_BITS = INDEX_BITS - LENGTH_BITS
+
+
+def named_seed(seed: int, name: str) -> int:
+    """A 32-bit seed that follows from a run's seed and a name."""
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")
+
+
+def stream(seed: int, name: str, index: int) -> torch.Generator:
+    """The generator of element ``index`` of a named stream; a pure function of its arguments.
+
+    Within one seed, no two pairs (name, index) share a generator.
+
+    Args:
+        seed: of the run.
+        name: one of `STREAMS`.
+        index: batch number, or `block_index`; below 2^29.
+
+    Raises:
+        ValueError: an index out of range.
+    """
+    if not 0 <= index < 1 << INDEX_BITS:
+        raise ValueError(f"stream index {index} is outside 0 .. {(1 << INDEX_BITS) - 1}")
+    word = STREAMS.index(name) << INDEX_BITS | index
+    return torch.Generator().manual_seed(_scramble(word ^ named_seed(seed, "streams")))
+
+
+def block_index(length: int, block: int) -> int:
+    """Where block ``block`` of the evaluation examples of one length stands in its stream.
+
+    Raises:
+        ValueError: a length of 131,072 or more, or more than 4,096 blocks.
+    """
+    if not 0 <= length < 1 << LENGTH_BITS:
+        raise ValueError(f"evaluation length {length} must be below {1 << LENGTH_BITS}")
+    if not 0 <= block < 1 << BLOCK_BITS:
+        raise ValueError(f"evaluation block {block} must be below {1 << BLOCK_BITS}; ask for fewer examples")
+    return length << BLOCK_BITS | block
+
+
+def _scramble(word: int) -> int:
+    """The 32-bit finaliser of MurmurHash3 (Appleby 2011): a bijection whose every output bit depends on every input bit."""
+    word ^= word >> 16
+    word = word * 0x85EBCA6B % (1 << 32)
+    word ^= word >> 13
+    word = word * 0xC2B2AE35 % (1 << 32)
+    return word ^ word >> 16

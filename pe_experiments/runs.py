@@ -1,0 +1,270 @@
+"""What a run is called, where it lives, and how its result is written and read back.
+
+Identity is what was trained. Two configurations that train the same thing are one run; anything that changes the training,
+the source of the scheme, policy or task included, is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from omegaconf import OmegaConf
+
+from pe_experiments.config import Experiment
+from pe_experiments.errors import UserError
+
+COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
+GROUPS = ("pe", "positions", "task")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What was trained, the name that follows from it, and what to call its scheme."""
+
+    trained: dict[str, Any]
+    sources: dict[str, str]
+    label: str
+    prefix: str
+
+    @property
+    def hash8(self) -> str:
+        return short_hash({"trained": self.trained, "sources": self.sources})
+
+    @property
+    def name(self) -> str:
+        return f"{self.prefix}-{self.hash8}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "label": self.label, "trained": self.trained, "sources": self.sources}
+
+
+def identify(experiment: Experiment) -> Identity:
+    """The identity of an experiment."""
+    config, components = experiment.config, experiment.components
+    trained: dict[str, Any] = {
+        group: {"_target_": components[group].target, **components[group].arguments} for group in GROUPS
+    }
+    trained["model"] = config.model.model_dump(exclude={"attention_implementation"})
+    trained["training"] = config.training.model_dump()
+    trained["seed"] = config.seed
+    sources = {group: components[group].fingerprint for group in GROUPS}
+    label = config.label or scheme_label(experiment)
+    # Brackets and commas mean something to shells and to Hydra, and a name is typed back: run=results/runs/NAME.
+    safe = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
+    prefix = f"{components['task'].choice}-{config.model.choice}-{safe}-s{config.seed}"
+    return Identity(json.loads(json.dumps(trained)), sources, label, prefix)
+
+
+def scheme_label(experiment: Experiment) -> str:
+    """``rope(base=500)+random_subset``: scheme with changed arguments, then the position policy if not the default."""
+    scheme, positions = experiment.components["pe"].label, experiment.components["positions"].label
+    return scheme if positions == "consecutive" else f"{scheme}+{positions}"
+
+
+def short_hash(content: Any) -> str:
+    """Eight hex digits that follow from JSON-like content."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a kill, finds the old content or the new, never half of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text(text)
+    os.replace(draft, path)
+
+
+class RunDirectory:
+    """``results_dir/runs/<name>`` and the files in it.
+
+    Args:
+        path: the directory; it need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.csv"
+        self.curve = path / "extrapolation.csv"
+        self.figure = path / "extrapolation.png"
+        self.checkpoint = path / "checkpoints" / "last.ckpt"
+        self.result = path / "result.json"
+        self.error_log = path / "error.log"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def evaluation(self, evaluation_hash: str) -> RunDirectory:
+        """Where another evaluation of this training lives; the same files, less those of training."""
+        return RunDirectory(self.path / "evaluations" / evaluation_hash)
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result, or None where there is none yet.
+
+        Raises:
+            UserError: the file is there and is no result.
+        """
+        if not self.result.exists():
+            return None
+        try:
+            result = json.loads(self.result.read_text())
+            if result["status"] not in (COMPLETED, DIVERGED, ERROR):
+                raise KeyError("status")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.result} is damaged ({type(error).__name__}: {error}); delete it to go on from the checkpoint, "
+                f"or add rerun=true to start this run again"
+            ) from error
+        return result
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write the result; the last thing a run does."""
+        write_atomically(self.result, json.dumps(result, indent=2) + "\n")
+
+    def read_config(self) -> dict[str, Any]:
+        """The saved configuration, with its ``derived`` and ``identity`` sections.
+
+        Raises:
+            UserError: it is missing or damaged.
+        """
+        try:
+            saved = OmegaConf.to_container(OmegaConf.load(self.config))
+            assert isinstance(saved, dict)
+            saved["identity"]["trained"]
+        except Exception as error:
+            raise UserError(
+                f"{self.config} is missing or damaged ({type(error).__name__}); this is no run"
+            ) from error
+        return {str(key): value for key, value in saved.items()}
+
+    def create(self) -> bool:
+        """Make the directory; False where it was there.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        existed = self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable.{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UserError(
+                f"results_dir={self.path.parents[1]}: cannot write there ({error.strerror})"
+            ) from error
+        return not existed
+
+    @cached_property
+    def _lock(self) -> FileLock:
+        return FileLock(self.path / ".lock", timeout=0)
+
+    def lock(self) -> FileLock:
+        """Hold the directory for this process; the operating system lets go of it when the process ends.
+
+        Raises:
+            UserError: another process holds it.
+        """
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise UserError(
+                f"{self.path} is being written by another process; wait for it or stop it"
+            ) from error
+        return self._lock
+
+    def clear(self) -> None:
+        """Remove everything in it except the lock."""
+        for entry in self.path.iterdir() if self.path.exists() else []:
+            if entry.name != ".lock":
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def remove(self) -> None:
+        """Remove the whole directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be run, where, and how far it is: ``new``, ``interrupted``, ``failed``, ``diverged`` or ``finished``."""
+
+    identity: Identity
+    run: RunDirectory
+    state: str
+
+
+def plan(experiment: Experiment) -> Plan:
+    """What an experiment amounts to before anything is done.
+
+    Raises:
+        UserError: its ``result.json`` is damaged.
+    """
+    identity = identify(experiment)
+    run = RunDirectory(Path(experiment.config.results_dir) / "runs" / identity.name)
+    if experiment.config.rerun:
+        return Plan(identity, run, "new")
+    result = run.read_result()
+    if result is None:
+        return Plan(identity, run, "interrupted" if run.checkpoint.exists() else "new")
+    return Plan(
+        identity, run, {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
+    )
+
+
+def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, str]:
+    """Finished or begun runs of the same configuration whose source has changed since: run name -> changed groups."""
+    changed = {}
+    for other in sorted(directory.path.parent.glob(f"{glob_escape(identity.prefix)}-????????")):
+        try:
+            saved = RunDirectory(other).read_config()["identity"]
+        except UserError:
+            continue
+        if other.name != identity.name and saved["trained"] == identity.trained:
+            groups = [g for g in GROUPS if saved["sources"].get(g) != identity.sources[g]]
+            changed[other.name] = ", ".join(groups)
+    return changed
+
+
+def glob_escape(text: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", text)
+
+
+def list_in_study(results_dir: Path, study: str, name: str) -> None:
+    """Add a run to ``results_dir/<study>/manifest.json``; runs of a parallel sweep take turns."""
+    folder = results_dir / study
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / "manifest.json"
+    with FileLock(folder / ".manifest.lock"):
+        names = read_manifest(manifest) if manifest.exists() else []
+        if name not in names:
+            write_atomically(
+                manifest, json.dumps({"study": study, "runs": sorted([*names, name])}, indent=2) + "\n"
+            )
+
+
+def read_manifest(path: Path) -> list[str]:
+    """The run names a study lists.
+
+    Raises:
+        UserError: no such study, or its manifest is damaged.
+    """
+    try:
+        return list(json.loads(path.read_text())["runs"])
+    except FileNotFoundError as error:
+        studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))
+        known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
+        raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}); delete it and run the sweep again"
+        ) from error

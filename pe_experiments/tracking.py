@@ -1,0 +1,191 @@
+"""What goes to CSV files and to Weights & Biases, and under which names.
+
+The CSV files are the truth. Weights & Biases is a mirror: after a kill and resume an offline mirror is written anew from the
+CSV, so there is always exactly one wandb run with the whole history.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.config import LoggerConfig
+from pe_experiments.errors import UserError
+from pe_experiments.runs import RunDirectory, write_atomically
+
+METRICS = ("step", "loss", "learning_rate", "gradient_norm", "exact_match", "token_accuracy")
+CURVE = (
+    "length",
+    "content_length",
+    "split",
+    "examples",
+    "token_accuracy",
+    "exact_match",
+    "exact_match_low",
+    "exact_match_high",
+    "loss",
+    "chance",
+    "bag_ceiling",
+    "tokens",
+    "largest_position",
+    "untrained_positions",
+)
+
+Row = dict[str, Any]
+
+
+class Tracker:
+    """Writes one run's curves to its directory and mirrors them.
+
+    Args:
+        run: its directory.
+        name: the run's name, also its wandb id.
+        config: shown by wandb beside the curves.
+        logger: mode, project, entity and tags.
+        group: study the run belongs to, if any.
+        job_type: ``training`` or ``evaluation``.
+        from_step: rows of ``metrics.csv`` up to here are kept (the step of the checkpoint resumed from).
+
+    Raises:
+        UserError: Weights & Biases cannot start in the mode asked for.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        name: str,
+        config: dict[str, Any],
+        logger: LoggerConfig,
+        *,
+        group: str | None = None,
+        job_type: str = "training",
+        from_step: int = 0,
+    ):
+        self.run = run
+        kept = [row for row in read_csv(run.metrics) if 0 < _step(row) <= from_step] if from_step else []
+        self._wandb = (
+            None if logger.mode == "disabled" else _start_wandb(run, name, config, logger, group, job_type)
+        )
+        self._already_mirrored = int(self._wandb.summary.get("training/step") or 0) if self._wandb else 0
+        self._metrics = None
+        if job_type == "training":
+            write_atomically(run.metrics, to_csv(METRICS, kept))
+            self._metrics = run.metrics.open("a", newline="")
+            for row in kept:
+                self._mirror_metrics({key: _number(value) for key, value in row.items() if value})
+
+    def metrics(self, row: Row) -> None:
+        """One row of the training curve."""
+        assert self._metrics is not None
+        self._metrics.write(to_csv(METRICS, [row], header=False))
+        self._metrics.flush()
+        self._mirror_metrics(row)
+
+    def curve(self, rows: Sequence[Row]) -> None:
+        """The extrapolation curve, complete."""
+        write_atomically(self.run.curve, to_csv(CURVE, rows))
+        if self._wandb:
+            for row in rows:
+                self._wandb.log({f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None})
+
+    def close(self, summary: dict[str, Any] | None = None, figure: Path | None = None) -> str | None:
+        """Mirror summary and figure and end the wandb run.
+
+        Returns:
+            The command that uploads an offline run, else None.
+        """
+        if self._metrics:
+            self._metrics.close()
+        if not self._wandb:
+            return None
+        import wandb
+
+        if figure is not None:
+            self._wandb.log({"extrapolation/figure": wandb.Image(str(figure))})
+        for key, value in (summary or {}).items():
+            self._wandb.summary[key] = value
+        offline = self._wandb.offline
+        folder = Path(self._wandb.dir).parent
+        self._wandb.finish(exit_code=0 if summary is not None else 1)
+        return f"wandb sync {os.path.relpath(folder)}" if offline else None
+
+    def _mirror_metrics(self, row: Row) -> None:
+        if self._wandb and row["step"] > self._already_mirrored:
+            self._wandb.log({f"training/{key}": value for key, value in row.items()})
+
+
+def _start_wandb(
+    run: RunDirectory,
+    name: str,
+    config: dict[str, Any],
+    logger: LoggerConfig,
+    group: str | None,
+    job_type: str,
+) -> Any:
+    os.environ.setdefault(
+        "WANDB_ERROR_REPORTING", "false"
+    )  # its look-up at start is the one it makes offline
+    import wandb
+
+    if logger.mode == "offline":
+        for old in run.path.glob("wandb/offline-run-*"):
+            shutil.rmtree(old)
+    try:
+        mirror = wandb.init(
+            project=logger.project,
+            entity=logger.entity,
+            tags=logger.tags,
+            name=name,
+            id=name,
+            group=group,
+            job_type=job_type,
+            config=config,
+            dir=run.path,
+            mode=logger.mode,  # type: ignore[arg-type]
+            resume="allow" if logger.mode == "online" else None,
+            settings=wandb.Settings(
+                silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
+            ),
+        )
+    except Exception as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"logger.mode={logger.mode}: Weights & Biases could not start ({first[0]}); allowed without an account: "
+            f"offline or disabled"
+        ) from error
+    for key in METRICS:
+        mirror.define_metric(f"training/{key}", step_metric="training/step")
+    for key in CURVE:
+        mirror.define_metric(f"extrapolation/{key}", step_metric="extrapolation/length")
+    return mirror
+
+
+def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
+    """Rows as CSV text; floats with all their digits, so that equal files mean equal numbers."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The complete rows of a CSV file; none where there is no file. A torn last row (a kill) is left out."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
+
+
+def _step(row: dict[str, str]) -> int:
+    return int(row["step"]) if row["step"].isdigit() else 0
+
+
+def _number(text: str) -> int | float:
+    return int(text) if text.isdigit() else float(text)

@@ -1,0 +1,267 @@
+"""Training one model: the LightningModule, its optimiser and schedule, what is recorded on the way, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, IterableDataset
+
+from pe_experiments.config import TrainingConfig, warmup_steps
+from pe_experiments.data import Batch, TrainingStream
+from pe_experiments.evaluation import in_distribution_tally
+from pe_experiments.models import Transformer
+from pe_experiments.tasks import IGNORE
+
+RECORD_EVERY = 10  # steps between rows of the training curve
+CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
+CHECKPOINT_SHARE = 0.02  # of the training time at most
+
+Row = dict[str, Any]
+
+
+class Diverged(ArithmeticError):
+    """The loss is no longer a finite number."""
+
+    def __init__(self, step: int):
+        super().__init__(f"the loss became NaN or infinite at step {step}")
+        self.step = step
+
+
+class TrainingModule(pl.LightningModule):
+    """Mean cross entropy over the scored tokens, AdamW, warm-up and decay.
+
+    Attributes:
+        finished: True once nothing is left to train; saved in every checkpoint.
+        gradient_norm: of the last step, before clipping.
+    """
+
+    def __init__(self, model: Transformer, training: TrainingConfig):
+        super().__init__()
+        self.model = model
+        self.training_config = training
+        self.finished = False
+        self.gradient_norm = torch.tensor(math.nan)
+        self.bad_step = torch.tensor(-1)  # first step with a loss that is not finite; read only now and then
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        scored_BT = batch.labels_BT != IGNORE
+        hidden_BTD = self.model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        loss = F.cross_entropy(self.model.head(hidden_BTD[scored_BT]).float(), batch.labels_BT[scored_BT])
+        fresh = ~loss.detach().isfinite() & (self.bad_step < 0)
+        self.bad_step = torch.where(fresh, self.global_step + 1, self.bad_step)
+        return loss
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        config = self.training_config
+        decayed, exempt = split_parameters(self.model)
+        groups = [
+            {"params": decayed, "weight_decay": config.weight_decay},
+            {"params": exempt, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        limit = math.inf if self.training_config.clip_norm is None else self.training_config.clip_norm
+        self.gradient_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+    def on_fit_start(self) -> None:
+        self.bad_step = self.bad_step.to(self.device)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["finished"] = self.finished
+
+
+def split_parameters(model: Transformer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters with weight decay, and those without: norms, biases and everything of the encoding.
+
+    AdamW would decay rows of a position table that no batch has touched towards zero.
+    """
+    decayed, exempt = [], []
+    for name, parameter in model.named_parameters():
+        (exempt if parameter.ndim < 2 or name.startswith("encodings") else decayed).append(parameter)
+    return decayed, exempt
+
+
+def learning_rate_factor(step: int, config: TrainingConfig) -> float:
+    """Fraction of the learning rate at a step (from 0): linear warm-up, then the schedule."""
+    warmup = warmup_steps(config)
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = min(1.0, (step - warmup) / max(1, config.steps - warmup))
+    end = config.final_learning_rate
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "linear":
+        return 1 - (1 - end) * progress
+    return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class _From(IterableDataset):
+    """The batches of a stream from a given index on, without end."""
+
+    def __init__(self, batches: TrainingStream, start: int):
+        self.batches = batches
+        self.start = start
+
+    def __iter__(self) -> Iterator[Batch]:
+        index = self.start
+        while True:
+            yield self.batches.batch(index)
+            index += 1
+
+
+class StreamDataModule(pl.LightningDataModule):
+    """Feeds a trainer from a stream and continues at the right batch after a resume."""
+
+    def __init__(self, batches: TrainingStream):
+        super().__init__()
+        self.batches = batches
+        self.start = 0
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(_From(self.batches, self.start), batch_size=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        assert self.trainer is not None
+        return {"consumed_batches": self.trainer.global_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.start = state_dict["consumed_batches"]
+
+
+class Recorder(Callback):
+    """Records the training curve and looks at fresh examples of the training lengths now and then.
+
+    Args:
+        validation: where those examples come from.
+        record: called with each row of ``metrics.csv``.
+        show: called after every step with its number.
+    """
+
+    def __init__(
+        self, validation: TrainingStream, record: Callable[[Row], None], show: Callable[[int], None]
+    ):
+        self.validation = validation
+        self.record = record
+        self.show = show
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, TrainingModule)
+        config, step = module.training_config, trainer.global_step
+        check = step % config.check_every == 0 or step == config.steps
+        if check or step % RECORD_EVERY == 0:
+            raise_if_diverged(module)
+            row: Row = {
+                "step": step,
+                "loss": float(outputs["loss"]),
+                "learning_rate": learning_rate_factor(step - 1, config) * config.learning_rate,
+                "gradient_norm": float(module.gradient_norm),
+            }
+            if check:
+                row |= self._check(module)
+            if step == config.steps or reached(config.stop_at_exact_match, row.get("exact_match")):
+                module.finished = trainer.should_stop = True
+            self.record(row)
+        self.show(step)
+
+    def _check(self, module: TrainingModule) -> Row:
+        module.eval()
+        counts = in_distribution_tally(module.model, self.validation, module.training_config.check_examples)
+        module.train()
+        return {"exact_match": counts.exact_match, "token_accuracy": counts.token_accuracy}
+
+
+def reached(threshold: float | None, exact_match: float | None) -> bool:
+    return threshold is not None and exact_match is not None and exact_match >= threshold
+
+
+def raise_if_diverged(module: TrainingModule) -> None:
+    if (step := int(module.bad_step)) >= 0:
+        raise Diverged(step)
+
+
+class Checkpointer(Callback):
+    """Keeps one checkpoint, replaced atomically every few seconds and at the end."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.due = math.inf
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.due = time.monotonic() + CHECKPOINT_SECONDS
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, TrainingModule)
+        if module.finished or time.monotonic() >= self.due:
+            raise_if_diverged(module)
+            started = time.monotonic()
+            save_atomically(trainer, self.path)
+            cost = time.monotonic() - started
+            self.due = time.monotonic() + max(CHECKPOINT_SECONDS, cost / CHECKPOINT_SHARE)
+
+
+def save_atomically(trainer: pl.Trainer, path: Path) -> None:
+    """Save a checkpoint so that a kill at any moment leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".tmp")
+    trainer.save_checkpoint(draft)
+    os.replace(draft, path)
+
+
+def train(
+    module: TrainingModule,
+    data: StreamDataModule,
+    device: str,
+    callbacks: list[Callback],
+    resume_from: Path | None,
+) -> None:
+    """Fit the module; returns when it is finished.
+
+    Raises:
+        Diverged: the loss is no longer finite.
+        KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
+        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+        trainer = pl.Trainer(
+            accelerator="gpu" if device == "cuda" else "cpu",
+            devices=1,
+            max_steps=module.training_config.steps,
+            max_epochs=-1,
+            precision="bf16-mixed" if module.training_config.precision == "bfloat16" else "32-true",
+            callbacks=callbacks,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+        )
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        try:
+            trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+        except SystemExit as error:  # Lightning's answer to Ctrl-C, which also leaves the signal ignored
+            signal.signal(signal.SIGINT, on_interrupt)
+            raise KeyboardInterrupt from error
+    raise_if_diverged(module)
