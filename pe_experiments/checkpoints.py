@@ -24,7 +24,8 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         checkpoint["state_dict"], checkpoint["global_step"], checkpoint["finished"]
     except Exception as error:
         raise UserError(
-            f"{path} is damaged ({type(error).__name__}); delete it to train this run from the start, or add rerun=true"
+            f"{path} is damaged ({type(error).__name__}); delete it to train this run from the start, "
+            f"or add rerun=true"
         ) from error
     return checkpoint
 

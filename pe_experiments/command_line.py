@@ -6,19 +6,21 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.config import CONFIG_DIR
-from pe_experiments.errors import UserError, nearest
+from pe_experiments.errors import UserError, allowed, nearest
 
 ALIASES = {"pe": {"nope": "none"}}
+CHANGEABLE = ("pe", "evaluation", "hardware", "logger")  # of a run that is trained
 GROUPS = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger", "sweep")
 
 
@@ -81,12 +83,57 @@ def composed(config_name: str, arguments: list[str]) -> DictConfig:
     """The configuration a script's arguments describe, without Hydra's run machinery.
 
     Raises:
-        UserError: see `normalised`; HydraException and OmegaConf's errors pass through, `sentence` reads them.
+        UserError: see `normalised`; HydraException and OmegaConf's errors pass through, `sentence` reads
+        them.
     """
     arguments = normalised(arguments)
     parse_overrides(arguments)
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         return compose(config_name, overrides=arguments)
+
+
+def wants_help(usage: str | None, config_name: str) -> bool:
+    """Whether ``--help`` was asked for; prints the usage and the script's settings then."""
+    if not {"-h", "--help"} & set(sys.argv[1:]):
+        return False
+    print(f"{usage}\n\n{(CONFIG_DIR / config_name).with_suffix('.yaml').read_text()}")
+    return True
+
+
+def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
+    """The run to evaluate, and the sections of its saved configuration with the changes made.
+
+    Raises:
+        UserError: no run named, no such run, a change of what was trained, an unknown key.
+    """
+    overrides = {override.key_or_group: override for override in parse_overrides(normalised(arguments))}
+    if "run" not in overrides:
+        raise UserError("run is missing; for example run=results/runs/NAME")
+    # As typed, not as parsed: run names may hold signs that mean something to Hydra.
+    path = Path(next(a for a in arguments if a.startswith("run=")).removeprefix("run=").strip("'\""))
+    if not (path / "config.yaml").exists():
+        raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
+    saved = OmegaConf.load(path / "config.yaml")
+    assert isinstance(saved, DictConfig)
+    changed = {}
+    for key, override in overrides.items():
+        section, _, rest = key.partition(".")
+        if key == "run":
+            continue
+        if section not in CHANGEABLE or (not rest and section != "pe"):
+            raise UserError(
+                f"{key}: this run is trained; only {allowed(CHANGEABLE)} can change, as in pe=NAME or "
+                f"evaluation.lengths=..."
+            )
+        if not rest:
+            choice = str(override.value())
+            if choice not in _choices(section):
+                raise UserError(f"{key}={choice} is not a choice.{nearest(choice, _choices(section))}")
+            saved[section] = OmegaConf.load(CONFIG_DIR / section / f"{choice}.yaml")
+        else:
+            OmegaConf.update(saved, key, override.value(), force_add=True)
+        changed[section] = OmegaConf.to_container(saved[section])
+    return path, changed
 
 
 def sentence(error: BaseException) -> str:
@@ -119,7 +166,10 @@ def _unknown_key(key: str) -> str:
     for part in head.split(".") if head else []:
         node = node.get(part) if isinstance(node, DictConfig) else None
     if head in ("pe", "positions", "task"):
-        return f"{key} is not a setting of the chosen {head}; look into configs/{head}, or add an argument with +{key}=..."
+        return (
+            f"{key} is not a setting of the chosen {head}; look into configs/{head}, or add an argument of your own "
+            f"class with +{key}=..."
+        )
     known = [str(name) for name in node] if isinstance(node, DictConfig) else list(GROUPS)
     return f"{key} is not a setting.{nearest(last or key, known)}"
 
@@ -127,7 +177,7 @@ def _unknown_key(key: str) -> str:
 def _unreadable(argument: str) -> str:
     if "=" not in argument:
         return f"{argument!r} is no key=value; for example pe=sinusoidal or training.steps=500"
-    return f"{argument!r} cannot be read; quote values with special signs, for example 'evaluation.lengths=[50,100]'"
+    return f"{argument!r} cannot be read; quote special signs, for example 'evaluation.lengths=[50,100]'"
 
 
 def _choices(group: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import importlib
 import inspect
@@ -125,13 +126,15 @@ def user_errors(where: str) -> Iterator[None]:
         raise UserError(f"{where} cannot be built: {type(cause).__name__}: {cause}") from error
 
 
-@cache
 def shipped(group: str) -> dict[str, dict[str, Any]]:
     """The YAML choices of a group by name."""
-    found = {}
-    for path in sorted((CONFIG_DIR / group).glob("*.yaml")):
-        found[path.stem] = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path)))
-    return found
+    return copy.deepcopy(_read_choices(group))
+
+
+@cache
+def _read_choices(group: str) -> dict[str, dict[str, Any]]:
+    paths = sorted((CONFIG_DIR / group).glob("*.yaml"))
+    return {path.stem: typing.cast(dict, OmegaConf.to_container(OmegaConf.load(path))) for path in paths}
 
 
 def fingerprint(cls: type) -> str:
@@ -151,13 +154,12 @@ def _source_without_words(module: str) -> str:
         return module
     tree = ast.parse(Path(file).read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if (
-                node.body
-                and isinstance(node.body[0], ast.Expr)
-                and isinstance(node.body[0].value, ast.Constant)
-            ):
-                node.body = node.body[1:]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            node.body
+            and isinstance(node.body[0], ast.Expr)
+            and isinstance(node.body[0].value, ast.Constant)
+        ):
+            node.body = node.body[1:]
     return ast.dump(tree)
 
 

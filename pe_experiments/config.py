@@ -1,7 +1,7 @@
 """What a configuration may say, and everything that follows from it.
 
-`check` holds a composed configuration against the schemas below and is quick; `resolve` builds the parts, derives what
-is derived (format, lengths, sizes) and still writes nothing.
+`check` holds a composed configuration against the schemas below and is quick; `resolve` builds the parts,
+derives what is derived (format, lengths, sizes) and still writes nothing.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ def warmup_steps(training: TrainingConfig) -> int:
 def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> tuple[int, ...]:
     """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
 
-    The default grid holds the quarters of ``max_length`` and 1.25, 1.5, 2, 3, 4 and 8 times it, without those the task
-    cannot make to within a tenth.
+    The default grid holds the quarters of ``max_length`` and 1.25, 1.5, 2, 3, 4 and 8 times it, without those
+    the task cannot make to within a tenth.
 
     Raises:
         UserError: a length asked for below the shortest the task can make.
@@ -235,8 +235,8 @@ def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> 
         for length in asked:
             if task.nearest_length(length) is None:
                 raise UserError(
-                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length} or any shorter; "
-                    f"its shortest is {shortest_length(task)}"
+                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length} or any "
+                    f"shorter; its shortest is {shortest_length(task)}"
                 )
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -256,7 +256,7 @@ def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
     if not made:
         raise UserError(
             f"training.min_length={training.min_length}, training.max_length={training.max_length}: "
-            f"{type(task).__name__} can make no input of such a length; its shortest is {shortest_length(task)}"
+            f"{type(task).__name__} makes no input of such a length; its shortest is {shortest_length(task)}"
         )
     return made
 

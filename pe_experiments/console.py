@@ -97,9 +97,8 @@ class Lines:
         if now - self._last >= LINE_SECONDS or step == self._steps:
             self._last = now
             left = (now - self._started) / max(1, step - self._from_step) * (self._steps - step)
-            say(
-                f"{self._prefix}step {step}/{self._steps}  loss {row['loss']:.4f}{self._inside}  {left:.0f} s left"
-            )
+            loss = f"loss {row['loss']:.4f}"
+            say(f"{self._prefix}step {step}/{self._steps}  {loss}{self._inside}  {left:.0f} s left")
 
     def stop(self) -> None: ...
 
@@ -151,8 +150,8 @@ def show_result(result: RunResult) -> None:
             else "of the inputs"
         )
         note = (
-            f"exact match counts EOS; token accuracy is under teacher forcing; bag ceiling: the best token accuracy "
-            f"that a bag {bound} allows"
+            f"exact match counts EOS; token accuracy is under teacher forcing; bag ceiling: the best token "
+            f"accuracy that a bag {bound} allows"
         )
         print_table(curve_table(result.curve, result.experiment.config.training.max_length, note))
         say(f"figure: {result.directory.figure}")

@@ -1,6 +1,7 @@
 """Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
 
-Every scheme sees the same batches for one seed, and a resumed run sees the batches an uninterrupted one would.
+Every scheme sees the same batches for one seed, and a resumed run sees the batches an uninterrupted one
+would.
 
 Shapes: B rows, T tokens.
 """

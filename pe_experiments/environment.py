@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import torch
 from pe_experiments.config import HardwareConfig
 from pe_experiments.errors import UserError
 
+# glibc's mallopt parameters, from malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -24,9 +27,19 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
         UserError: a device that is not there.
     """
     torch.set_num_threads(hardware.threads)
+    _keep_freed_memory()
     if hardware.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
     return "cpu" if hardware.accelerator == "cpu" or not torch.cuda.is_available() else "cuda"
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep freed memory; batches of changing shape otherwise fault it in again at every step."""
+    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        return
+    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+    libc.mallopt(M_TOP_PAD, 256 << 20)
 
 
 def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The extrapolation curve of a model and the figures that summarise it. Every figure is defined here, once.
 
-Exact match is the share of examples in which every scored token is right, EOS included; under teacher forcing it equals the
-exact match of greedy generation, because the first mistake breaks both. Token accuracy is under teacher forcing and
-leaves EOS out.
+Exact match is the share of examples in which every scored token is right, EOS included; under teacher forcing
+it equals the exact match of greedy generation, because the first mistake breaks both. Token accuracy is under
+teacher forcing and leaves EOS out.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _curve_point(model: Transformer, source: Source, length: int, examples: int,
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's 95 % interval for a proportion (Wilson 1927): sampling error of the examples, not of the training."""
+    """Wilson's 95 % interval for a proportion (Wilson 1927): the error of sampling examples, not trainings."""
     share = successes / trials
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
@@ -173,8 +173,10 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
 
     * ``exact_match_in_distribution``: mean over the lengths up to the longest training length.
     * ``exact_match_at_2x``: at twice that length, when evaluated there.
-    * ``exact_match_extrapolation``: area under the curve over log2 length from 1x to 8x, divided by its width, straight
-      lines between the points, so it does not depend on how dense the grid is. Where the grid ends before 8x, up to there.
+    * ``exact_match_extrapolation``: area under the curve over log2 length from 1x to 8x, divided by its
+    width, straight
+      lines between the points, so it does not depend on how dense the grid is. Where the grid ends before 8x,
+      up to there.
     * the same three for ``token_accuracy``.
     * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
     * ``horizon``: the largest evaluated length up to which every exact match is at least 0.9, 0 if none;

@@ -1,7 +1,7 @@
 """One experiment from configuration to result, read from top to bottom like the sentence it is:
 
-a config picks an encoding, a task and a model; one run trains it on short sequences, measures it on long ones, and leaves a
-directory that says everything about itself.
+a config picks an encoding, a task and a model; one run trains it on short sequences, measures it on long
+ones, and leaves a directory that says everything about itself.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def evaluate_run(path: Path, changes: dict[str, Any]) -> RunResult:
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware``, ``logger``.
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware``,
+        ``logger``.
 
     Raises:
         UserError: no such run, one that is not completed, or weights that do not fit the changed scheme.
@@ -120,7 +121,7 @@ def evaluate_run(path: Path, changes: dict[str, Any]) -> RunResult:
     if result is None or result["status"] != COMPLETED:
         state = "interrupted" if result is None else result["status"]
         raise UserError(
-            f"run={path}: it is {state}, and only a completed run can be evaluated; train it to the end first"
+            f"run={path}: it is {state}, and only a completed run can be evaluated; train it first"
         )
     return _found(experiment, identity, run, result, device)
 
@@ -221,14 +222,9 @@ def _train_and_evaluate(
     summary = None
     curve: list[dict[str, Any]] = []
     try:
-        model, seconds = _train(experiment, run, checkpoint, device, tracker, display)
+        model, facts = _train(experiment, run, checkpoint, device, tracker, display)
         curve, summary = _measure(experiment, identity, model.to(device), run, tracker)
-        result |= {
-            "status": COMPLETED,
-            **_description(model, experiment),
-            "seconds": round(seconds, 2),
-            **summary,
-        }
+        result |= {"status": COMPLETED, **facts, **_description(model, experiment), **summary}
     except Diverged as error:
         result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
     except Exception as error:
@@ -250,14 +246,14 @@ def _train(
     device: str,
     tracker: Tracker,
     display: console.Display,
-) -> tuple[Transformer, float]:
+) -> tuple[Transformer, dict[str, Any]]:
     from pe_experiments.training import Checkpointer, Recorder, StreamDataModule, TrainingModule, train
 
     training, source = experiment.config.training, source_of(experiment)
     model = build_model(experiment)
     if checkpoint and checkpoint["finished"]:
         model.load_state_dict(model_weights(checkpoint))
-        return model, 0.0
+        return model, {"finished_step": checkpoint["global_step"]}
     module = TrainingModule(model, training)
 
     def record(row: dict[str, Any]) -> None:
@@ -273,7 +269,9 @@ def _train(
         module, data, device, [recorder, Checkpointer(run.checkpoint)], run.checkpoint if checkpoint else None
     )
     display.stop()
-    return model, time.monotonic() - started
+    seconds = time.monotonic() - started
+    done = module.last_step - (checkpoint["global_step"] if checkpoint else 0)
+    return model, {"finished_step": module.last_step, "seconds_per_step": round(seconds / max(1, done), 5)}
 
 
 def _measure(
@@ -333,7 +331,7 @@ def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
     checkpoint = read_checkpoint(run.checkpoint)
     if checkpoint is None:
         raise UserError(
-            f"{run.checkpoint} is missing, so {run.name} cannot be evaluated; add rerun=true to train it again"
+            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
         )
     preflight(experiment)
     model = build_model(experiment)
@@ -341,8 +339,8 @@ def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
         model.load_state_dict(model_weights(checkpoint))
     except RuntimeError as error:
         raise UserError(
-            f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was trained with; "
-            f"only schemes with the same parameters can take over its weights"
+            f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was "
+            f"trained with; only schemes with the same parameters can take over its weights"
         ) from error
     return model
 

@@ -1,7 +1,7 @@
 """How a pair (input, target) becomes the token sequence a model reads, and where it is scored.
 
-Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. Marks follow the task's symbols:
-BOS, SEP, EOS and SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
+Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. Marks follow the task's
+symbols: BOS, SEP, EOS and SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class CausalFormat(Format):
 class SlotsFormat(Format):
     """An encoder reads ``x`` and one SLOT per target symbol and is scored on the slots.
 
-    There are as many slots as the longest answer of that input length; where an answer is shorter, the slot behind it
-    expects EOS, so that the number of slots gives nothing away.
+    There are as many slots as the longest answer of that input length; where an answer is shorter, the slot
+    behind it expects EOS, so that the number of slots gives nothing away.
     """
 
     def tokens(self, inputs: int, targets: int) -> int:
@@ -128,5 +128,6 @@ def format_for(task: Task, causal: bool) -> Format:
             return FORMATS[name](task.vocab_size, causal)
     kind, other = ("decoder", "encoder") if causal else ("encoder", "decoder")
     raise ValueError(
-        f"{type(task).__name__} has no form for model={kind} (formats: {', '.join(task.formats)}); take model={other}"
+        f"{type(task).__name__} has no form for model={kind} (formats: {', '.join(task.formats)}); "
+        f"take model={other}"
     )

@@ -1,7 +1,7 @@
 """Which position ids the tokens of a sequence get, independently of the encoding that reads them.
 
-Shapes: B rows, T tokens including padding. Ids are drawn per row from the data stream, so no result depends on how
-an evaluation is cut into batches.
+Shapes: B rows, T tokens including padding. Ids are drawn per row from the data stream, so no result depends
+on how an evaluation is cut into batches.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Consecutive(PositionPolicy):
 class RandomOffset(PositionPolicy):
     """Ids o .. o+n-1 with o drawn uniformly per training row so that every id below the maximum is trained.
 
-    Evaluation starts at 0. Distances between tokens stay those of training; what changes is which absolute ids have
-    been seen. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
+    Evaluation starts at 0. Distances between tokens stay those of training; what changes is which absolute
+    ids have been seen. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
 
     Args:
         max_positions: ids in all; None means four times the longest training sequence.
@@ -53,8 +53,8 @@ class RandomOffset(PositionPolicy):
         positions = 4 * train_length if self.max_positions is None else self.max_positions
         if positions < train_length:
             raise ValueError(
-                f"max_positions={positions} is below the {train_length} tokens of the longest training sequence; "
-                f"allowed: {train_length} or more, or null for {4 * train_length}"
+                f"max_positions={positions} is below the {train_length} tokens of the longest training "
+                f"sequence; allowed: {train_length} or more, or null for {4 * train_length}"
             )
         return positions
 

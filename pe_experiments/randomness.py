@@ -1,7 +1,7 @@
 """Seeds of the random streams: named, independent of each other, the same on every machine.
 
-PyTorch's CPU generator keeps 32 bits of a seed. Streams of one run are therefore numbered inside 32 bits and scrambled
-by a bijection, so that no two of them can meet, rather than hashed, where they sometimes would.
+PyTorch's CPU generator keeps 32 bits of a seed. Streams of one run are therefore numbered inside 32 bits and
+scrambled by a bijection, so that no two of them can meet, rather than hashed, where they sometimes would.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def block_index(length: int, block: int) -> int:
 
 
 def _scramble(word: int) -> int:
-    """The 32-bit finaliser of MurmurHash3 (Appleby 2011): a bijection whose every output bit depends on every input bit."""
+    """The 32-bit finaliser of MurmurHash3 (Appleby 2011), a bijection that mixes every bit into every other."""
     word ^= word >> 16
     word = word * 0x85EBCA6B % (1 << 32)
     word ^= word >> 13

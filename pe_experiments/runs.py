@@ -1,7 +1,7 @@
 """What a run is called, where it lives, and how its result is written and read back.
 
-Identity is what was trained. Two configurations that train the same thing are one run; anything that changes the training,
-the source of the scheme, policy or task included, is another.
+Identity is what was trained. Two configurations that train the same thing are one run; anything that changes
+the training, the source of the scheme, policy or task included, is another.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,15 @@ def identify(experiment: Experiment) -> Identity:
     trained["seed"] = config.seed
     sources = {group: components[group].fingerprint for group in GROUPS}
     label = config.label or scheme_label(experiment)
-    # Brackets and commas mean something to shells and to Hydra, and a name is typed back: run=results/runs/NAME.
+    # Brackets and commas mean something to shells and to Hydra, and a name is typed back:
+    # run=results/runs/NAME.
     safe = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
     prefix = f"{components['task'].choice}-{config.model.choice}-{safe}-s{config.seed}"
     return Identity(json.loads(json.dumps(trained)), sources, label, prefix)
 
 
 def scheme_label(experiment: Experiment) -> str:
-    """``rope(base=500)+random_subset``: scheme with changed arguments, then the position policy if not the default."""
+    """``rope(base=500)+random_subset``: the scheme with changed arguments, then an unusual position policy."""
     scheme, positions = experiment.components["pe"].label, experiment.components["positions"].label
     return scheme if positions == "consecutive" else f"{scheme}+{positions}"
 
@@ -122,8 +124,8 @@ class RunDirectory:
                 raise KeyError("status")
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.result} is damaged ({type(error).__name__}: {error}); delete it to go on from the checkpoint, "
-                f"or add rerun=true to start this run again"
+                f"{self.result} is damaged ({type(error).__name__}: {error}); delete it to go on from the "
+                f"checkpoint, or add rerun=true to start this run again"
             ) from error
         return result
 
@@ -165,23 +167,22 @@ class RunDirectory:
             ) from error
         return not existed
 
-    @cached_property
-    def _lock(self) -> FileLock:
-        return FileLock(self.path / ".lock", timeout=0)
-
-    def lock(self) -> FileLock:
+    @contextmanager
+    def lock(self) -> Iterator[None]:
         """Hold the directory for this process; the operating system lets go of it when the process ends.
 
         Raises:
             UserError: another process holds it.
         """
+        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            self._lock.acquire()
+            lock.acquire()
         except Timeout as error:
-            raise UserError(
-                f"{self.path} is being written by another process; wait for it or stop it"
-            ) from error
-        return self._lock
+            raise UserError(f"{self.path} is in use by another process; wait for it or stop it") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     def clear(self) -> None:
         """Remove everything in it except the lock."""
@@ -196,7 +197,10 @@ class RunDirectory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be run, where, and how far it is: ``new``, ``interrupted``, ``failed``, ``diverged`` or ``finished``."""
+    """What would be run, where, and how far it is.
+
+    ``state`` is ``new``, ``interrupted``, ``failed``, ``diverged`` or ``finished``.
+    """
 
     identity: Identity
     run: RunDirectory
@@ -222,7 +226,7 @@ def plan(experiment: Experiment) -> Plan:
 
 
 def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, str]:
-    """Finished or begun runs of the same configuration whose source has changed since: run name -> changed groups."""
+    """Runs of the same configuration whose source has changed since: run name -> changed groups."""
     changed = {}
     for other in sorted(directory.path.parent.glob(f"{glob_escape(identity.prefix)}-????????")):
         try:

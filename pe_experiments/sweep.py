@@ -1,7 +1,7 @@
 """Several runs from one command: what a job does in a sweep, and what is said when all are done.
 
-A job neither raises nor exits: in Hydra either would end the whole sweep. It notes what became of it in the study's folder,
-and the callback, in the launching process, reads the notes.
+A job neither raises nor exits: in Hydra either would end the whole sweep. It notes what became of it in the
+study's folder, and the callback, in the launching process, reads the notes.
 """
 
 from __future__ import annotations

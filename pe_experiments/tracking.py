@@ -1,7 +1,7 @@
 """What goes to CSV files and to Weights & Biases, and under which names.
 
-The CSV files are the truth. Weights & Biases is a mirror: after a kill and resume an offline mirror is written anew from the
-CSV, so there is always exactly one wandb run with the whole history.
+The CSV files are the truth. Weights & Biases is a mirror: after a kill and resume an offline mirror is
+written anew from the CSV, so there is always exactly one wandb run with the whole history.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def _start_wandb(
     except Exception as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
-            f"logger.mode={logger.mode}: Weights & Biases could not start ({first[0]}); allowed without an account: "
-            f"offline or disabled"
+            f"logger.mode={logger.mode}: Weights & Biases could not start ({first[0]}); allowed without an "
+            f"account: offline or disabled"
         ) from error
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step")

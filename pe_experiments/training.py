@@ -1,4 +1,4 @@
-"""Training one model: the LightningModule, its optimiser and schedule, what is recorded on the way, checkpoints."""
+"""Training one model: the LightningModule, optimiser and schedule, what is recorded, checkpoints."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class TrainingModule(pl.LightningModule):
 
     Attributes:
         finished: True once nothing is left to train; saved in every checkpoint.
+        last_step: optimiser steps taken so far.
         gradient_norm: of the last step, before clipping.
     """
 
@@ -54,6 +55,7 @@ class TrainingModule(pl.LightningModule):
         self.model = model
         self.training_config = training
         self.finished = False
+        self.last_step = 0
         self.gradient_norm = torch.tensor(math.nan)
         self.bad_step = torch.tensor(-1)  # first step with a loss that is not finite; read only now and then
 
@@ -166,12 +168,13 @@ class Recorder(Callback):
     ) -> None:
         assert isinstance(module, TrainingModule)
         config, step = module.training_config, trainer.global_step
+        module.last_step = step
         check = step % config.check_every == 0 or step == config.steps
         if check or step % RECORD_EVERY == 0:
             raise_if_diverged(module)
             row: Row = {
                 "step": step,
-                "loss": float(outputs["loss"]),
+                "loss": float(outputs["loss"].detach()),
                 "learning_rate": learning_rate_factor(step - 1, config) * config.learning_rate,
                 "gradient_norm": float(module.gradient_norm),
             }

@@ -29,8 +29,8 @@ def compare(
 ) -> Comparison:
     """Compare schemes over seeds and write ``table.csv``, ``curves.csv`` and ``figures/``.
 
-    Runs are grouped by protocol (everything that was trained except scheme, position policy and seed) and never pooled
-    across protocols.
+    Runs are grouped by protocol (everything that was trained except scheme, position policy and seed) and
+    never pooled across protocols.
 
     Args:
         results_dir: where ``runs`` and studies live.
@@ -59,7 +59,7 @@ def compare(
 
 
 def scheme_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """One row per protocol and scheme: seeds, how many diverged, the share that solved the training lengths, and means.
+    """One row per protocol and scheme: seeds, diverged runs, share that solved the training lengths, means.
 
     Diverged runs count as unsolved and as 0 exact match; they are never averaged away.
     """

@@ -131,6 +131,6 @@ def _draw_baselines(axes: Axes, curves: pd.DataFrame) -> None:
             continue
         axes.plot(known.index, known, linestyle=dashes, color="0.35", linewidth=1.2, zorder=2)
         axes.annotate(
-            text, (known.index[-1], known.iloc[-1]), (0, 3), textcoords="offset points", ha="right", fontsize=8,
-            color="0.35",
+            text, (known.index[-1], known.iloc[-1]), (0, 3), textcoords="offset points", ha="right",
+            fontsize=8, color="0.35",
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Many run directories as two tables: one row per run, one row per run and length. What cannot be read is listed."""
+"""Many run directories as two tables: one row per run, and one per run and length. What is unreadable is listed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ FIGURES = (
 class Runs:
     """Attributes:
     runs: one row per run: name, label, seed, task, model, protocol, status and the summary figures.
-    curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed and protocol.
+    curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed and
+    protocol.
     left_out: directories that are no completed or diverged run, with the reason.
     """
 
@@ -120,7 +121,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _told_apart(table: pd.DataFrame) -> dict[str, str]:
-    """Labels by run name; where two schemes go by one label (``label=``, an edited source) their hash is added."""
+    """Labels by run name; where two schemes share one (``label=``, an edited source) their hash is added."""
     names = {}
     for label, rows in table.groupby("label"):
         several = rows["scheme"].nunique() > 1

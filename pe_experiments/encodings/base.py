@@ -71,7 +71,7 @@ class AttentionContext:
         x_BSD: Tensor | None = None,
         layer: int = 0,
     ):
-        """``visible_BTS`` is the mask itself, or a function from a range of query rows to those rows of it."""
+        """``visible_BTS`` is the mask itself, or a function from a range of query rows to these rows."""
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
         self.lengths_B = lengths_B
@@ -126,8 +126,8 @@ def _all_rows_visible(at: AttentionContext) -> Tensor:
 class PositionalEncoding(nn.Module):
     """No positional encoding (NoPE): the identity at every hook. Every scheme overrides only what it changes.
 
-    A causal mask alone still tells order from depth 2 on (Kazemnejad et al. 2023, arXiv:2305.19466, theorem 1);
-    without a mask the model is order-blind. Parameters: none. Beyond training: defined everywhere.
+    A causal mask alone still tells order from depth 2 on (Kazemnejad et al. 2023, arXiv:2305.19466, theorem
+    1); without a mask the model is order-blind. Parameters: none. Beyond training: defined everywhere.
 
     Class attributes:
         per_layer: True when every layer needs an instance of its own; the transformer then builds
@@ -182,7 +182,12 @@ class PositionalEncoding(nn.Module):
         logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.transpose(-2, -1)
         mask = at.once(additive_mask)
         bias = self.bias(q_BHTK, k_BHSK, at)
-        return torch.softmax(logits_BHTS.float() + (mask if bias is None else mask + bias), dim=-1)
+        return torch.softmax(at_least_float32(logits_BHTS) + (mask if bias is None else mask + bias), dim=-1)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 where autocast has made it less; a float64 model stays one."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def additive_mask(at: AttentionContext) -> Tensor:

@@ -17,15 +17,17 @@ class Learned(AbsoluteEncoding):
     """Learned absolute positions: row p of a table of ``train_positions`` vectors, initialised N(0, std^2).
 
     Source: Gehring et al. 2017, arXiv:1705.03122; as in BERT and GPT-2 (``wpe``).
-    Parameters: ``train_positions * width``. The checkpoint holds the trained rows and nothing else of sequence
-    length, so a model trained at 40 tokens loads and runs at 4,000.
+    Parameters: ``train_positions * width``. The checkpoint holds the trained rows and nothing else of
+    sequence length, so a model trained at 40 tokens loads and runs at 4,000.
 
     Beyond the trained rows:
-        ``untrained``    fresh rows N(0, std^2), a function of (seed, row): what a longer table would hold there.
+        ``untrained``    fresh rows N(0, std^2), a function of (seed, row): what a longer table would hold
+        there.
         ``clamp``        the last trained row.
         ``wrap``         row p modulo the number of rows.
         ``zero``         the zero vector.
-        ``interpolate``  the table is stretched linearly over the row's ids, so that its last id meets the last
+        ``interpolate``  the table is stretched linearly over the row's ids, so that its last id meets the
+        last
                          trained row; the one policy that takes fractional ids.
         ``error``        refused.
 
@@ -36,7 +38,8 @@ class Learned(AbsoluteEncoding):
         combine, width: see `AbsoluteEncoding`.
 
     Raises:
-        ValueError: negative ids, fractional ids (except under ``interpolate``), ids past the table under ``error``.
+        ValueError: negative ids, fractional ids (except under ``interpolate``), ids past the table under
+        ``error``.
     """
 
     def __init__(
@@ -56,7 +59,8 @@ class Learned(AbsoluteEncoding):
         self.beyond = beyond
         self.std = std
         self.table = nn.Parameter(torch.randn(shape.train_positions, self.width) * std)
-        # Drawn from the same stream as the table and saved beside it: untrained rows follow from the run's seed.
+        # Drawn from the same stream as the table and saved beside it: untrained rows follow from the run's
+        # seed.
         self.register_buffer("untrained_seed", torch.randint(2**31, ()))
         self._untrained = torch.empty(0, self.width)
 
@@ -68,7 +72,8 @@ class Learned(AbsoluteEncoding):
             return self._stretched(positions_BT)
         if positions_BT.is_floating_point():
             raise ValueError(
-                "a learned table has no rows between whole ids; fractional positions need pe.beyond=interpolate"
+                "a learned table has no rows between whole ids; fractional positions need "
+                "pe.beyond=interpolate"
             )
         longest = int(positions_BT.max()) + 1
         if longest <= rows:
@@ -76,8 +81,8 @@ class Learned(AbsoluteEncoding):
         if self.beyond == "error":
             raise ValueError(
                 f"position {longest - 1} lies beyond the {rows} trained rows of the learned table and "
-                f"pe.beyond=error forbids that; shorten evaluation.lengths or take pe.beyond=untrained, clamp, "
-                f"wrap, zero or interpolate"
+                f"pe.beyond=error forbids that; shorten evaluation.lengths or take pe.beyond=untrained, "
+                f"clamp, wrap, zero or interpolate"
             )
         if self.beyond == "clamp":
             return F.embedding(positions_BT.clamp(max=rows - 1), self.table)

@@ -1,7 +1,7 @@
 """Multi-head attention with interchangeable routes to the same result.
 
-Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. A route turns q, k, v and an encoding into the
-attended values; all agree to float tolerance.
+Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. A route turns q, k, v and an encoding into
+the attended values; all agree to float tolerance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import additive_mask
+from pe_experiments.encodings.base import additive_mask, at_least_float32
 
 BLOCK_ROWS = 256  # queries handled at a time by the blocked route
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
@@ -52,7 +52,8 @@ def blocked(
         here = at.query_rows(start, start + rows_BHtK.shape[2])
         bias = encoding.bias(rows_BHtK, k_BHSK, here)
         mask = additive_mask(here) if bias is None else additive_mask(here) + bias
-        weights = torch.softmax(((rows_BHtK * scale) @ k_BHSK.transpose(-2, -1)).float() + mask, dim=-1)
+        logits = at_least_float32((rows_BHtK * scale) @ k_BHSK.transpose(-2, -1))
+        weights = torch.softmax(logits + mask, dim=-1)
         parts.append(weights.to(v_BHSK.dtype) @ v_BHSK)
     return torch.cat(parts, dim=2)
 
@@ -67,13 +68,13 @@ def choose_route(implementation: str, encoding: PositionalEncoding, q_BHTK: Tens
         return eager  # the scheme makes its own weights, all at once
     if implementation != "auto":
         return ROUTES[implementation]
-    if q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled():
-        return blocked
-    return sdpa if q_BHTK.is_cuda else eager
+    if torch.is_grad_enabled():
+        return sdpa if q_BHTK.is_cuda else eager  # on a CPU the fused kernel's backward is the slower one
+    return blocked if q_BHTK.shape[2] >= LONG else sdpa
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. It owns the projections and the mask; the encoding owns everything positional."""
+    """Multi-head self-attention. It owns the projections; the encoding owns everything positional."""
 
     def __init__(self, shape: ModelShape, implementation: str = "auto"):
         super().__init__()

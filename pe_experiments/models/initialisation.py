@@ -14,13 +14,15 @@ Initialisation = Literal["gpt2", "pytorch"]
 def initialise_backbone(model: nn.Module, style: Initialisation, seed: int) -> None:
     """Draw every weight of the model except those of its encodings.
 
-    Each parameter has its own stream, named by (seed, parameter), so it does not depend on the other parameters: the
-    same seed gives the same backbone under every encoding.
+    Each parameter has its own stream, named by (seed, parameter), so it does not depend on the other
+    parameters: the same seed gives the same backbone under every encoding.
 
     Styles:
-        ``gpt2``     weights N(0, 0.02^2), those that write to the residual stream divided by sqrt(2 layers), biases 0
+        ``gpt2``     weights N(0, 0.02^2), those that write to the residual stream divided by sqrt(2 layers),
+        biases 0
                      (Radford et al. 2019, section 2.3).
-        ``pytorch``  embeddings N(0, 1), weights and biases U(-1/sqrt(fan in), 1/sqrt(fan in)), as `torch.nn` does.
+        ``pytorch``  embeddings N(0, 1), weights and biases U(-1/sqrt(fan in), 1/sqrt(fan in)), as `torch.nn`
+        does.
 
     Raises:
         ValueError: an unknown style.

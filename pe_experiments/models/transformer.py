@@ -48,7 +48,8 @@ class Transformer(nn.Module):
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
-        seed: of the backbone's weights. Every parameter has a stream of its own, named after it, so the backbone is
+        seed: of the backbone's weights. Every parameter has a stream of its own, named after it, so the
+        backbone is
             the same under every encoding.
 
     Raises:

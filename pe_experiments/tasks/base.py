@@ -20,7 +20,8 @@ class Task(ABC):
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
         order_sensitive: False when a bag of tokens solves it (a control).
-        formats: how examples can be shown to a model: ``causal`` and ``slots`` (the answer after the input), or
+        formats: how examples can be shown to a model: ``causal`` and ``slots`` (the answer after the input),
+        or
             ``aligned`` (target t is read out at input t).
     """
 

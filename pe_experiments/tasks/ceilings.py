@@ -11,8 +11,8 @@ EXACT_UP_TO = 256  # tokens; above, the curve is smooth enough to be read betwee
 def mode_share(length: int, vocab_size: int) -> float:
     """E[max_c n_c] / n for n independent tokens, uniform over ``vocab_size`` symbols.
 
-    The best guess from a bag is its most frequent symbol, right with probability max_c n_c / n. The counts are
-    independent Poisson variables given their sum, so P(max <= m) is a coefficient of the V-th power of a
+    The best guess from a bag is its most frequent symbol, right with probability max_c n_c / n. The counts
+    are independent Poisson variables given their sum, so P(max <= m) is a coefficient of the V-th power of a
     truncated Poisson series; that power is one FFT.
     """
     if length == 1 or vocab_size == 1:
@@ -37,7 +37,7 @@ def mode_share(length: int, vocab_size: int) -> float:
 
 
 def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
-    """Mean of `mode_share` over ``shortest .. longest`` tokens: answers are seen one by one, the bag empties."""
+    """Mean of `mode_share` over ``shortest .. longest`` tokens: as answers are seen, the bag empties."""
     lengths = np.arange(shortest, longest + 1)
     points = lengths[lengths <= EXACT_UP_TO]
     if longest > EXACT_UP_TO:

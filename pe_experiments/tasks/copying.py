@@ -13,9 +13,9 @@ class Copy(Task):
     >>> Copy().solve(torch.tensor([[3, 1, 4]])).tolist()
     [[3, 1, 4]]
 
-    With ``vocab_size=2`` symbols repeat so often that matching a prefix no longer says where one is: `repeat_copy`
-    (Huang et al. 2024, arXiv:2410.02140: trained to 50, evaluated to 150). Copying digits: Kazemnejad et al. 2023,
-    arXiv:2305.19466 (trained to 20, evaluated to 40).
+    With ``vocab_size=2`` symbols repeat so often that matching a prefix no longer says where one is:
+    `repeat_copy` (Huang et al. 2024, arXiv:2410.02140: trained to 50, evaluated to 150). Copying digits:
+    Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 20, evaluated to 40).
 
     Args:
         vocab_size: symbols, at least 2.

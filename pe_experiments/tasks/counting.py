@@ -1,4 +1,4 @@
-"""Counting and other controls: a bag of tokens suffices, so encodings should tie inside the training lengths."""
+"""Counting and other controls: a bag of tokens suffices, so encodings should tie inside the trained lengths."""
 
 import torch
 from torch import Tensor
@@ -12,8 +12,9 @@ class Majority(Task):
     >>> Majority().solve(torch.tensor([[1, 0, 1], [0, 0, 1]])).tolist()
     [[3], [2]]
 
-    The number of ones is drawn uniformly (independent bits would put every long input near a tie) and their places
-    at random. A control: order says nothing. Source: Huang et al. 2024, arXiv:2410.02140 (trained to 50).
+    The number of ones is drawn uniformly (independent bits would put every long input near a tie) and their
+    places at random. A control: order says nothing. Source: Huang et al. 2024, arXiv:2410.02140 (trained to
+    50).
     """
 
     vocab_size = 4

@@ -15,8 +15,9 @@ class Lag(Task):
     >>> Lag(k=2).solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
     [[-100, -100, 3, 1, 4]]
 
-    Read out in place (format ``aligned``): behind a separator the symbol would be n + k tokens away and nothing would be
-    local. Shortest input: k + 1. Made for this project, after the shift tasks of the probing literature.
+    Read out in place (format ``aligned``): behind a separator the symbol would be n + k tokens away and
+    nothing would be local. Shortest input: k + 1. Made for this project, after the shift tasks of the probing
+    literature.
 
     Args:
         k: distance in tokens, at least 1.

@@ -10,14 +10,14 @@ from pe_experiments.tasks.ceilings import mode_share
 class Precedence(Task):
     """Two marks stand once each among fillers: does A come before B?
 
-    Symbols: fillers ``0 .. fillers-1``, then A, B, the answer "A first" and the answer "B first". With eight fillers
-    A=8, B=9, "A first"=10, "B first"=11:
+    Symbols: fillers ``0 .. fillers-1``, then A, B, the answer "A first" and the answer "B first". With eight
+    fillers A=8, B=9, "A first"=10, "B first"=11:
 
     >>> Precedence(fillers=8).solve(torch.tensor([[3, 8, 1, 9], [9, 0, 0, 8]])).tolist()
     [[10], [11]]
 
-    A bag of tokens knows nothing about it: its ceiling is exactly one half. Shortest input: 2. The cheapest test of
-    order-blindness, made for this project ("dog bites man" against "man bites dog").
+    A bag of tokens knows nothing about it: its ceiling is exactly one half. Shortest input: 2. The cheapest
+    test of order-blindness, made for this project ("dog bites man" against "man bites dog").
 
     Args:
         fillers: filler symbols, at least 1.
@@ -63,7 +63,8 @@ class First(Task):
     >>> First().solve(torch.tensor([[3, 1, 4]])).tolist()
     [[3]]
 
-    Source: Kazemnejad et al. 2023, arXiv:2305.19466, where an absolute position must be found without an encoding.
+    Source: Kazemnejad et al. 2023, arXiv:2305.19466, where an absolute position must be found without an
+    encoding.
 
     Args:
         vocab_size: symbols, at least 2.

@@ -1,0 +1,94 @@
+"""One or several schemes shown: pictures, the audit as a table, and order-blindness literally."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.table import Table
+
+from pe_experiments.analysis.audit import audit
+from pe_experiments.analysis.figures import POSITIONS, absolute_figure
+from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
+from pe_experiments.components import Component, load_component, shipped, user_errors
+from pe_experiments.console import print_table, say
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.errors import UserError, nearest
+from pe_experiments.randomness import named_seed
+
+
+def show_encodings(config: DictConfig) -> Path | None:
+    """Print and draw what `configs/show_encoding.yaml` asks for.
+
+    Returns:
+        The figure, or None where no scheme has vectors to draw.
+
+    Raises:
+        UserError: unknown schemes, impossible sizes.
+    """
+    components = _components(config)
+    with user_errors("d_model, num_heads"):
+        shape = ModelShape(config.d_model, config.num_heads, 2, True, POSITIONS, POSITIONS)
+    built = {component.label: _build(component, shape, config.seed) for component in components}
+    drawn = {label: scheme for label, scheme in built.items() if isinstance(scheme, AbsoluteEncoding)}
+    for label, encoding in built.items():
+        if label in drawn:
+            print_table(_audit_table(label, drawn[label]))
+        else:
+            count = sum(p.numel() for p in encoding.parameters())
+            say(f"{label}: has no vectors per position; {count:,} trainable parameters")
+        say("")
+    print_table(_blindness_table(components, config.seed))
+    if not drawn:
+        return None
+    folder = Path(config.out or Path(config.results_dir) / "encodings")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{'-'.join(component.choice for component in components)}.png"
+    absolute_figure(drawn).savefig(path, dpi=130)
+    say(f"\nfigure: {path}")
+    return path
+
+
+def _components(config: DictConfig) -> list[Component]:
+    if config.schemes is None:
+        section = OmegaConf.to_container(config.pe)
+        return [load_component("pe", section)]  # type: ignore[arg-type]
+    choices = shipped("pe")
+    names: Any = OmegaConf.to_container(config.schemes) if OmegaConf.is_list(config.schemes) else config.schemes
+    if not isinstance(names, list) or not names:
+        raise UserError(f"schemes={names}: expected a list such as '[sinusoidal,learned]'")
+    for name in names:
+        if name not in choices:
+            raise UserError(f"schemes: {name} is not a choice.{nearest(str(name), choices)}")
+    return [load_component("pe", choices[name]) for name in names]
+
+
+def _build(component: Component, shape: ModelShape, seed: int) -> PositionalEncoding:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(seed, "encoding 0"))
+        return component.build(shape)
+
+
+def _audit_table(label: str, encoding: AbsoluteEncoding) -> Table:
+    untrained = ", before training" if any(p.requires_grad for p in encoding.parameters()) else ""
+    table = Table(title=f"{label}{untrained}, d_model {encoding.width}", title_justify="left", show_edge=False)
+    for heading in ("criterion", "measured", "holds"):
+        table.add_column(heading)
+    for finding in audit(encoding):
+        table.add_row(finding.criterion, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds])
+    return table
+
+
+def _blindness_table(components: list[Component], seed: int) -> Table:
+    first, second = (" ".join(words) for words in SENTENCES)
+    table = Table(title=f"'{first}' against '{second}', through an untrained encoder", title_justify="left", show_edge=False)
+    for heading in ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"):
+        table.add_column(heading)
+    none = load_component("pe", shipped("pe")["none"])
+    for component in [none, *(c for c in components if c.label != none.label)]:
+        found = order_blindness(lambda shape, component=component: _build(component, shape, seed), seed)  # type: ignore[misc]
+        table.add_row(component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", "yes" if found.blind else "no")
+    return table

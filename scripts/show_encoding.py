@@ -1,0 +1,18 @@
+"""Show a scheme without training: python scripts/show_encoding.py pe=sinusoidal, or 'schemes=[sinusoidal,learned]'"""
+
+import sys
+
+from pe_experiments.command_line import composed, run_script, wants_help
+
+
+def main() -> None:
+    if wants_help(__doc__, "show_encoding"):
+        return
+    config = composed("show_encoding", sys.argv[1:])
+    from pe_experiments.analysis.show import show_encodings
+
+    show_encodings(config)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,87 @@
+"""Shared fixtures: small configurations, a results directory of one's own, wandb kept inside it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from pe_experiments.command_line import composed
+from pe_experiments.config import Experiment, check, resolve
+from pe_experiments.encodings import ModelShape
+
+ROOT = Path(__file__).parents[1]
+# Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
+TINY = (
+    "model.d_model=16",
+    "model.num_heads=2",
+    "training.max_length=6",
+    "training.batch_size=8",
+    "training.steps=12",
+    "training.check_every=6",
+    "training.check_examples=16",
+    "evaluation.examples=20",
+    "evaluation.lengths=[4,6,9]",
+    "logger.mode=disabled",
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _wandb_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "wandb_home"))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def tiny(results: Path) -> Callable[..., Experiment]:
+    """Resolves a tiny experiment with overrides on top."""
+
+    def make(*overrides: str) -> Experiment:
+        return resolve(check(composed("config", [*TINY, f"results_dir={results}", *overrides])))
+
+    return make
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
+
+    def run(name: str, *arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / f"{name}.py"), *arguments])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", ""))
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        out, err = capsys.readouterr()
+        return Outcome(int(stop.value.code or 0), out, err)
+
+    return run
+
+
+def small_shape(causal: bool = True, **changes: int) -> ModelShape:
+    sizes = {"d_model": 32, "num_heads": 4, "num_layers": 2, "train_length": 12, "train_positions": 12}
+    return ModelShape(**(sizes | changes), causal=causal)

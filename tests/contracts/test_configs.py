@@ -1,0 +1,86 @@
+"""Every YAML under configs composes, resolves and runs; the layers of the house import downwards only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pe_experiments.components import shipped
+from pe_experiments.config import CONFIG_DIR, Experiment
+from pe_experiments.experiment import run_experiment
+from tests.conftest import ROOT
+
+CHOICES = [
+    f"{group}={path.stem}"
+    for group in ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger")
+    for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
+]
+SHELL = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "matplotlib", "rich"}
+TENSORS_ONLY = ("encodings", "positions.py", "tasks", "formats.py", "models", "randomness.py", "data.py")
+INNER = {"encodings", "positions", "tasks", "formats", "models", "randomness", "data", "errors"}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_trains_and_evaluates(choice: str, tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny(choice, *(["logger.mode=disabled"] if choice.startswith("logger") else [])))
+    assert result.status == "completed", result.result
+    assert [row["length"] for row in result.curve] == [4, 6, 9]
+
+
+@pytest.mark.parametrize("group", ["pe", "positions", "task"])
+def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
+    for name, section in shipped(group).items():
+        assert isinstance(section.pop("_target_"), str), name
+        assert not any(key.startswith("_") or key == "defaults" for key in section), name
+
+
+def test_sweeps_compose() -> None:
+    for path in (CONFIG_DIR / "sweep").glob("*.yaml"):
+        config = OmegaConf.load(path)
+        assert config.hydra.mode == "MULTIRUN"
+        assert config.study == path.stem
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+def test_inner_modules_know_nothing_of_the_shell() -> None:
+    checked = 0
+    for entry in TENSORS_ONLY:
+        place = ROOT / "pe_experiments" / entry
+        for path in place.rglob("*.py") if place.is_dir() else [place]:
+            for name in imports(path):
+                top, _, rest = name.partition(".")
+                assert top not in SHELL, f"{path.name} imports {name}"
+                assert top != "pe_experiments" or rest.split(".")[0] in INNER, f"{path.name} imports {name}"
+            checked += 1
+    assert checked > 15
+
+
+def test_the_model_names_no_scheme_and_no_task() -> None:
+    for path in (ROOT / "pe_experiments" / "models").glob("*.py"):
+        for name in imports(path):
+            assert not name.startswith(("pe_experiments.tasks", "pe_experiments.positions")), path
+            assert not name.startswith("pe_experiments.encodings.") or name.endswith(".base"), path
+
+
+def test_files_and_functions_stay_readable() -> None:
+    for path in [*(ROOT / "pe_experiments").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
+        text = path.read_text()
+        assert text.count("\n") <= 400, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < 62, f"{path}: {node.name}"
+    for path in (ROOT / "scripts").glob("*.py"):
+        assert path.read_text().count("\n") < 60, path

@@ -1,0 +1,198 @@
+"""Runs: found when finished, resumed when interrupted, honest when they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pe_experiments import console, training
+from pe_experiments.config import Experiment
+from pe_experiments.errors import UserError
+from pe_experiments.experiment import evaluate_run, run_experiment
+from pe_experiments.runs import RunDirectory, identify
+from tests.conftest import ROOT, TINY
+
+Tiny = Callable[..., Experiment]
+CURVES = ("metrics.csv", "extrapolation.csv")
+
+
+class StopAt(console.Silent):
+    """Raises at a step, as a crash or Ctrl-C would."""
+
+    def __init__(self, step: int, error: BaseException):
+        self.at, self.error = step, error
+
+    def step(self, step: int) -> None:
+        if step == self.at:
+            raise self.error
+
+
+def curves(run: RunDirectory) -> list[bytes]:
+    return [(run.path / name).read_bytes() for name in CURVES]
+
+
+@pytest.fixture
+def checkpoint_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+
+
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tiny) -> None:
+    options = ("pe=learned", "positions=random_offset", "training.steps=25")
+    whole = curves(run_experiment(tiny(*options)).directory)
+    failed = run_experiment(tiny(*options, "rerun=true"), StopAt(17, RuntimeError("boom")))
+    assert failed.status == "error"
+    assert "boom" in failed.result["reason"]
+    assert "Traceback" in failed.directory.error_log.read_text()
+    again = run_experiment(tiny(*options))
+    assert (again.done, again.status) == ("resumed", "completed")
+    assert again.result["resumed_from"] == 16
+    assert not again.directory.error_log.exists()
+    assert curves(again.directory) == whole
+
+
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
+    whole = curves(run_experiment(tiny("training.steps=20")).directory)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny("training.steps=20", "rerun=true"), StopAt(13, KeyboardInterrupt()))
+    run = RunDirectory(Path(tiny().config.results_dir) / "runs" / identify(tiny("training.steps=20")).name)
+    assert not run.result.exists()
+    again = run_experiment(tiny("training.steps=20"))
+    assert again.done == "resumed"
+    assert curves(again.directory) == whole
+
+
+def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
+    options = [*TINY, "training.steps=1500", "pe=learned", "positions=random_offset"]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *options, f"results_dir={tmp_path / 'killed'}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 90
+    while not list((tmp_path / "killed").glob("runs/*/checkpoints/last.ckpt")):
+        assert time.monotonic() < deadline, "no checkpoint came"
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "resuming at step" in done.stdout
+    whole = run_experiment(tiny(*options[len(TINY) :]))
+    (killed,) = (tmp_path / "killed" / "runs").iterdir()
+    assert killed.name == whole.directory.name
+    assert curves(RunDirectory(killed)) == curves(whole.directory)
+
+
+def test_a_finished_run_is_found(tiny: Tiny) -> None:
+    first = run_experiment(tiny("study=one"))
+    stamp = first.directory.result.stat().st_mtime_ns
+    again = run_experiment(tiny("study=two"))
+    assert again.done == "found"
+    assert again.directory.result.stat().st_mtime_ns == stamp
+    assert again.curve == first.curve
+    for study in ("one", "two"):
+        manifest = json.loads((Path(tiny().config.results_dir) / study / "manifest.json").read_text())
+        assert manifest["runs"] == [first.directory.name]
+
+
+def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_experiment(tiny())
+    before = first.directory.curve.read_bytes()
+
+    def no_training(*args: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(training, "train", no_training)
+    other = run_experiment(tiny("evaluation.lengths=[6,12]"))
+    assert other.done == "evaluated"
+    assert [row["length"] for row in other.curve] == [6, 12]
+    assert other.directory.path.parent == first.directory.path / "evaluations"
+    assert other.curve[0] == first.curve[1]
+    assert first.directory.curve.read_bytes() == before
+    assert run_experiment(tiny("evaluation.lengths=[6,12]")).done == "found"
+    same = evaluate_run(first.directory.path, {"evaluation": {"lengths": [6, 12], "examples": 20}})
+    assert same.directory.path == other.directory.path
+
+
+def test_another_scheme_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> None:
+    first = run_experiment(tiny("pe=none"))
+    sinusoidal = {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}
+    other = evaluate_run(first.directory.path, {"pe": sinusoidal})
+    assert other.done == "evaluated"
+    assert other.curve[0]["loss"] != first.curve[0]["loss"]
+    with pytest.raises(UserError, match="pe=learned has other parameters"):
+        evaluate_run(first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.learned.Learned"}})
+    assert len(list((first.directory.path / "evaluations").iterdir())) == 1
+
+
+def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:
+    options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
+    result = run_experiment(tiny(*options))
+    assert result.status == "diverged"
+    assert 1 <= result.result["diverged_at"] <= 10
+    assert f"step {result.result['diverged_at']}" in result.result["reason"]
+    assert run_experiment(tiny(*options)).done == "found"
+    with pytest.raises(UserError, match="diverged"):
+        evaluate_run(result.directory.path, {})
+
+
+def test_damaged_files_are_named_and_nothing_is_lost(tiny: Tiny) -> None:
+    run = run_experiment(tiny()).directory
+    result = run.result.read_bytes()
+    run.result.write_bytes(result[:50])
+    with pytest.raises(UserError, match=r"result\.json is damaged.*rerun=true"):
+        run_experiment(tiny())
+    run.result.unlink()
+    checkpoint = run.checkpoint.read_bytes()
+    run.checkpoint.write_bytes(checkpoint[:1000])
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*rerun=true"):
+        run_experiment(tiny())
+    run.checkpoint.write_bytes(checkpoint)
+    before = run.curve.read_bytes()
+    again = run_experiment(tiny())  # a finished training without a result: only the evaluation is repeated
+    assert again.status == "completed"
+    assert run.curve.read_bytes() == before
+
+
+SCHEME = '''
+from pe_experiments.encodings import PositionalEncoding
+
+class Slope(PositionalEncoding):
+    """{words}"""
+    def __init__(self, shape, slope: float = 0.1):
+        super().__init__(shape)
+        self.slope = slope
+
+    def bias(self, q, k, at):
+        # {words}
+        return {sign}self.slope * (at.q_positions_BT[:, None, :, None] - at.k_positions_BS[:, None, None]).float()
+'''
+
+
+def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
+    """In processes of their own: an edited module must be read anew."""
+    scratch = tmp_path / "mine.py"
+    options = ["pe=none", "pe._target_=mine.Slope", "+pe.slope=0.2", *TINY, f"results_dir={tmp_path / 'r'}"]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *options]
+
+    def run(words: str, sign: str) -> str:
+        scratch.write_text(SCHEME.format(words=words, sign=sign))
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "(trained)" in run("as published", "-")
+    assert "(found finished)" in run("other words, same code", "-")
+    assert "has changed since copy-decoder-Slope_slope=0.2-s0-" in run("other code", "+")
+    names = sorted(path.name for path in (tmp_path / "r" / "runs").iterdir())
+    assert len(names) == 2
+    assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)

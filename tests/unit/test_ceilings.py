@@ -1,0 +1,54 @@
+"""Closed forms of the bag ceiling against enumeration and against the figures of the literature."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.tasks.copying import Copy, UniqueCopy
+
+
+@pytest.mark.parametrize(("length", "symbols"), [(1, 4), (2, 2), (5, 3), (7, 2), (4, 9), (9, 3)])
+def test_mode_share_equals_enumeration(length: int, symbols: int) -> None:
+    words = list(itertools.product(range(symbols), repeat=length))
+    expected = sum(max(Counter(word).values()) for word in words) / len(words) / length
+    assert mode_share(length, symbols) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "length", "share"),
+    [(10, 5, 0.356), (10, 10, 0.276), (10, 20, 0.221), (10, 40, 0.183), (2, 5, 0.689), (2, 40, 0.562)],
+)
+def test_mode_share_agrees_with_simulated_figures(symbols: int, length: int, share: float) -> None:
+    assert mode_share(length, symbols) == pytest.approx(share, abs=0.003)
+
+
+def test_share_falls_towards_chance() -> None:
+    shares = [mode_share(n, 10) for n in (1, 10, 100, 1000, 10_000)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0
+    assert 0.1 < shares[-1] < 0.106
+
+
+@pytest.mark.parametrize("length", [5, 20, 256])
+def test_prefix_ceiling_is_the_mean_over_what_is_left(length: int) -> None:
+    expected = sum(mode_share(left, 10) for left in range(1, length + 1)) / length
+    assert Copy().bag_ceiling(length, prefix=True) == pytest.approx(expected, abs=1e-12)
+
+
+def test_reading_between_computed_points_is_exact_enough() -> None:
+    exact = sum(mode_share(left, 10) for left in range(1, 1001)) / 1000
+    assert mean_mode_share(1, 1000, 10) == pytest.approx(exact, abs=1e-5)
+
+
+def test_prefix_ceiling_of_distinct_symbols() -> None:
+    """A predictor that names a random one of the symbols left, simulated by counting."""
+    hits = trials = 0
+    for order in itertools.permutations(range(5)):
+        for step in range(5):
+            hits += min(order[step:]) == order[step]  # any fixed choice among those left
+            trials += 1
+    assert UniqueCopy().bag_ceiling(5, prefix=True) == pytest.approx(hits / trials, abs=1e-12)

@@ -1,0 +1,82 @@
+"""The learned table: GPT-2's, with a stated behaviour past its last trained row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.models import Transformer
+from tests.conftest import small_shape
+
+IDS = torch.tensor([[0, 5, 11, 12, 13, 40]])  # twelve rows are trained: 0 .. 11
+
+
+def table(beyond: str, seed: int = 0) -> Learned:
+    torch.manual_seed(seed)
+    return Learned(small_shape(), beyond=beyond)  # type: ignore[arg-type]
+
+
+def test_inside_the_table_it_is_an_embedding() -> None:
+    encoding = table("error")
+    torch.testing.assert_close(encoding.vectors(IDS[:, :3])[0], encoding.table[[0, 5, 11]])
+    assert encoding.table.shape == (12, 32)
+
+
+def test_clamp_wrap_and_zero() -> None:
+    encoding = table("clamp")
+    torch.testing.assert_close(encoding.vectors(IDS)[0], encoding.table[[0, 5, 11, 11, 11, 11]])
+    encoding = table("wrap")
+    torch.testing.assert_close(encoding.vectors(IDS)[0], encoding.table[[0, 5, 11, 0, 1, 4]])
+    encoding = table("zero")
+    torch.testing.assert_close(encoding.vectors(IDS)[0, :3], encoding.table[[0, 5, 11]])
+    assert (encoding.vectors(IDS)[0, 3:] == 0).all()
+
+
+def test_untrained_rows_follow_from_seed_and_row() -> None:
+    encoding = table("untrained")
+    far, near = encoding.vectors(torch.tensor([[500, 40]])), encoding.vectors(IDS)
+    torch.testing.assert_close(far[0, 1], near[0, 5], rtol=0, atol=0)
+    again = table("untrained")
+    torch.testing.assert_close(again.vectors(IDS), near, rtol=0, atol=0)
+    assert not torch.equal(table("untrained", seed=1).vectors(IDS)[0, 5], near[0, 5])
+    rows = encoding.untrained_rows(2000)
+    assert float(rows.std()) == pytest.approx(0.02, rel=0.02)
+    assert float(rows.mean()) == pytest.approx(0.0, abs=1e-3)
+    assert len(rows.unique(dim=0)) == 2000
+
+
+def test_untrained_rows_come_with_the_checkpoint() -> None:
+    encoding, other = table("untrained"), table("untrained", seed=1)
+    other.vectors(IDS)
+    other.load_state_dict(encoding.state_dict())
+    torch.testing.assert_close(other.vectors(IDS), encoding.vectors(IDS), rtol=0, atol=0)
+
+
+def test_interpolation_stretches_the_table_over_the_row() -> None:
+    encoding = table("interpolate")
+    torch.testing.assert_close(encoding.vectors(torch.arange(12)[None])[0], encoding.table)
+    long = encoding.vectors(torch.arange(23)[None])[0]  # ids 0 .. 22 fall on rows 0, 0.5, 1, ... 11
+    torch.testing.assert_close(long[0::2], encoding.table)
+    torch.testing.assert_close(long[1::2], (encoding.table[:-1] + encoding.table[1:]) / 2)
+
+
+def test_error_names_key_value_and_what_is_allowed() -> None:
+    with pytest.raises(ValueError, match=r"position 40 .* 12 trained rows .*beyond=error.*clamp"):
+        table("error").vectors(IDS)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([[0.5, 1.0]]), torch.tensor([[-1, 0]])])
+def test_ids_without_a_row_are_refused(ids: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"fraction|start at 0"):
+        table("untrained").vectors(ids)
+
+
+@pytest.mark.parametrize("beyond", ["untrained", "clamp", "wrap", "zero", "interpolate"])
+def test_rows_of_different_length_do_not_disturb_each_other(beyond: str) -> None:
+    """Also where the policy looks at the length of a row (interpolate)."""
+    model = Transformer(9, small_shape(), lambda shape: Learned(shape, beyond=beyond), initialisation="pytorch")  # type: ignore[arg-type]
+    words = torch.randint(9, (2, 40), generator=torch.Generator().manual_seed(0))
+    together = model(words, None, torch.tensor([20, 40]))
+    torch.testing.assert_close(together[:1, :20], model(words[:1, :20]), rtol=0, atol=1e-5)
+    torch.testing.assert_close(together[1:], model(words[1:]), rtol=0, atol=1e-5)

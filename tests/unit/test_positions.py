@@ -1,0 +1,48 @@
+"""Which ids a sequence gets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pe_experiments.positions import Consecutive, RandomOffset
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+LENGTHS = torch.tensor([5, 3, 5])
+
+
+def test_consecutive_ids_are_shared() -> None:
+    policy = Consecutive()
+    assert policy.train_positions(12) == 12
+    assert policy.training_ids(LENGTHS, 12, generator()).tolist() == [[0, 1, 2, 3, 4]]
+    assert policy.evaluation_ids(LENGTHS, 12, generator()).tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_offsets_cover_every_id_and_no_other() -> None:
+    policy = RandomOffset(max_positions=8)
+    ids = policy.training_ids(torch.full((4000,), 5), 5, generator())
+    assert ids.unique().tolist() == list(range(8))
+    assert (ids[:, 1:] - ids[:, :-1] == 1).all()
+    starts = ids[:, 0].bincount(minlength=4).float() / 4000
+    torch.testing.assert_close(starts, torch.full((4,), 0.25), rtol=0, atol=0.03)
+
+
+def test_short_rows_reach_the_last_id_and_padding_stays_in_the_table() -> None:
+    ids = RandomOffset(max_positions=8).training_ids(LENGTHS.repeat(500), 5, generator())
+    assert ids.max() == 7
+    assert (ids[1::3, 2] == 7).any()
+    assert (ids[1::3, 3:] == ids[1::3, 2:3]).all()
+
+
+def test_evaluation_starts_at_zero() -> None:
+    assert RandomOffset().evaluation_ids(LENGTHS, 5, generator()).tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_room_for_offsets() -> None:
+    assert RandomOffset().train_positions(12) == 48
+    with pytest.raises(ValueError, match="max_positions=5 is below the 12 tokens"):
+        RandomOffset(5).train_positions(12)

@@ -1,0 +1,88 @@
+"""Optimiser, schedule and what is exempt from decay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pe_experiments.config import Experiment
+from pe_experiments.experiment import build_model, run_experiment
+from pe_experiments.tracking import read_csv
+from pe_experiments.training import TrainingModule, learning_rate_factor, split_parameters
+
+
+def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
+    """A scheduler handed over under a wrong key is silently ignored; the recorded rate is the optimiser's own."""
+    experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
+    module = TrainingModule(build_model(experiment), experiment.config.training)
+    pieces = module.configure_optimizers()
+    optimizer, schedule = pieces["optimizer"], pieces["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(40):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
+    assert rates == pytest.approx(expected)
+    result = run_experiment(experiment)
+    recorded = {int(row["step"]): float(row["learning_rate"]) for row in read_csv(result.directory.metrics)}
+    assert recorded == pytest.approx({step: expected[step - 1] for step in recorded})
+    assert len(set(recorded.values())) == len(recorded) >= 4
+
+
+@pytest.mark.parametrize(("schedule", "middle", "end"), [("cosine", 0.525, 0.05), ("linear", 0.525, 0.05), ("constant", 1, 1)])
+def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float, end: float) -> None:
+    config = tiny("training.steps=120", "training.warmup_steps=20", f"training.schedule={schedule}").config.training
+    assert learning_rate_factor(0, config) == pytest.approx(1 / 20)
+    assert learning_rate_factor(19, config) == 1
+    assert learning_rate_factor(70, config) == pytest.approx(middle)
+    assert learning_rate_factor(120, config) == pytest.approx(end)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (200, 20), (30_000, 100)])
+def test_warmup_fits_short_trials(tiny: Callable[..., Experiment], steps: int, warmup: int) -> None:
+    assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
+
+
+def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Experiment]) -> None:
+    model = build_model(tiny("pe=learned"))
+    decayed, exempt = ({id(p) for p in group} for group in split_parameters(model))
+    assert not decayed & exempt
+    for name, parameter in model.named_parameters():
+        free = "norm" in name or name.endswith("bias") or "table" in name
+        assert (id(parameter) in exempt) == free, name
+
+
+def test_untouched_rows_of_a_table_keep_their_values(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("pe=learned", "positions=random_offset", "positions.max_positions=400", "training.weight_decay=0.5")
+    before = build_model(experiment).encodings[0].table.detach().clone()  # type: ignore[union-attr, operator]
+    result = run_experiment(experiment)
+    weights = torch.load(result.directory.checkpoint, weights_only=True)["state_dict"]
+    after = weights["model.encodings.0.table"]
+    untouched = (before == after).all(dim=1)
+    assert 0 < untouched.sum() < 400
+
+
+def test_early_stop_on_exact_match_inside(tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4"))
+    steps = [int(row["step"]) for row in read_csv(result.directory.metrics)]
+    assert max(steps) < 400
+    assert max(steps) % 6 == 0
+    assert result.result["finished_step"] == max(steps)
+
+
+def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable[..., Experiment]) -> None:
+    first = run_experiment(tiny("pe=learned"))
+    texts = first.directory.metrics.read_text(), first.directory.curve.read_text()
+    again = run_experiment(tiny("pe=learned", "rerun=true"))
+    assert again.done == "trained"
+    assert (again.directory.metrics.read_text(), again.directory.curve.read_text()) == texts
+    other = run_experiment(tiny("pe=learned", "seed=1"))
+    assert other.directory.metrics.read_text() != texts[0]
+
+
+def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny("training.precision=bfloat16"))
+    assert result.status == "completed", result.result
