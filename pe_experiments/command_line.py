@@ -52,9 +52,8 @@ def normalised(arguments: list[str]) -> list[str]:
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if key in GROUPS and value.startswith("["):
-            raise UserError(
-                f"{argument}: {key} takes one choice; for several runs write -m {key}={value.strip('[]').replace(' ', '')}"
-            )
+            several = value.strip("[]").replace(" ", "")
+            raise UserError(f"{argument}: {key} takes one choice; for several runs write -m {key}={several}")
         if key in GROUPS and value in ("", "null") and equals and key != "sweep":
             raise UserError(f"{argument}: {key} needs a choice.{nearest(value, _choices(key))}")
         for alias, name in ALIASES.get(key, {}).items():
@@ -167,8 +166,8 @@ def _unknown_key(key: str) -> str:
         node = node.get(part) if isinstance(node, DictConfig) else None
     if head in ("pe", "positions", "task"):
         return (
-            f"{key} is not a setting of the chosen {head}; look into configs/{head}, or add an argument of your own "
-            f"class with +{key}=..."
+            f"{key} is not a setting of the chosen {head}; see configs/{head}, or give your own class an "
+            f"argument with +{key}=..."
         )
     known = [str(name) for name in node] if isinstance(node, DictConfig) else list(GROUPS)
     return f"{key} is not a setting.{nearest(last or key, known)}"

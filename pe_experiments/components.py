@@ -155,9 +155,7 @@ def _source_without_words(module: str) -> str:
     tree = ast.parse(Path(file).read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
-            node.body
-            and isinstance(node.body[0], ast.Expr)
-            and isinstance(node.body[0].value, ast.Constant)
+            node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
         ):
             node.body = node.body[1:]
     return ast.dump(tree)

@@ -235,8 +235,8 @@ def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> 
         for length in asked:
             if task.nearest_length(length) is None:
                 raise UserError(
-                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length} or any "
-                    f"shorter; its shortest is {shortest_length(task)}"
+                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length}; its "
+                    f"shortest is {shortest_length(task)}"
                 )
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)

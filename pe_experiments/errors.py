@@ -20,5 +20,6 @@ def nearest(word: str, options: Iterable[str]) -> str:
     """``Did you mean x?`` where an option resembles the word, and what is allowed in any case."""
     options = sorted(options)
     close = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
+    close = close or [option for option in options if len(word) > 2 and option.startswith(word[:3])]
     hint = f" Did you mean {allowed(close)}?" if close else ""
     return f"{hint} Allowed: {allowed(options)}."

@@ -72,8 +72,12 @@ def tally(model: Transformer, batches: Iterable[Batch], eos: int) -> Tally:
 
 def _rows(batch: Batch, start: int, stop: int) -> Batch:
     shared = batch.positions_BT.shape[0] == 1
-    parts = [part[start:stop] for part in batch[:3]]
-    return Batch(*parts, batch.positions_BT if shared else batch.positions_BT[start:stop])
+    return Batch(
+        batch.tokens_BT[start:stop],
+        batch.labels_BT[start:stop],
+        batch.lengths_B[start:stop],
+        batch.positions_BT if shared else batch.positions_BT[start:stop],
+    )
 
 
 def _count(total: Tally, model: Transformer, batch: Batch, eos: int) -> None:
@@ -159,7 +163,7 @@ def _curve_point(model: Transformer, source: Source, length: int, examples: int,
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's 95 % interval for a proportion (Wilson 1927): the error of sampling examples, not trainings."""
+    """Wilson's 95 % interval for a proportion (1927): the error of sampling examples, not trainings."""
     share = successes / trials
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

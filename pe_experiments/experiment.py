@@ -168,7 +168,7 @@ def source_of(experiment: Experiment) -> Source:
 
 
 def preflight(experiment: Experiment) -> None:
-    """Try what would otherwise fail after minutes: a training batch, and the positions of the longest evaluation.
+    """Try what would otherwise fail after minutes: a training batch, and the longest evaluation's positions.
 
     Raises:
         UserError: either fails.
@@ -369,7 +369,7 @@ def _stored_curve(directory: RunDirectory) -> list[dict[str, Any]]:
 
 
 def _description(model: Transformer, experiment: Experiment) -> dict[str, Any]:
-    """Size of the model, and how long position vectors are beside token vectors (a confound worth knowing)."""
+    """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
     batch = TrainingStream(source_of(experiment), 64, "mixed", "validation").batch(0)
     model = model.cpu()
     with torch.no_grad():

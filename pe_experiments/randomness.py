@@ -60,7 +60,7 @@ def block_index(length: int, block: int) -> int:
 
 
 def _scramble(word: int) -> int:
-    """The 32-bit finaliser of MurmurHash3 (Appleby 2011), a bijection that mixes every bit into every other."""
+    """The 32-bit finaliser of MurmurHash3 (Appleby 2011): a bijection that mixes all bits."""
     word ^= word >> 16
     word = word * 0x85EBCA6B % (1 << 32)
     word ^= word >> 13

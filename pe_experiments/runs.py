@@ -67,7 +67,7 @@ def identify(experiment: Experiment) -> Identity:
 
 
 def scheme_label(experiment: Experiment) -> str:
-    """``rope(base=500)+random_subset``: the scheme with changed arguments, then an unusual position policy."""
+    """``rope(base=500)+random_subset``: scheme with changed arguments, then an unusual position policy."""
     scheme, positions = experiment.components["pe"].label, experiment.components["positions"].label
     return scheme if positions == "consecutive" else f"{scheme}+{positions}"
 

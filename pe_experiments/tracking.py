@@ -146,7 +146,7 @@ def _start_wandb(
             job_type=job_type,
             config=config,
             dir=run.path,
-            mode=logger.mode,  # type: ignore[arg-type]
+            mode=logger.mode,
             resume="allow" if logger.mode == "online" else None,
             settings=wandb.Settings(
                 silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True

@@ -67,7 +67,7 @@ class TrainingModule(pl.LightningModule):
         self.bad_step = torch.where(fresh, self.global_step + 1, self.bad_step)
         return loss
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         config = self.training_config
         decayed, exempt = split_parameters(self.model)
         groups = [
@@ -94,7 +94,8 @@ def split_parameters(model: Transformer) -> tuple[list[nn.Parameter], list[nn.Pa
 
     AdamW would decay rows of a position table that no batch has touched towards zero.
     """
-    decayed, exempt = [], []
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         (exempt if parameter.ndim < 2 or name.startswith("encodings") else decayed).append(parameter)
     return decayed, exempt

@@ -1,4 +1,8 @@
-"""Show a scheme without training: python scripts/show_encoding.py pe=sinusoidal, or 'schemes=[sinusoidal,learned]'"""
+"""Show a scheme, or several side by side, without training.
+
+python scripts/show_encoding.py pe=sinusoidal
+python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
+"""
 
 import sys
 

@@ -13,7 +13,7 @@ POSITIONS, DIMENSIONS = 50, 512  # of the heatmap every tutorial shows
 
 
 def absolute_figure(encodings: dict[str, AbsoluteEncoding]) -> Figure:
-    """Per scheme a heatmap of its vectors (positions downwards) and the similarity of positions over distance."""
+    """Per scheme a heatmap of its vectors (positions downwards) and their similarity over distance."""
     figure = Figure(figsize=(11.0, 3.6 * len(encodings)), layout="constrained")
     grid = figure.subplots(len(encodings), 2, width_ratios=(1.7, 1.0), squeeze=False)
     for (heat, curve), (label, encoding) in zip(grid, encodings.items(), strict=True):
@@ -30,7 +30,8 @@ def _heatmap(figure: Figure, axes: Axes, label: str, vectors_PW: Tensor) -> None
     )
     axes.set_title(f"{label}: the vectors of {vectors_PW.shape[0]} positions")
     axes.set_ylabel("position")
-    axes.set_xlabel("dimension (the first change fastest with position)" if label.startswith("sin") else "dimension")
+    fastest_first = label.startswith("sinusoidal")
+    axes.set_xlabel("dimension (the first change fastest with position)" if fastest_first else "dimension")
     figure.colorbar(image, ax=axes, pad=0.01)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def show_encodings(config: DictConfig) -> Path | None:
     components = _components(config)
     with user_errors("d_model, num_heads"):
         shape = ModelShape(config.d_model, config.num_heads, 2, True, POSITIONS, POSITIONS)
-    built = {component.label: _build(component, shape, config.seed) for component in components}
+    built = {component.label: _build(component, config.seed, shape) for component in components}
     drawn = {label: scheme for label, scheme in built.items() if isinstance(scheme, AbsoluteEncoding)}
     for label, encoding in built.items():
         if label in drawn:
@@ -57,7 +58,9 @@ def _components(config: DictConfig) -> list[Component]:
         section = OmegaConf.to_container(config.pe)
         return [load_component("pe", section)]  # type: ignore[arg-type]
     choices = shipped("pe")
-    names: Any = OmegaConf.to_container(config.schemes) if OmegaConf.is_list(config.schemes) else config.schemes
+    names: Any = config.schemes
+    if OmegaConf.is_list(names):
+        names = OmegaConf.to_container(names)
     if not isinstance(names, list) or not names:
         raise UserError(f"schemes={names}: expected a list such as '[sinusoidal,learned]'")
     for name in names:
@@ -66,7 +69,7 @@ def _components(config: DictConfig) -> list[Component]:
     return [load_component("pe", choices[name]) for name in names]
 
 
-def _build(component: Component, shape: ModelShape, seed: int) -> PositionalEncoding:
+def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEncoding:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "encoding 0"))
         return component.build(shape)
@@ -74,21 +77,27 @@ def _build(component: Component, shape: ModelShape, seed: int) -> PositionalEnco
 
 def _audit_table(label: str, encoding: AbsoluteEncoding) -> Table:
     untrained = ", before training" if any(p.requires_grad for p in encoding.parameters()) else ""
-    table = Table(title=f"{label}{untrained}, d_model {encoding.width}", title_justify="left", show_edge=False)
+    title = f"{label}{untrained}, width {encoding.width}"
+    table = Table(title=title, title_justify="left", show_edge=False)
     for heading in ("criterion", "measured", "holds"):
         table.add_column(heading)
     for finding in audit(encoding):
-        table.add_row(finding.criterion, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds])
+        table.add_row(
+            finding.criterion, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds]
+        )
     return table
 
 
 def _blindness_table(components: list[Component], seed: int) -> Table:
     first, second = (" ".join(words) for words in SENTENCES)
-    table = Table(title=f"'{first}' against '{second}', through an untrained encoder", title_justify="left", show_edge=False)
+    title = f"'{first}' against '{second}', through an untrained encoder"
+    table = Table(title=title, title_justify="left", show_edge=False)
     for heading in ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"):
         table.add_column(heading)
     none = load_component("pe", shipped("pe")["none"])
     for component in [none, *(c for c in components if c.label != none.label)]:
-        found = order_blindness(lambda shape, component=component: _build(component, shape, seed), seed)  # type: ignore[misc]
-        table.add_row(component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", "yes" if found.blind else "no")
+        found = order_blindness(partial(_build, component, seed), seed)
+        table.add_row(
+            component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", "yes" if found.blind else "no"
+        )
     return table

@@ -1,4 +1,4 @@
-"""Many run directories as two tables: one row per run, and one per run and length. What is unreadable is listed."""
+"""Many run directories as two tables: one row per run, and one per run and length."""
 
 from __future__ import annotations
 

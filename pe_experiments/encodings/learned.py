@@ -61,6 +61,7 @@ class Learned(AbsoluteEncoding):
         self.table = nn.Parameter(torch.randn(shape.train_positions, self.width) * std)
         # Drawn from the same stream as the table and saved beside it: untrained rows follow from the run's
         # seed.
+        self.untrained_seed: Tensor
         self.register_buffer("untrained_seed", torch.randint(2**31, ()))
         self._untrained = torch.empty(0, self.width)
 
@@ -94,7 +95,7 @@ class Learned(AbsoluteEncoding):
         return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
 
     def untrained_rows(self, count: int) -> Tensor:
-        """Rows ``train_positions .. train_positions + count - 1`` as they were never trained, [count, width]."""
+        """The first ``count`` rows past the table as they were never trained, [count, width]."""
         if len(self._untrained) < count:
             seed = int(self.untrained_seed)
             blocks = []

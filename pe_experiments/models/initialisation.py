@@ -1,17 +1,22 @@
 """How the backbone's weights are drawn: one named stream per parameter, on the CPU."""
 
+from __future__ import annotations
+
 import math
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import nn
 
 from pe_experiments.randomness import named_seed
 
+if TYPE_CHECKING:
+    from pe_experiments.models.transformer import Transformer
+
 Initialisation = Literal["gpt2", "pytorch"]
 
 
-def initialise_backbone(model: nn.Module, style: Initialisation, seed: int) -> None:
+def initialise_backbone(model: Transformer, style: Initialisation, seed: int) -> None:
     """Draw every weight of the model except those of its encodings.
 
     Each parameter has its own stream, named by (seed, parameter), so it does not depend on the other
@@ -58,5 +63,6 @@ def _pytorch(
     if isinstance(module, nn.Embedding):
         parameter.normal_(0.0, 1.0, generator=generator)
     else:
+        assert isinstance(module, nn.Linear)
         bound = 1 / math.sqrt(module.in_features)
         parameter.uniform_(-bound, bound, generator=generator)

@@ -38,7 +38,7 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token embedding, an encoding, ``num_layers`` pre-LN layers, a final norm and an output head. No dropout.
+    """Token embedding, an encoding, ``num_layers`` pre-LN layers, a final norm and a head. No dropout.
 
     Args:
         vocab_size: tokens, marks included.
@@ -100,8 +100,7 @@ class Transformer(nn.Module):
     def hidden(
         self, tokens_BT: Tensor, positions_BT: Tensor | None = None, lengths_B: Tensor | None = None
     ) -> Tensor:
-        """Hidden states [B, T, D] after the final norm: `forward` without the head, which may be applied to the
-        scored places alone."""
+        """Hidden states [B, T, D] after the final norm; the head may be applied to scored places alone."""
         if positions_BT is None:
             positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
         x_BTD = self.embed(tokens_BT, positions_BT, lengths_B)

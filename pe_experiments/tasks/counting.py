@@ -1,4 +1,4 @@
-"""Counting and other controls: a bag of tokens suffices, so encodings should tie inside the trained lengths."""
+"""Counting and other controls: a bag of tokens suffices, so encodings should tie where they are trained."""
 
 import torch
 from torch import Tensor

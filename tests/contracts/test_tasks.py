@@ -78,7 +78,7 @@ def test_chance_is_one_over_the_symbols_a_target_can_hold(name: str, length: int
 @tasks
 @pytest.mark.parametrize("length", [4, 9])
 def test_no_bag_predictor_beats_the_ceiling(name: str, length: int) -> None:
-    """A predictor that sees the input as a multiset and knows the rule: the modal answer over shuffles of the input."""
+    """The best predictor that sees a multiset and knows the rule: the modal answer over its shuffles."""
     task = build(name)
     ceiling = task.bag_ceiling(length)
     if ceiling is None:

@@ -75,7 +75,12 @@ def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
 
 def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
     options = [*TINY, "training.steps=1500", "pe=learned", "positions=random_offset"]
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *options, f"results_dir={tmp_path / 'killed'}"]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "train.py"),
+        *options,
+        f"results_dir={tmp_path / 'killed'}",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 90
     while not list((tmp_path / "killed").glob("runs/*/checkpoints/last.ckpt")):
@@ -174,7 +179,8 @@ class Slope(PositionalEncoding):
 
     def bias(self, q, k, at):
         # {words}
-        return {sign}self.slope * (at.q_positions_BT[:, None, :, None] - at.k_positions_BS[:, None, None]).float()
+        distance = at.q_positions_BT[:, None, :, None] - at.k_positions_BS[:, None, None]
+        return {sign}self.slope * distance.float()
 '''
 
 

@@ -58,7 +58,7 @@ def test_wilson_interval_is_scipys(successes: int, trials: int) -> None:
 
 
 def test_counts_of_a_model_that_knows_the_answer(tiny: Callable[..., Experiment]) -> None:
-    """An oracle in place of the model: exact match 1; one wrong EOS costs exact match and no token accuracy."""
+    """An oracle in place of the model; one wrong EOS costs exact match and no token accuracy."""
     experiment = tiny()
     source = source_of(experiment)
     batch = source.evaluation_block(6, 0)

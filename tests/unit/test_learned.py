@@ -75,7 +75,9 @@ def test_ids_without_a_row_are_refused(ids: torch.Tensor) -> None:
 @pytest.mark.parametrize("beyond", ["untrained", "clamp", "wrap", "zero", "interpolate"])
 def test_rows_of_different_length_do_not_disturb_each_other(beyond: str) -> None:
     """Also where the policy looks at the length of a row (interpolate)."""
-    model = Transformer(9, small_shape(), lambda shape: Learned(shape, beyond=beyond), initialisation="pytorch")  # type: ignore[arg-type]
+    model = Transformer(
+        9, small_shape(), lambda shape: Learned(shape, beyond=beyond), initialisation="pytorch"
+    )  # type: ignore[arg-type]
     words = torch.randint(9, (2, 40), generator=torch.Generator().manual_seed(0))
     together = model(words, None, torch.tensor([20, 40]))
     torch.testing.assert_close(together[:1, :20], model(words[:1, :20]), rtol=0, atol=1e-5)

@@ -23,7 +23,10 @@ Tiny = Callable[..., Experiment]
         (["pe.base=500"], "sinusoidal(base=500)"),
         (["pe.base=500", "pe.combine=concat"], "sinusoidal(base=500,combine=concat)"),
         (["pe=learned", "positions=random_offset"], "learned+random_offset"),
-        (["positions=random_offset", "positions.max_positions=90"], "sinusoidal+random_offset(max_positions=90)"),
+        (
+            ["positions=random_offset", "positions.max_positions=90"],
+            "sinusoidal+random_offset(max_positions=90)",
+        ),
         (["label=mine"], "mine"),
     ],
 )
@@ -40,11 +43,28 @@ def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
 def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
     base = identify(tiny()).hash8
     same = ["evaluation.examples=7", "study=s", "logger.mode=offline", "hardware.threads=2", "label=x"]
-    same += ["model.attention_implementation=sdpa", "results_dir=/elsewhere", "pe.base=10000", "task.vocab_size=10"]
+    same += [
+        "model.attention_implementation=sdpa",
+        "results_dir=/elsewhere",
+        "pe.base=10000",
+        "task.vocab_size=10",
+    ]
     for override in same:
         assert identify(tiny(override)).hash8 == base, override
-    others = ["pe=none", "positions=random_offset", "task=reverse", "model=encoder", "seed=1", "training.steps=13"]
-    others += ["pe.base=9999", "training.weight_decay=0.02", "model.num_layers=1", "training.precision=bfloat16"]
+    others = [
+        "pe=none",
+        "positions=random_offset",
+        "task=reverse",
+        "model=encoder",
+        "seed=1",
+        "training.steps=13",
+    ]
+    others += [
+        "pe.base=9999",
+        "training.weight_decay=0.02",
+        "model.num_layers=1",
+        "training.precision=bfloat16",
+    ]
     hashes = {identify(tiny(override)).hash8 for override in others}
     assert len(hashes) == len(others)
     assert base not in hashes

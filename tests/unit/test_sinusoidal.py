@@ -101,7 +101,9 @@ def test_batch_first_input_gets_a_different_vector_per_position() -> None:
 
 
 def test_no_length_is_too_long() -> None:
-    assert Sinusoidal(small_shape()).embed(torch.zeros(1, 6000, 32), torch.arange(6000)[None]).isfinite().all()
+    assert (
+        Sinusoidal(small_shape()).embed(torch.zeros(1, 6000, 32), torch.arange(6000)[None]).isfinite().all()
+    )
 
 
 def test_concatenation_fills_the_columns_it_announces() -> None:
@@ -115,7 +117,11 @@ def test_concatenation_fills_the_columns_it_announces() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "named"),
-    [({"base": 1.0}, "base=1.0"), ({"combine": "concat", "width": 32}, "width=32"), ({"width": 4}, "width=4")],
+    [
+        ({"base": 1.0}, "base=1.0"),
+        ({"combine": "concat", "width": 32}, "width=32"),
+        ({"width": 4}, "width=4"),
+    ],
 )
 def test_impossible_arguments_are_named(arguments: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):

@@ -14,7 +14,7 @@ from pe_experiments.training import TrainingModule, learning_rate_factor, split_
 
 
 def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
-    """A scheduler handed over under a wrong key is silently ignored; the recorded rate is the optimiser's own."""
+    """A scheduler handed over under a wrong key would be ignored silently."""
     experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
     module = TrainingModule(build_model(experiment), experiment.config.training)
     pieces = module.configure_optimizers()
@@ -32,9 +32,13 @@ def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
     assert len(set(recorded.values())) == len(recorded) >= 4
 
 
-@pytest.mark.parametrize(("schedule", "middle", "end"), [("cosine", 0.525, 0.05), ("linear", 0.525, 0.05), ("constant", 1, 1)])
+@pytest.mark.parametrize(
+    ("schedule", "middle", "end"), [("cosine", 0.525, 0.05), ("linear", 0.525, 0.05), ("constant", 1, 1)]
+)
 def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float, end: float) -> None:
-    config = tiny("training.steps=120", "training.warmup_steps=20", f"training.schedule={schedule}").config.training
+    config = tiny(
+        "training.steps=120", "training.warmup_steps=20", f"training.schedule={schedule}"
+    ).config.training
     assert learning_rate_factor(0, config) == pytest.approx(1 / 20)
     assert learning_rate_factor(19, config) == 1
     assert learning_rate_factor(70, config) == pytest.approx(middle)
@@ -56,7 +60,9 @@ def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Ex
 
 
 def test_untouched_rows_of_a_table_keep_their_values(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("pe=learned", "positions=random_offset", "positions.max_positions=400", "training.weight_decay=0.5")
+    experiment = tiny(
+        "pe=learned", "positions=random_offset", "positions.max_positions=400", "training.weight_decay=0.5"
+    )
     before = build_model(experiment).encodings[0].table.detach().clone()  # type: ignore[union-attr, operator]
     result = run_experiment(experiment)
     weights = torch.load(result.directory.checkpoint, weights_only=True)["state_dict"]

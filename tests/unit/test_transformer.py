@@ -1,4 +1,4 @@
-"""Exact facts about order and attention that need no training (Kazemnejad et al. 2023, Vaswani et al. 2017)."""
+"""Exact facts about order and attention that need no training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
 ORDER = torch.tensor([3, 1, 0, 2, 7, 9, 4, 5, 8, 6])
 
 
-def transformer(causal: bool, scheme: type[PositionalEncoding] = PositionalEncoding, layers: int = 2) -> Transformer:
+def transformer(
+    causal: bool, scheme: type[PositionalEncoding] = PositionalEncoding, layers: int = 2
+) -> Transformer:
     shape = small_shape(causal, num_layers=layers)
     return Transformer(9, shape, scheme, initialisation="pytorch").double()
 
 
 def test_an_encoder_without_encoding_is_equivariant_and_its_pool_invariant() -> None:
     model = transformer(causal=False)
-    torch.testing.assert_close(model.hidden(WORDS[:, ORDER]), model.hidden(WORDS)[:, ORDER], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        model.hidden(WORDS[:, ORDER]), model.hidden(WORDS)[:, ORDER], rtol=0, atol=1e-6
+    )
     torch.testing.assert_close(
         model.hidden(WORDS[:, ORDER]).mean(1), model.hidden(WORDS).mean(1), rtol=0, atol=1e-6
     )
@@ -141,7 +145,10 @@ def test_model_shape_refuses_heads_that_do_not_divide() -> None:
 def test_teacher_forced_exact_match_equals_greedy_generation() -> None:
     """The first mistake breaks both, so one forward pass scores exact match."""
     model = transformer(True, Sinusoidal)
-    prompt, answer = WORDS[:, :6].repeat(40, 1), torch.randint(2, (120, 2), generator=torch.Generator().manual_seed(1))
+    prompt, answer = (
+        WORDS[:, :6].repeat(40, 1),
+        torch.randint(2, (120, 2), generator=torch.Generator().manual_seed(1)),
+    )
     model.head.weight[2:] = 0  # an untrained model that answers with one of two symbols is sometimes right
     model.head.weight[:2] *= 5
     forced = model(torch.cat([prompt, answer], 1))[:, 5:7].argmax(-1)

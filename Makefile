@@ -1,0 +1,26 @@
+# `make train` and `make test` need Python 3.11 to 3.13 and nothing else.
+# CPU-only machines: PIP_ARGS may name PyTorch's CPU wheel index, see PyTorch's install page.
+PYTHON ?= python3
+PIP_ARGS ?=
+BIN := .venv/bin
+
+.PHONY: train test lint clean
+
+train: .venv/.done
+	$(BIN)/python scripts/train.py pe=sinusoidal
+
+test: .venv/.done lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/.done: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

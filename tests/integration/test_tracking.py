@@ -1,0 +1,129 @@
+"""What reaches Weights & Biases: the offline file is read back record by record."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wandb.proto import wandb_internal_pb2
+
+from pe_experiments import training
+from pe_experiments.config import Experiment
+from pe_experiments.experiment import run_experiment
+from pe_experiments.runs import RunDirectory
+from pe_experiments.tracking import CURVE, read_csv
+from tests.conftest import TINY
+from tests.integration.test_runs_survive import StopAt
+
+Tiny = Callable[..., Experiment]
+BLOCK, HEADER = 32_768, 7  # LevelDB's log: blocks of fragments, each with crc32, length and type
+
+
+def records(path: Path) -> Iterator[Any]:
+    """The protobuf records of a ``.wandb`` file."""
+    data, offset, whole = path.read_bytes(), HEADER, b""
+    while offset + HEADER <= len(data):
+        room = BLOCK - offset % BLOCK
+        if room < HEADER:
+            offset += room
+            continue
+        _, length, kind = struct.unpack("<IHB", data[offset : offset + HEADER])
+        whole += data[offset + HEADER : offset + HEADER + length]
+        offset += HEADER + length
+        if kind in (1, 4):  # a whole record, or its last fragment
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            whole = b""
+            yield record
+
+
+def mirror(directory: RunDirectory) -> tuple[list[dict[str, Any]], dict[str, Any], list[Any]]:
+    """History rows, summary and all records of the one offline run of a directory."""
+    (path,) = directory.path.glob("wandb/offline-run-*/run-*.wandb")
+    deadline = time.monotonic() + 10
+    while not (found := list(records(path))) or not any(r.HasField("exit") for r in found):
+        assert time.monotonic() < deadline, "the file was never finished"
+        time.sleep(0.05)
+    history = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in found
+        if record.HasField("history")
+    ]
+    summary: dict[str, Any] = {}
+    for record in found:
+        for item in record.summary.update:
+            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return history, summary, found
+
+
+def check_mirror(directory: RunDirectory) -> None:
+    history, summary, found = mirror(directory)
+    curve = [row for row in history if "extrapolation/length" in row]
+    stored = read_csv(directory.curve)
+    assert len(curve) == len(stored) > 0
+    for row, expected in zip(curve, stored, strict=True):
+        for key in CURVE:
+            value = row.get(f"extrapolation/{key}")
+            assert ("" if value is None else str(value)) == expected[key] or float(value) == float(
+                expected[key]
+            )
+    steps = [row["training/step"] for row in history if "training/step" in row]
+    assert steps == [int(row["step"]) for row in read_csv(directory.metrics)]
+    result = directory.read_result()
+    assert result is not None
+    assert summary["exact_match_extrapolation"] == pytest.approx(result["exact_match_extrapolation"])
+    assert any(row.get("extrapolation/figure/_type") == "image-file" for row in history)
+    metrics = {record.metric.name: record.metric for record in found if record.HasField("metric")}
+    for name in ("exact_match", "token_accuracy"):
+        assert metrics[f"extrapolation/{name}"].step_metric == "extrapolation/length"
+
+
+def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
+    result = run_experiment(tiny("logger.mode=offline", "logger.tags=[a]", "study=s"))
+    check_mirror(result.directory)
+    assert result.result["upload"].startswith("wandb sync ")
+    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
+    assert record.run_id == result.directory.name
+    assert record.run_group == "s"
+    assert list(record.tags) == ["a"]
+    config = {item.key: json.loads(item.value_json) for item in record.config.update}
+    assert config["pe"]["_target_"].endswith("Sinusoidal")
+
+
+def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
+    options = [option for option in TINY if not option.startswith("logger")]
+    outcome = script("train", "-m", *options, f"results_dir={results}", "pe=none,sinusoidal")
+    assert outcome.code == 0, outcome.err
+    runs = list((results / "runs").iterdir())
+    assert len(runs) == 2
+    for path in runs:
+        check_mirror(RunDirectory(path))
+
+
+def test_a_resumed_run_is_one_wandb_run_with_the_whole_history(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+    options = ("logger.mode=offline", "training.steps=30")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
+    result = run_experiment(tiny(*options))
+    assert result.result["resumed_from"] == 24
+    check_mirror(result.directory)
+
+
+def test_an_evaluation_gets_a_mirror_of_its_own(tiny: Tiny) -> None:
+    first = run_experiment(tiny("logger.mode=offline"))
+    other = run_experiment(tiny("logger.mode=offline", "evaluation.lengths=[5,12]"))
+    assert len(list(first.directory.path.glob("wandb/offline-run-*"))) == 1
+    history, _, found = mirror(other.directory)
+    assert [row["extrapolation/length"] for row in history if "extrapolation/length" in row] == [5, 12]
+    (record,) = [r.run for r in found if r.HasField("run")][:1]
+    assert record.job_type == "evaluation"
+    assert record.run_group == first.directory.name
