@@ -94,10 +94,9 @@ def _write_figure(section: pd.DataFrame, runs: Runs, folder: Path) -> list[Path]
     solved = section["solved_in_distribution"].eq(True).groupby(section["label"]).mean()
     unlearned = {str(label) for label, share in solved.items() if share < 0.5}
     seeds = section.groupby("label")["seed"].nunique()
-    counted = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()}-{seeds.max()}"
-    title = (
-        f"{first['task']}, {first['model']}, trained to {first['max_length']}; {counted} seed(s) per scheme"
-    )
+    counted = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
+    counted += " seed" if seeds.max() == 1 else " seeds"
+    title = f"{first['task']}, {first['model']}, trained to {first['max_length']}; {counted} per scheme"
     figure = comparison_figure(curves, unlearned, title, int(first["max_length"]))
     same = runs.runs[(runs.runs["task"] == first["task"]) & (runs.runs["model"] == first["model"])]
     suffix = f"-{first['protocol'][:4]}" if same["protocol"].nunique() > 1 else ""

@@ -70,32 +70,38 @@ def comparison_figure(curves: pd.DataFrame, unlearned: set[str], title: str, max
     figure = Figure(figsize=(11.0, 4.2), layout="constrained")
     figure.suptitle(title)
     style = styles(list(curves["label"].unique()))
-    for axes, (metric, name) in zip(figure.subplots(1, 2), METRICS.items(), strict=True):
+    left, right = figure.subplots(1, 2)
+    for axes, (metric, name) in zip((left, right), METRICS.items(), strict=True):
         _draw_frame(axes, curves["content_length"], max_length, name)
-        if metric == "token_accuracy":
-            _draw_baselines(axes, curves)
-        ends = []
-        for label, rows in curves.groupby("label", sort=False):
-            colour, marker = style[str(label)]
-            for _, seed in rows.groupby("seed"):
-                axes.plot(seed["content_length"], seed[metric], color=colour, linewidth=0.7, alpha=0.45)
-            mean = rows.groupby("content_length")[metric].mean()
-            dashes = "--" if label in unlearned else "-"
-            axes.plot(
-                mean.index, mean, dashes, color=colour, marker=marker, linewidth=2.2, clip_on=False, zorder=3
-            )
-            ends.append((str(label), colour, mean))
-        if metric == "exact_match":
-            _legend(axes, ends, style, unlearned)
+        _draw_schemes(axes, curves, metric, style, unlearned)
+    _draw_baselines(right, curves)
+    left.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
     return figure
 
 
-def _legend(axes: Axes, ends: list, style: dict[str, tuple[str, str]], unlearned: set[str]) -> None:
-    for label, colour, _ in ends:
-        text = f"{label} (did not learn)" if label in unlearned else label
-        dashes = "--" if label in unlearned else "-"
-        axes.plot([], [], dashes, color=colour, marker=style[label][1], linewidth=2.2, label=text)
-    axes.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
+def _draw_schemes(
+    axes: Axes, curves: pd.DataFrame, metric: str, style: dict[str, tuple[str, str]], unlearned: set[str]
+) -> None:
+    groups = curves.groupby("label", sort=False)
+    for place, (name, rows) in enumerate(groups):
+        label = str(name)
+        colour, marker = style[label]
+        for _, seed in rows.groupby("seed"):
+            axes.plot(seed["content_length"], seed[metric], color=colour, linewidth=0.7, alpha=0.45)
+        mean = rows.groupby("content_length")[metric].mean()
+        axes.plot(
+            mean.index,
+            mean,
+            linestyle="--" if label in unlearned else "-",
+            label=f"{label} (did not learn)" if label in unlearned else label,
+            color=colour,
+            marker=marker,
+            # Where lines coincide, every marker stays visible: the first drawn are the largest.
+            markersize=5.0 + 2.5 * (groups.ngroups - 1 - place),
+            linewidth=2.2,
+            clip_on=False,
+            zorder=3,
+        )
 
 
 def _draw_frame(axes: Axes, lengths: pd.Series, max_length: int, name: str) -> None:
@@ -104,7 +110,7 @@ def _draw_frame(axes: Axes, lengths: pd.Series, max_length: int, name: str) -> N
     left, right = ticks.min() / 1.15, ticks.max() * 1.15
     axes.set_xlim(left, right)
     axes.set_ylim(-0.02, 1.03)
-    axes.xaxis.set_major_locator(FixedLocator(_readable(ticks)))
+    axes.xaxis.set_major_locator(FixedLocator(_readable(ticks, max_length)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("input length")
@@ -114,12 +120,15 @@ def _draw_frame(axes: Axes, lengths: pd.Series, max_length: int, name: str) -> N
     axes.text(max_length / 1.03, 1.035, "training lengths", ha="right", va="bottom", fontsize=8, color="0.35")
 
 
-def _readable(ticks: np.ndarray) -> list[float]:
-    """The lengths that can be labelled without running into each other on a logarithmic axis."""
-    kept: list[float] = []
-    width = np.log2(ticks.max() / ticks.min()) or 1.0
+def _readable(ticks: np.ndarray, max_length: int) -> list[float]:
+    """The lengths that can be labelled without running into each other on a logarithmic axis.
+
+    The longest training length, where it is one of them, always can.
+    """
+    apart = 0.06 * (np.log2(ticks.max() / ticks.min()) or 1.0)
+    kept = [float(max_length)] if max_length in ticks else []
     for tick in ticks:
-        if not kept or np.log2(tick / kept[-1]) > 0.05 * width:
+        if all(abs(np.log2(tick / other)) > apart for other in kept):
             kept.append(float(tick))
     return kept
 
@@ -130,7 +139,6 @@ def _draw_baselines(axes: Axes, curves: pd.DataFrame) -> None:
         if known.empty:
             continue
         axes.plot(known.index, known, linestyle=dashes, color="0.35", linewidth=1.2, zorder=2)
-        axes.annotate(
-            text, (known.index[-1], known.iloc[-1]), (0, 3), textcoords="offset points", ha="right",
-            fontsize=8, color="0.35",
-        )  # fmt: skip
+        # At the left end, where models that learnt anything are far above it.
+        place = (known.index[0], known.iloc[0])
+        axes.annotate(text, place, (2, 3), textcoords="offset points", fontsize=8, color="0.35")

@@ -34,9 +34,9 @@ class Learned(AbsoluteEncoding):
     Args:
         shape: the model it serves.
         beyond: one of the above.
-        std: of the initial rows. It matters beside the size of the token embeddings: BERT and GPT-2 draw both
-            with 0.02. The default suits `initialisation=pytorch`, whose tokens have 1, and is close to the 0.7 of
-            sinusoids, so that both schemes start at one scale; with 0.02 there, learning is several times slower.
+        std: of the initial rows. What matters is its ratio to the token embeddings: BERT and GPT-2 draw both
+            with 0.02. The default suits `initialisation=pytorch`, whose tokens have 1; it is close to the 0.7
+            of sinusoids, so both schemes start at one scale. With 0.02, learning is several times slower.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:
