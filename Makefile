@@ -19,7 +19,7 @@ lint: .venv/.done
 
 .venv/.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,oracle]"
 	touch $@
 
 clean:

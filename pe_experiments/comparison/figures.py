@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 # The schemes everybody compares keep their colour in every figure; others take what is left, by name.
-USUAL = ("sinusoidal", "learned", "none")
+USUAL = ("sinusoidal", "learned", "none", "alibi", "rope")
 METRICS = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
 BASELINES = {"bag_ceiling": ("bag of tokens", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 

@@ -1,0 +1,62 @@
+"""Attention with linear biases (Press et al. 2022): the farther a key, the lower its logit."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+
+Symmetry = Literal["symmetric", "asymmetric"]
+
+
+def alibi_slopes(num_heads: int) -> Tensor:
+    """One slope per head, [H] in float64: 2^(-8h/H) for h = 1 .. H when H is a power of two.
+
+    For other H, as in the authors' code: the slopes of the power of two below, then every other slope of the
+    power of two above.
+    """
+    below = 1 << (num_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
+    slopes += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
+    return torch.tensor(slopes[:num_heads], dtype=torch.float64)
+
+
+class Alibi(PositionalEncoding):
+    """ALiBi: bias -m_h (i - j) on the logit of query i and key j, with a fixed slope m_h per head.
+
+    Source: Press, Smith and Lewis 2022, arXiv:2108.12409. Parameters: none. Beyond training: defined
+    everywhere and made for it; far keys fade linearly, whatever the length.
+
+    In an encoder, where keys stand on both sides:
+        ``symmetric``    -m |i - j|; cannot tell a sequence from its mirror image.
+        ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left are half a step nearer (Ruoss et al.
+        2023,
+                         arXiv:2305.16843, their released code).
+    In a decoder only the left side is seen and both mean the paper's bias, up to a constant half step.
+
+    Args:
+        shape: the model it serves.
+        symmetry: one of the above; of no effect in a decoder.
+    """
+
+    slopes_H: Tensor
+
+    def __init__(self, shape: ModelShape, *, symmetry: Symmetry = "symmetric"):
+        super().__init__(shape)
+        if symmetry not in get_args(Symmetry):
+            raise ValueError(
+                f"symmetry={symmetry!r} is not one of {', '.join(map(repr, get_args(Symmetry)))}"
+            )
+        self.symmetry = symmetry
+        self.register_buffer("slopes_H", alibi_slopes(shape.num_heads), persistent=False)
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return at.once(self._bias)
+
+    def _bias(self, at: AttentionContext) -> Tensor:
+        steps_BTS = at.k_positions_BS[:, None, :] - at.q_positions_BT[:, :, None]
+        distance_BTS = steps_BTS.abs().to(torch.float64)
+        if self.symmetry == "asymmetric" and not self.shape.causal:
+            distance_BTS = distance_BTS - 0.5 * (steps_BTS < 0)
+        return (-self.slopes_H[:, None, None] * distance_BTS[:, None]).float()
