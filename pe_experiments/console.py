@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,57 +23,57 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-class Display(Protocol):
-    """Shows how far a training is."""
+class Display:
+    """Shows how far something long has come; this one shows nothing (use from Python)."""
 
-    def start(self, steps: int, from_step: int) -> None: ...
-    def step(self, step: int) -> None: ...
-    def row(self, row: Row) -> None: ...
-    def stop(self) -> None: ...
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """``what`` begins, at ``done`` of ``total`` steps."""
 
+    def step(self, done: int) -> None:
+        """That many steps are done."""
 
-class Silent:
-    """Shows nothing; for use from Python."""
+    def row(self, row: Row) -> None:
+        """A row of the training curve."""
 
-    def start(self, steps: int, from_step: int) -> None: ...
-    def step(self, step: int) -> None: ...
-    def row(self, row: Row) -> None: ...
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """It is over, finished or not; may be called twice."""
 
 
-class Bar:
+class Bar(Display):
     """A progress bar with step, loss, exact match inside the training lengths, and the time left."""
 
     def __init__(self) -> None:
+        self._progress: Progress | None = None
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
         self._progress = Progress(
-            TextColumn("training"),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  exact match inside {task.fields[inside]}"),
+            TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=Console(),
         )
-
-    def start(self, steps: int, from_step: int) -> None:
-        self._task = self._progress.add_task(
-            "training", total=steps, completed=from_step, loss="-", inside="-"
-        )
+        self._task = self._progress.add_task(what, total=total, completed=done, figures="")
+        self._inside = ""
         self._progress.start()
 
-    def step(self, step: int) -> None:
-        self._progress.update(self._task, completed=step)
+    def step(self, done: int) -> None:
+        if self._progress:
+            self._progress.update(self._task, completed=done)
 
     def row(self, row: Row) -> None:
-        fields = {"loss": f"{row['loss']:.4f}"}
         if "exact_match" in row:
-            fields["inside"] = f"{row['exact_match']:.3f}"
-        self._progress.update(self._task, **fields)  # type: ignore[arg-type]
+            self._inside = f"  exact match inside {row['exact_match']:.3f}"
+        if self._progress:
+            self._progress.update(self._task, figures=f"loss {row['loss']:.4f}{self._inside}")
 
     def stop(self) -> None:
-        self._progress.stop()
+        if self._progress:
+            self._progress.stop()
+        self._progress = None
 
 
-class Lines:
+class Lines(Display):
     """A sober line now and then: for logs, pipes and parallel sweeps.
 
     Args:
@@ -82,25 +82,22 @@ class Lines:
 
     def __init__(self, prefix: str = ""):
         self._prefix = f"[{prefix}] " if prefix else ""
-        self._inside = ""
 
-    def start(self, steps: int, from_step: int) -> None:
-        self._steps, self._from_step = steps, from_step
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        self._what, self._total, self._first, self._figures, self._inside = what, total, done, "", ""
         self._started = self._last = time.monotonic()
 
-    def step(self, step: int) -> None: ...
+    def step(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last >= LINE_SECONDS or (done == self._total and self._figures):
+            self._last = now
+            left = (now - self._started) / max(1, done - self._first) * (self._total - done)
+            say(f"{self._prefix}{self._what} {done}/{self._total}{self._figures}  {left:.0f} s left")
 
     def row(self, row: Row) -> None:
         if "exact_match" in row:
             self._inside = f"  exact match inside {row['exact_match']:.3f}"
-        now, step = time.monotonic(), row["step"]
-        if now - self._last >= LINE_SECONDS or step == self._steps:
-            self._last = now
-            left = (now - self._started) / max(1, step - self._from_step) * (self._steps - step)
-            loss = f"loss {row['loss']:.4f}"
-            say(f"{self._prefix}step {step}/{self._steps}  {loss}{self._inside}  {left:.0f} s left")
-
-    def stop(self) -> None: ...
+        self._figures = f"  loss {row['loss']:.4f}{self._inside}"
 
 
 def display_for(prefix: str = "") -> Display:

@@ -8,7 +8,7 @@ teacher forcing and leaves EOS out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,9 +109,8 @@ def extrapolation_curve(
     lengths: Sequence[int],
     examples: int,
     max_length: int,
-    on_row: Callable[[Row], None] = lambda row: None,
-) -> list[Row]:
-    """One row per length, with the columns of ``extrapolation.csv``.
+) -> Iterator[Row]:
+    """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
     Args:
         model: trained; evaluated by the code that trained it.
@@ -119,14 +118,10 @@ def extrapolation_curve(
         lengths: input lengths as asked for; each snaps down to the nearest the task can make.
         examples: per length.
         max_length: longest input length of the training.
-        on_row: called with each row as it is ready.
     """
-    rows = []
     model.eval()
     for length in lengths:
-        rows.append(_curve_point(model, source, length, examples, max_length))
-        on_row(rows[-1])
-    return rows
+        yield _curve_point(model, source, length, examples, max_length)
 
 
 def _curve_point(model: Transformer, source: Source, length: int, examples: int, max_length: int) -> Row:

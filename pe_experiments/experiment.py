@@ -13,20 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments import console
+from pe_experiments.building import build_model, describe_model, preflight, source_of
 from pe_experiments.checkpoints import model_weights, read_checkpoint
-from pe_experiments.components import user_errors
 from pe_experiments.config import Config, Experiment, check, resolve
-from pe_experiments.data import Source, TrainingStream
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError
 from pe_experiments.evaluation import extrapolation_curve, summarise
 from pe_experiments.models import Transformer
-from pe_experiments.randomness import named_seed
 from pe_experiments.runs import (
     COMPLETED,
     DIVERGED,
@@ -84,21 +81,23 @@ def run_experiment(
     planned = plan(experiment)
     identity, run = planned.identity, planned.run
     if planned.state in ("finished", "diverged"):
-        return _found(experiment, identity, run, run.read_result() or {}, device)
+        return _found(
+            experiment, identity, run, run.read_result() or {}, device, display or console.Display()
+        )
     preflight(experiment)
     for other, parts in edited_sources(run, identity).items():
         console.say(f"The source of {parts} has changed since {other}: this is a new run.")
     created = run.create()
     with run.lock():
         try:
-            return _train_and_evaluate(experiment, identity, run, device, display or console.Silent())
+            return _train_and_evaluate(experiment, identity, run, device, display or console.Display())
         except UserError:
             if created:
                 run.remove()
             raise
 
 
-def evaluate_run(path: Path, changes: dict[str, Any]) -> RunResult:
+def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display | None = None) -> RunResult:
     """Evaluate a finished run otherwise, without training.
 
     Args:
@@ -123,66 +122,7 @@ def evaluate_run(path: Path, changes: dict[str, Any]) -> RunResult:
         raise UserError(
             f"run={path}: it is {state}, and only a completed run can be evaluated; train it first"
         )
-    return _found(experiment, identity, run, result, device)
-
-
-def build_model(experiment: Experiment) -> Transformer:
-    """The untrained model: backbone and encoding from named streams of the seed.
-
-    Raises:
-        UserError: the scheme refuses its arguments or the model.
-    """
-    seed, made = experiment.config.seed, 0
-
-    def make_encoding(shape: ModelShape) -> PositionalEncoding:
-        nonlocal made
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(named_seed(seed, f"encoding {made}"))
-            made += 1
-            return experiment.components["pe"].build(shape)
-
-    model = experiment.config.model
-    with user_errors("pe"):
-        return Transformer(
-            experiment.format.vocab_size,
-            experiment.shape,
-            make_encoding,
-            activation=model.activation,
-            initialisation=model.initialisation,
-            output_head=model.output_head,
-            attention_implementation=model.attention_implementation,
-            seed=seed,
-        )
-
-
-def source_of(experiment: Experiment) -> Source:
-    """What the examples of an experiment are made from."""
-    return Source(
-        experiment.task,
-        experiment.format,
-        experiment.positions,
-        experiment.train_lengths,
-        experiment.shape.train_length,
-        experiment.config.seed,
-    )
-
-
-def preflight(experiment: Experiment) -> None:
-    """Try what would otherwise fail after minutes: a training batch, and the longest evaluation's positions.
-
-    Raises:
-        UserError: either fails.
-    """
-    model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
-    with user_errors("pe"), torch.no_grad():
-        batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
-        model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
-    longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
-    assert longest is not None
-    with user_errors("evaluation"):
-        block = source.evaluation_block(longest, (experiment.config.evaluation.examples - 1) // 100)
-    with user_errors("pe"), torch.no_grad():
-        model.embed(block.tokens_BT[:1], block.positions_BT[:1])
+    return _found(experiment, identity, run, result, device, display or console.Display())
 
 
 def _train_and_evaluate(
@@ -223,8 +163,8 @@ def _train_and_evaluate(
     curve: list[dict[str, Any]] = []
     try:
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve, summary = _measure(experiment, identity, model.to(device), run, tracker)
-        result |= {"status": COMPLETED, **facts, **_description(model, experiment), **summary}
+        curve, summary = _measure(experiment, identity, model.to(device), run, tracker, display)
+        result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
     except Diverged as error:
         result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
     except Exception as error:
@@ -263,7 +203,7 @@ def _train(
     validation = TrainingStream(source, training.batch_size, "mixed", "validation")
     recorder = Recorder(validation, record, display.step)
     data = StreamDataModule(TrainingStream(source, training.batch_size, training.batching))
-    display.start(training.steps, checkpoint["global_step"] if checkpoint else 0)
+    display.start("training", training.steps, checkpoint["global_step"] if checkpoint else 0)
     started = time.monotonic()
     train(
         module, data, device, [recorder, Checkpointer(run.checkpoint)], run.checkpoint if checkpoint else None
@@ -275,18 +215,22 @@ def _train(
 
 
 def _measure(
-    experiment: Experiment, identity: Identity, model: Transformer, directory: RunDirectory, tracker: Tracker
+    experiment: Experiment,
+    identity: Identity,
+    model: Transformer,
+    directory: RunDirectory,
+    tracker: Tracker,
+    display: console.Display,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
 
-    max_length = experiment.config.training.max_length
-    curve = extrapolation_curve(
-        model,
-        source_of(experiment),
-        experiment.evaluation_lengths,
-        experiment.config.evaluation.examples,
-        max_length,
-    )
+    max_length, lengths = experiment.config.training.max_length, experiment.evaluation_lengths
+    examples, curve = experiment.config.evaluation.examples, []
+    display.start("evaluating lengths", len(lengths))
+    for row in extrapolation_curve(model, source_of(experiment), lengths, examples, max_length):
+        curve.append(row)
+        display.step(len(curve))
+    display.stop()
     summary = summarise(curve, max_length)
     tracker.curve(curve)
     run_figure(
@@ -296,7 +240,12 @@ def _measure(
 
 
 def _found(
-    experiment: Experiment, identity: Identity, run: RunDirectory, finished: dict[str, Any], device: str
+    experiment: Experiment,
+    identity: Identity,
+    run: RunDirectory,
+    finished: dict[str, Any],
+    device: str,
+    display: console.Display,
 ) -> RunResult:
     """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
     config = experiment.config
@@ -316,7 +265,7 @@ def _found(
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name = f"{run.name}-e{directory.name}"
             tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
-            curve, summary = _measure(experiment, identity, model.to(device), directory, tracker)
+            curve, summary = _measure(experiment, identity, model.to(device), directory, tracker, display)
             upload = tracker.close(summary, directory.figure)
         except BaseException:
             if created:
@@ -366,20 +315,3 @@ def _stored_curve(directory: RunDirectory) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
-
-
-def _description(model: Transformer, experiment: Experiment) -> dict[str, Any]:
-    """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
-    batch = TrainingStream(source_of(experiment), 64, "mixed", "validation").batch(0)
-    model = model.cpu()
-    with torch.no_grad():
-        tokens_BTD = model.embedding(batch.tokens_BT)
-        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
-        ratio = None
-        if hidden_BTD.shape == tokens_BTD.shape:
-            ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "encoding_parameters": sum(p.numel() for p in model.encodings.parameters()),
-        "position_to_token_norm": ratio,
-    }

@@ -6,7 +6,7 @@ python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [
 import sys
 
 from pe_experiments.command_line import evaluation_changes, run_script, wants_help
-from pe_experiments.console import show_result
+from pe_experiments.console import display_for, show_result
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     path, changes = evaluation_changes(sys.argv[1:])
     from pe_experiments.experiment import evaluate_run
 
-    result = evaluate_run(path, changes)
+    result = evaluate_run(path, changes, display_for())
     show_result(result)
     return 0
 

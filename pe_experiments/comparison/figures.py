@@ -97,7 +97,7 @@ def _draw_schemes(
             color=colour,
             marker=marker,
             # Where lines coincide, every marker stays visible: the first drawn are the largest.
-            markersize=5.0 + 2.5 * (groups.ngroups - 1 - place),
+            markersize=5.0 + 2.0 * (groups.ngroups - 1 - place),
             linewidth=2.2,
             clip_on=False,
             zorder=3,

@@ -25,14 +25,14 @@ Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
 
 
-class StopAt(console.Silent):
+class StopAt(console.Display):
     """Raises at a step, as a crash or Ctrl-C would."""
 
     def __init__(self, step: int, error: BaseException):
         self.at, self.error = step, error
 
-    def step(self, step: int) -> None:
-        if step == self.at:
+    def step(self, done: int) -> None:
+        if done == self.at:
             raise self.error
 
 

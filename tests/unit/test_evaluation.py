@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
+from pe_experiments.building import build_model, source_of
 from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve, summarise, tally, wilson_interval
-from pe_experiments.experiment import build_model, source_of
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:
@@ -91,9 +91,9 @@ def test_evaluation_does_not_depend_on_the_batch_size(
 ) -> None:
     experiment = tiny("positions=random_offset", "evaluation.examples=150")
     model, source = build_model(experiment), source_of(experiment)
-    whole = extrapolation_curve(model, source, [4, 9], 150, 6)
+    whole = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     monkeypatch.setattr("pe_experiments.evaluation.TOKENS_AT_ONCE", 60)
-    pieces = extrapolation_curve(model, source, [4, 9], 150, 6)
+    pieces = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     for row, other in zip(whole, pieces, strict=True):
         assert row["loss"] == pytest.approx(other.pop("loss"), abs=1e-6)
         assert {key: value for key, value in row.items() if key != "loss"} == other
@@ -102,7 +102,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(
 
 def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("task=unique_copy", "task.vocab_size=12", "evaluation.lengths=[6,40]")
-    rows = extrapolation_curve(build_model(experiment), source_of(experiment), [6, 40], 20, 6)
+    rows = list(extrapolation_curve(build_model(experiment), source_of(experiment), [6, 40], 20, 6))
     assert [(row["length"], row["content_length"], row["split"]) for row in rows] == [
         (6, 6, "in_distribution"),
         (40, 12, "extrapolation"),

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pe_experiments.building import build_model
 from pe_experiments.config import Experiment
-from pe_experiments.experiment import build_model, run_experiment
+from pe_experiments.experiment import run_experiment
 from pe_experiments.tracking import read_csv
 from pe_experiments.training import TrainingModule, learning_rate_factor, split_parameters
 

@@ -1,0 +1,92 @@
+"""From a resolved experiment to its live parts: model, examples, and a trial of both before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pe_experiments.components import user_errors
+from pe_experiments.config import Experiment
+from pe_experiments.data import BLOCK_EXAMPLES, Source, TrainingStream
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.models import Transformer
+from pe_experiments.randomness import named_seed
+
+
+def build_model(experiment: Experiment) -> Transformer:
+    """The untrained model: backbone and encoding from named streams of the seed.
+
+    Raises:
+        UserError: the scheme refuses its arguments or the model.
+    """
+    seed, made = experiment.config.seed, 0
+
+    def make_encoding(shape: ModelShape) -> PositionalEncoding:
+        nonlocal made
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(named_seed(seed, f"encoding {made}"))
+            made += 1
+            return experiment.components["pe"].build(shape)
+
+    model = experiment.config.model
+    with user_errors("pe"):
+        return Transformer(
+            experiment.format.vocab_size,
+            experiment.shape,
+            make_encoding,
+            activation=model.activation,
+            initialisation=model.initialisation,
+            output_head=model.output_head,
+            attention_implementation=model.attention_implementation,
+            seed=seed,
+        )
+
+
+def source_of(experiment: Experiment) -> Source:
+    """What the examples of an experiment are made from."""
+    return Source(
+        experiment.task,
+        experiment.format,
+        experiment.positions,
+        experiment.train_lengths,
+        experiment.shape.train_length,
+        experiment.config.seed,
+    )
+
+
+def preflight(experiment: Experiment) -> None:
+    """Try what would otherwise fail after minutes: a training batch, and the longest evaluation's positions.
+
+    Raises:
+        UserError: either fails.
+    """
+    model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
+    with user_errors("pe"), torch.no_grad():
+        batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
+        model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+    longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
+    assert longest is not None
+    with user_errors("evaluation"):
+        block = source.evaluation_block(
+            longest, (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
+        )
+    with user_errors("pe"), torch.no_grad():
+        model.embed(block.tokens_BT[:1], block.positions_BT[:1])
+
+
+def describe_model(model: Transformer, experiment: Experiment) -> dict[str, Any]:
+    """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
+    batch = TrainingStream(source_of(experiment), 64, "mixed", "validation").batch(0)
+    model = model.cpu()
+    with torch.no_grad():
+        tokens_BTD = model.embedding(batch.tokens_BT)
+        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        ratio = None
+        if hidden_BTD.shape == tokens_BTD.shape:
+            ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "encoding_parameters": sum(p.numel() for p in model.encodings.parameters()),
+        "position_to_token_norm": ratio,
+    }
