@@ -1,4 +1,4 @@
-"""From a resolved experiment to its live parts: model, examples, and a trial of both before anything is written."""
+"""From a resolved experiment to its live parts: model and examples, tried out before anything is written."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ BASELINES = {"bag_ceiling": ("bag of tokens", (0, (4, 2))), "chance": ("chance",
 
 
 def styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker by label."""
-    order = [label for label in USUAL if label in labels] + sorted(set(labels) - set(USUAL))
-    taken = {label: USUAL.index(label) for label in order if label in USUAL}
-    free = [place for place in range(len(COLOURS)) if place not in range(len(USUAL))] or [0]
-    for index, label in enumerate(label for label in order if label not in USUAL):
-        taken[label] = free[index % len(free)]
-    return {label: (COLOURS[place], MARKERS[place]) for label, place in taken.items()}
+    """Colour and marker by label; no two labels share both."""
+    look = {label: (COLOURS[place], MARKERS[place]) for place, label in enumerate(USUAL) if label in labels}
+    free = COLOURS[len(USUAL) :]
+    for place, label in enumerate(sorted(set(labels) - set(USUAL))):
+        # Markers advance once more after each round of the colours, so that the pairs do not repeat.
+        look[label] = free[place % len(free)], MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
+    return look
 
 
 def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:

@@ -70,6 +70,6 @@ def test_schemes_keep_their_colour() -> None:
     assert (
         styles(["sinusoidal", "x"])["sinusoidal"] == styles(["none", "learned", "sinusoidal"])["sinusoidal"]
     )
-    many = styles([f"s{i}" for i in range(5)] + ["none"])
-    assert len({colour for colour, _ in many.values()}) == 6
-    assert set(dict(many.values())) <= set(COLOURS)
+    many = styles([f"s{i}" for i in range(20)] + ["none", "alibi"])
+    assert len(set(many.values())) == len(many) == 22
+    assert {colour for colour, _ in many.values()} <= set(COLOURS)
