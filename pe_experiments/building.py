@@ -68,9 +68,8 @@ def preflight(experiment: Experiment) -> None:
     longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
     with user_errors("evaluation"):
-        block = source.evaluation_block(
-            longest, (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
-        )
+        last = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
+        block = source.evaluation_block(longest, last)
     with user_errors("pe"), torch.no_grad():
         model.embed(block.tokens_BT[:1], block.positions_BT[:1])
 

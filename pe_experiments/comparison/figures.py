@@ -28,8 +28,8 @@ def styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
     look = {label: (COLOURS[place], MARKERS[place]) for place, label in enumerate(USUAL) if label in labels}
     free = COLOURS[len(USUAL) :]
     for place, label in enumerate(sorted(set(labels) - set(USUAL))):
-        # Markers advance once more after each round of the colours, so that the pairs do not repeat.
-        look[label] = free[place % len(free)], MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
+        # Three colours and eight markers have no common divisor: 24 different pairs.
+        look[label] = free[place % len(free)], MARKERS[place % len(MARKERS)]
     return look
 
 
