@@ -62,6 +62,12 @@ def normalised(arguments: list[str]) -> list[str]:
     return result
 
 
+def flags_first(arguments: list[str]) -> list[str]:
+    """Overrides behind flags: Hydra's parser takes no override before ``-m`` together with some behind it."""
+    overrides = [a for a in arguments if "=" in a and not a.startswith("-")]
+    return [a for a in arguments if a not in overrides] + overrides
+
+
 def parse_overrides(arguments: list[str]) -> list[Override]:
     """The arguments as Hydra reads them.
 

@@ -6,7 +6,7 @@ import hydra
 from omegaconf import DictConfig
 
 from pe_experiments import sweep
-from pe_experiments.command_line import normalised, parse_overrides, run_script
+from pe_experiments.command_line import flags_first, normalised, parse_overrides, run_script
 from pe_experiments.config import check, resolve
 from pe_experiments.console import display_for, say, show_result
 from pe_experiments.runs import plan
@@ -42,7 +42,7 @@ def single(config: DictConfig) -> int:
 
 
 def main() -> int:
-    sys.argv[1:] = normalised(sys.argv[1:])
+    sys.argv[1:] = flags_first(normalised(sys.argv[1:]))
     parse_overrides(
         [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
     )

@@ -171,7 +171,7 @@ def test_damaged_files_are_one_sentence(script: Script, results: Path) -> None:
 
 
 def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Path) -> None:
-    arguments = ("-m", *TINY, f"results_dir={results}", "pe=none,sinusoidal,learned", "seed=0,1")
+    arguments = (*TINY, f"results_dir={results}", "-m", "pe=none,sinusoidal,learned", "seed=0,1")
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert len(list((results / "runs").iterdir())) == 6
