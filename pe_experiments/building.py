@@ -62,15 +62,19 @@ def preflight(experiment: Experiment) -> None:
         UserError: either fails.
     """
     model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
-    with user_errors("pe"), torch.no_grad():
+    with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
-        model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+    with user_errors("pe", "fails on a training batch"), torch.no_grad():
+        logits = model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        if logits.shape[:2] != batch.tokens_BT.shape:
+            shape, expected = tuple(logits.shape[:2]), tuple(batch.tokens_BT.shape)
+            raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
     longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
-    with user_errors("evaluation"):
-        last = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
-        block = source.evaluation_block(longest, last)
-    with user_errors("pe"), torch.no_grad():
+    last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
+    with user_errors("evaluation", "makes no examples"):
+        block = source.evaluation_block(longest, last_block)
+    with user_errors("pe", f"fails at evaluation length {longest}"), torch.no_grad():
         model.embed(block.tokens_BT[:1], block.positions_BT[:1])
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ GROUPS = ("pe", "positions", "task", "model", "training", "evaluation", "hardwar
 def run_script(main: Callable[[], int | None]) -> int:
     """Run a script's main and answer its exit code; mistakes are one line on stderr, never a traceback."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors on instead of printing its own form of them
+    signal.signal(signal.SIGTERM, _interrupt)  # a sweep then ends its workers, as on Ctrl-C
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # schemes and tasks of the user's own lie in the working directory
     try:
@@ -34,12 +38,17 @@ def run_script(main: Callable[[], int | None]) -> int:
     except (UserError, HydraException, OmegaConfBaseException) as error:
         return _complain(sentence(error))
     except KeyboardInterrupt:
-        return _complain("interrupted; the same command goes on from the last checkpoint", code=130)
+        same = "the same command without rerun=true" if "rerun=true" in sys.argv else "the same command"
+        return _complain(f"interrupted; {same} goes on from the last checkpoint", code=130)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _complain(f"{error.filename or 'a file'} cannot be used: {error.strerror or error}")
+    except Exception as error:  # our mistake, or that of a scheme from outside
+        with tempfile.NamedTemporaryFile("w", prefix="pe_experiments_", suffix=".log", delete=False) as log:
+            log.write(traceback.format_exc())
+        return _complain(f"{type(error).__name__}: {error} (unexpected; traceback in {log.name})")
 
 
 def normalised(arguments: list[str]) -> list[str]:
@@ -51,6 +60,8 @@ def normalised(arguments: list[str]) -> list[str]:
     result = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
+        if not key:
+            raise UserError(_unreadable(argument))
         if key in GROUPS and value.startswith("["):
             several = value.strip("[]").replace(" ", "")
             raise UserError(f"{argument}: {key} takes one choice; for several runs write -m {key}={several}")
@@ -60,6 +71,48 @@ def normalised(arguments: list[str]) -> list[str]:
             value = ",".join(name if part == alias else part for part in value.split(","))
         result.append(f"{key}{equals}{value}")
     return result
+
+
+FLAGS = (
+    *(
+        "-m",
+        "--multirun",
+        "-h",
+        "--help",
+        "--hydra-help",
+        "--version",
+        "--cfg",
+        "-c",
+        "--resolve",
+        "--run",
+        "-r",
+    ),
+    *(
+        "--config-path",
+        "-cp",
+        "--config-name",
+        "-cn",
+        "--config-dir",
+        "-cd",
+        "--package",
+        "-p",
+        "--info",
+        "-i",
+    ),
+    *("--shell-completion", "-sc", "--experimental-rerun"),
+)
+
+
+def refuse_unknown_flags(arguments: list[str]) -> None:
+    """Hydra's own parser would answer with a page of usage.
+
+    Raises:
+        UserError: a flag Hydra does not have.
+    """
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("-") and flag not in FLAGS:
+            raise UserError(f"{argument} is not a flag; settings are written key=value, and -m makes a sweep")
 
 
 def flags_first(arguments: list[str]) -> list[str]:
@@ -79,7 +132,7 @@ def parse_overrides(arguments: list[str]) -> list[Override]:
     for argument in arguments:
         try:
             parsed.append(parser.parse_override(argument))
-        except HydraException as error:
+        except (HydraException, ValueError) as error:
             raise UserError(_unreadable(argument)) from error
     return parsed
 
@@ -88,13 +141,15 @@ def composed(config_name: str, arguments: list[str]) -> DictConfig:
     """The configuration a script's arguments describe, without Hydra's run machinery.
 
     Raises:
-        UserError: see `normalised`; HydraException and OmegaConf's errors pass through, `sentence` reads
-        them.
+        UserError: an unknown key or choice, a value that cannot be read.
     """
     arguments = normalised(arguments)
     parse_overrides(arguments)
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return compose(config_name, overrides=arguments)
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose(config_name, overrides=arguments)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(sentence(error, config_name)) from error
 
 
 def wants_help(usage: str | None, config_name: str) -> bool:
@@ -111,11 +166,14 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     Raises:
         UserError: no run named, no such run, a change of what was trained, an unknown key.
     """
-    overrides = {override.key_or_group: override for override in parse_overrides(normalised(arguments))}
-    if "run" not in overrides:
+    named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("run=")]
+    if not named:
         raise UserError("run is missing; for example run=results/runs/NAME")
-    # As typed, not as parsed: run names may hold signs that mean something to Hydra.
-    path = Path(next(a for a in arguments if a.startswith("run=")).removeprefix("run=").strip("'\""))
+    path = Path(
+        named[-1].strip("'\"")
+    )  # not for Hydra to read: run names hold signs that mean something to it
+    others = [argument for argument in arguments if not argument.lstrip("+").startswith("run=")]
+    overrides = {override.key_or_group: override for override in parse_overrides(normalised(others))}
     if not (path / "config.yaml").exists():
         raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
     saved = OmegaConf.load(path / "config.yaml")
@@ -123,8 +181,8 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     changed = {}
     for key, override in overrides.items():
         section, _, rest = key.partition(".")
-        if key == "run":
-            continue
+        if override.is_sweep_override():
+            raise UserError(f"{override.input_line}: one evaluation at a time; a list is written '[3,4]'")
         if section not in CHANGEABLE or (not rest and section != "pe"):
             raise UserError(
                 f"{key}: this run is trained; only {allowed(CHANGEABLE)} can change, as in pe=NAME or "
@@ -141,22 +199,23 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     return path, changed
 
 
-def sentence(error: BaseException) -> str:
+def sentence(error: BaseException, config_name: str = "config") -> str:
     """One sentence for an error: what was written, what is wrong with it, what is allowed."""
     if isinstance(error, UserError):
         return str(error)
     text = str(error)
     if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)'", text):
         group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
-        return f"{group}={choice} is not a choice.{nearest(choice, _choices(group))}"
+        choices = re.findall(r"^\s+(\S+)$", text.partition("Available options")[2], re.MULTILINE)
+        return f"{group}={choice} is not a choice.{nearest(choice, choices)}"
     if match := re.search(r"In '[^']*': Could not find '(\w+)/([^']+)'", text):
         return f"{match[1]}={match[2]} is not a choice.{nearest(match[2], _choices(match[1]))}"
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         return f"{match[1]}: several values are a sweep; put -m before them"
     if match := re.search(r"Could not override '([^']+)'", text):
-        return _unknown_key(match[1])
+        return _unknown_key(match[1], config_name)
     if match := re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", text):
-        return _unknown_key(match[2])
+        return _unknown_key(match[2], config_name)
     if match := re.search(r"Error parsing override '([^']+)'", text, re.DOTALL):
         return _unreadable(match[1])
     if isinstance(error.__cause__, OSError):
@@ -164,10 +223,10 @@ def sentence(error: BaseException) -> str:
     return " ".join(line.strip() for line in text.splitlines()[:2])
 
 
-def _unknown_key(key: str) -> str:
+def _unknown_key(key: str, config_name: str) -> str:
     head, _, last = key.rpartition(".")
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        node: Any = compose("config")
+        node: Any = compose(config_name)
     for part in head.split(".") if head else []:
         node = node.get(part) if isinstance(node, DictConfig) else None
     if head in ("pe", "positions", "task"):
@@ -180,7 +239,7 @@ def _unknown_key(key: str) -> str:
 
 
 def _unreadable(argument: str) -> str:
-    if "=" not in argument:
+    if not argument.partition("=")[0] or "=" not in argument:
         return f"{argument!r} is no key=value; for example pe=sinusoidal or training.steps=500"
     return f"{argument!r} cannot be read; quote special signs, for example 'evaluation.lengths=[50,100]'"
 
@@ -191,5 +250,14 @@ def _choices(group: str) -> list[str]:
 
 def _complain(text: str, code: int = 1) -> int:
     sys.stdout.flush()
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {one_line(text)}", file=sys.stderr)
     return code
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

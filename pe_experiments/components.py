@@ -27,6 +27,7 @@ from pe_experiments.errors import UserError, allowed, nearest
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 
+INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
 CONTRACTS = {"pe_experiments.encodings.base", "pe_experiments.tasks.base"}
 
@@ -91,7 +92,7 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
     cls = _locate(group, target)
-    given = {key: value for key, value in section.items() if not key.startswith("_")}
+    given = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     parameters = _parameters(cls)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = {name: p for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -107,23 +108,24 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
             raise UserError(
                 f"{group}.{name} is missing: {cls.__name__} has no default for it; add +{group}.{name}=..."
             )
-    return Component(group, target, cls, {**_defaults(cls), **given})
+    canonical = f"{cls.__module__}.{cls.__qualname__}"  # however it was imported
+    return Component(group, canonical, cls, {**_defaults(cls), **given})
 
 
 @contextmanager
-def user_errors(where: str) -> Iterator[None]:
-    """ValueErrors of the parts become `UserError`s that say which part of the configuration is meant."""
+def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
+    """Errors of the parts become `UserError`s that say which part of the configuration is meant."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         cause = (
             error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
         )
         if isinstance(cause, ValueError):
             raise UserError(f"{where}: {cause}") from error
-        raise UserError(f"{where} cannot be built: {type(cause).__name__}: {cause}") from error
+        raise UserError(f"{where} {failing}: {type(cause).__name__}: {cause}") from error
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
@@ -144,21 +146,32 @@ def fingerprint(cls: type) -> str:
         foreign = ancestor.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing")
         if foreign or (ancestor is not cls and ancestor.__module__ in CONTRACTS):
             continue
-        digest.update(_source_without_words(ancestor.__module__).encode())
+        digest.update(_module_meaning(ancestor.__module__).encode())
     return digest.hexdigest()[:12]
 
 
-def _source_without_words(module: str) -> str:
+def _meaning(node: Any) -> Any:
+    """A syntax tree as nested lists; empty and absent fields, where Pythons differ, are left out."""
+    if isinstance(node, ast.AST):
+        fields = [[name, _meaning(value)] for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return [type(node).__name__, *fields]
+    return [_meaning(item) for item in node] if isinstance(node, list) else repr(node)
+
+
+def _module_meaning(module: str) -> str:
     file = getattr(sys.modules[module], "__file__", None)
-    if file is None:  # defined in a notebook: nothing to read
-        return module
-    tree = ast.parse(Path(file).read_text())
+    return source_meaning(Path(file).read_text()) if file else module  # a notebook has nothing to read
+
+
+def source_meaning(source: str) -> str:
+    """Source without comments, layout and docstrings; the same on every Python."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
-            node.body and isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
-        ):
-            node.body = node.body[1:]
-    return ast.dump(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:]
+    return str(_meaning(tree))
 
 
 def _locate(group: str, target: str) -> type:
@@ -195,7 +208,8 @@ def _same_class(target: str, cls: type) -> bool:
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(cls).parameters
     takes_shape = issubclass(cls, PositionalEncoding)
-    return {name: p for i, (name, p) in enumerate(parameters.items()) if not (takes_shape and i == 0)}
+    named = {name: p for i, (name, p) in enumerate(parameters.items()) if not (takes_shape and i == 0)}
+    return {name: p for name, p in named.items() if p.kind is not p.VAR_POSITIONAL}
 
 
 def _defaults(cls: type) -> dict[str, Any]:
@@ -219,6 +233,8 @@ def _typed(key: str, value: Any, annotation: Any) -> Any:
     except PydanticUserError:
         adapter = TypeAdapter(annotation)
     try:
+        if isinstance(value, list):  # YAML has no tuples
+            return adapter.validate_python(value, strict=False)
         return adapter.validate_python(value)
     except ValidationError as error:
         shown = "null" if value is None else value
@@ -239,7 +255,7 @@ def _in_words(annotation: Any) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:g}"
+        return repr(value).removesuffix(".0")  # all digits: two configurations never share a label
     if isinstance(value, dict):
         return str(value.get("_target_", "...")).rpartition(".")[2]
     if isinstance(value, list | tuple):

@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=1)]
 Name = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    Field(pattern=r"^[A-Za-z0-9_.+=(),-]+$", max_length=120),
+    Field(pattern=r"^[A-Za-z0-9_+=(),-][A-Za-z0-9_.+=(),-]*$", max_length=120),
 ]
 
 
@@ -108,7 +108,7 @@ class HardwareConfig(Section):
 
     accelerator: Literal["auto", "cpu", "gpu"]
     devices: Literal[1]
-    threads: Count
+    threads: Annotated[int, Field(ge=1, le=1024)]
 
 
 class LoggerConfig(Section):
@@ -118,6 +118,9 @@ class LoggerConfig(Section):
     project: str
     entity: str | None
     tags: list[str]
+
+
+RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
 
 
 class Config(Section):
@@ -137,6 +140,12 @@ class Config(Section):
     results_dir: str
     rerun: bool
 
+    @model_validator(mode="after")
+    def _study_has_a_folder_of_its_own(self) -> Config:
+        if self.study in RESERVED:
+            raise ValueError(f"study={self.study} is reserved; allowed: any name but {allowed(RESERVED)}")
+        return self
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -150,6 +159,11 @@ class Experiment:
     shape: ModelShape
     train_lengths: tuple[int, ...]
     evaluation_lengths: tuple[int, ...]
+
+    @property
+    def max_length(self) -> int:
+        """Longest input trained on; below ``training.max_length`` where the task cannot make that."""
+        return max(self.train_lengths)
 
     @property
     def derived(self) -> dict[str, Any]:
@@ -213,7 +227,7 @@ def resolve(config: Config) -> Experiment:
         train_length=train_length,
         train_positions=train_positions,
     )
-    lengths = evaluation_lengths(config.evaluation.lengths, config.training.max_length, task)
+    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, task)
     return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths)
 
 
@@ -222,11 +236,11 @@ def warmup_steps(training: TrainingConfig) -> int:
     return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
 
 
-def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> tuple[int, ...]:
+def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
     """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
 
-    The default grid holds the quarters of ``max_length`` and 1.25, 1.5, 2, 3, 4 and 8 times it, without those
-    the task cannot make to within a tenth.
+    The default grid holds the quarters of the longest trained length and 1.25, 1.5, 2, 3, 4 and 8 times it,
+    without those the task cannot make to within a tenth and those below the shortest trained length.
 
     Raises:
         UserError: a length asked for below the shortest the task can make.
@@ -240,14 +254,14 @@ def evaluation_lengths(asked: list[int] | None, max_length: int, task: Task) -> 
                 )
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-    grid = sorted({max(1, round(ratio * max_length)) for ratio in ratios})
+    grid = sorted({max(1, round(ratio * max(trained))) for ratio in ratios})
     made = [(length, task.nearest_length(length)) for length in grid]
-    return tuple(length for length, nearest in made if nearest is not None and nearest >= 0.9 * length)
+    return tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
 
 
 def shortest_length(task: Task) -> int:
     """The shortest input the task can make."""
-    return next(n for n in range(1, 10_000) if task.nearest_length(n) == n)
+    return next((n for n in range(1, 100_000) if task.nearest_length(n) == n), 100_000)
 
 
 def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
@@ -274,7 +288,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "finite_number": "a finite number",
     "too_short": "at least one entry",
-    "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only",
+    "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only, no dot first",
     "string_too_long": "at most {max_length} characters",
 }
 

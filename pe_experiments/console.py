@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -20,7 +22,17 @@ LINE_SECONDS = 10.0  # between progress lines where there is no terminal to draw
 
 def say(text: str) -> None:
     """One plain line; no markup, no wrapping, at once."""
-    print(text, flush=True)
+    with _reader_may_leave():
+        print(text, flush=True)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A closed pipe (``| head``) ends the output, not the run."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Display:
@@ -142,15 +154,15 @@ def show_result(result: RunResult) -> None:
         say(f"{stored['name']}: {result.status} ({stored.get('reason', 'no reason recorded')})")
     else:
         bound = (
-            "of the inputs and the answer so far"
-            if result.experiment.format.answer_is_read
+            "of the inputs and what came before"
+            if result.experiment.format.prefix_is_known
             else "of the inputs"
         )
         note = (
             f"exact match counts EOS; token accuracy is under teacher forcing; bag ceiling: the best token "
             f"accuracy that a bag {bound} allows"
         )
-        print_table(curve_table(result.curve, result.experiment.config.training.max_length, note))
+        print_table(curve_table(result.curve, result.experiment.max_length, note))
         say(f"figure: {result.directory.figure}")
     if result.status == "error":
         say(f"traceback: {result.directory.error_log}")
@@ -158,9 +170,17 @@ def show_result(result: RunResult) -> None:
     say(f"run:    {result.directory.path} ({words.get(result.done, result.done)})")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
+    asked = result.experiment.config.training.max_length
+    if result.experiment.max_length < asked:
+        task = type(result.experiment.task).__name__
+        say(
+            f"note:   trained up to {result.experiment.max_length}: {task} makes nothing longer up to {asked}"
+        )
 
 
 def print_table(table: Table) -> None:
     """Print a table as wide as it needs to be when there is no terminal to fit."""
     console = Console() if sys.stdout.isatty() else Console(width=120)
-    console.print(table)
+    with _reader_may_leave():
+        console.print(table)
+        sys.stdout.flush()

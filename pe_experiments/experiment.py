@@ -7,6 +7,7 @@ ones, and leaves a directory that says everything about itself.
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -31,12 +32,14 @@ from pe_experiments.runs import (
     Identity,
     RunDirectory,
     edited_sources,
+    identify,
     list_in_study,
+    plain,
     plan,
     short_hash,
     write_atomically,
 )
-from pe_experiments.tracking import Tracker, read_csv
+from pe_experiments.tracking import Tracker, read_curve
 
 
 @dataclass(frozen=True)
@@ -71,30 +74,44 @@ def run_experiment(
         display: shows the progress; None shows nothing.
 
     Raises:
-        UserError: the configuration cannot be carried out; nothing is left behind.
+        UserError: the configuration cannot be carried out; nothing is left behind or lost.
         KeyboardInterrupt: interrupted; the same call resumes.
     """
     if not isinstance(config, Experiment):
         config = resolve(config if isinstance(config, Config) else check(config))
-    experiment, typed = config, config.config
-    device = prepare_hardware(typed.hardware)
+    experiment, display = config, display or console.Display()
+    device = prepare_hardware(experiment.config.hardware)
     planned = plan(experiment)
     identity, run = planned.identity, planned.run
     if planned.state in ("finished", "diverged"):
-        return _found(
-            experiment, identity, run, run.read_result() or {}, device, display or console.Display()
-        )
+        return _found(experiment, identity, run, run.read_result() or {}, device, display)
     preflight(experiment)
     for other, parts in edited_sources(run, identity).items():
         console.say(f"The source of {parts} has changed since {other}: this is a new run.")
     created = run.create()
     with run.lock():
+        aside = run.set_aside() if experiment.config.rerun else None
         try:
-            return _train_and_evaluate(experiment, identity, run, device, display or console.Display())
-        except UserError:
-            if created:
+            return _train_and_evaluate(experiment, identity, run, device, display)
+        except (UserError, KeyboardInterrupt) as error:
+            if aside and (isinstance(error, UserError) or not run.checkpoint.exists()):
+                run.put_back(aside)
+            elif created and (isinstance(error, UserError) or not run.checkpoint.exists()):
                 run.remove()
             raise
+        finally:
+            if aside:
+                shutil.rmtree(aside, ignore_errors=True)
+
+
+def try_out(experiment: Experiment) -> None:
+    """Everything that can be found wrong with an experiment without writing anything (``dry_run=true``).
+
+    Raises:
+        UserError: something is.
+    """
+    prepare_hardware(experiment.config.hardware)
+    preflight(experiment)
 
 
 def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display | None = None) -> RunResult:
@@ -102,11 +119,13 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware``,
-        ``logger``.
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
+            ``logger``.
+        display: shows the progress; None shows nothing.
 
     Raises:
-        UserError: no such run, one that is not completed, or weights that do not fit the changed scheme.
+        UserError: no such run, one that is not completed, one whose source has been edited since, or weights
+            that do not fit the changed scheme.
     """
     run = RunDirectory(path)
     saved = run.read_config()
@@ -122,32 +141,23 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
         raise UserError(
             f"run={path}: it is {state}, and only a completed run can be evaluated; train it first"
         )
+    for group, source in identify(experiment).sources.items():
+        if source != identity.sources[group] and group not in changes:
+            raise UserError(
+                f"run={path}: the source of its {group} has been edited since it was trained; train it again"
+            )
     return _found(experiment, identity, run, result, device, display or console.Display())
 
 
 def _train_and_evaluate(
     experiment: Experiment, identity: Identity, run: RunDirectory, device: str, display: console.Display
 ) -> RunResult:
-    from pe_experiments.training import (
-        Diverged,
-    )  # brings Lightning, three seconds a finished run need not wait for
+    from pe_experiments.training import Diverged  # brings Lightning: seconds a finished run need not wait for
 
     config = experiment.config
-    if config.rerun:
-        run.clear()
     checkpoint = read_checkpoint(run.checkpoint)
     from_step = checkpoint["global_step"] if checkpoint else 0
-    saved = {**config.model_dump(), "derived": experiment.derived, "identity": identity.as_dict()}
-    write_atomically(run.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
-    write_atomically(
-        run.environment, json.dumps(describe_environment(config.hardware, device), indent=2) + "\n"
-    )
-    run.error_log.unlink(missing_ok=True)
-    run.result.unlink(missing_ok=True)
-    if config.study:
-        list_in_study(Path(config.results_dir), config.study, run.name)
-    if from_step:
-        console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
+    saved = _saved_config(experiment, identity)
     tracker = Tracker(run, run.name, saved, config.logger, group=config.study, from_step=from_step)
     result: dict[str, Any] = {
         "status": ERROR,
@@ -158,24 +168,34 @@ def _train_and_evaluate(
         "seed": config.seed,
         "steps": config.training.steps,
         "resumed_from": from_step,
+        "evaluation": _evaluation(experiment),
     }
-    summary = None
+    summary: dict[str, Any] | None = None
     curve: list[dict[str, Any]] = []
     try:
+        write_atomically(run.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
+        environment = describe_environment(config.hardware, device)
+        write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
+        run.error_log.unlink(missing_ok=True)
+        run.result.unlink(missing_ok=True)
+        if config.study:
+            list_in_study(Path(config.results_dir), config.study, run.name)
+        if from_step:
+            console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve, summary = _measure(experiment, identity, model.to(device), run, tracker, display)
+        curve, summary = _measure(experiment, identity.label, model.to(device), run, tracker, display)
         result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
     except Diverged as error:
         result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
+    except UserError:
+        raise
     except Exception as error:
-        if isinstance(error, UserError):
-            raise
         run.error_log.write_text(traceback.format_exc())
         result |= {"reason": f"{type(error).__name__}: {error}"}
     finally:
         display.stop()
         upload = tracker.close(summary, run.figure if summary else None)
-    run.write_result(result | {"evaluation": _evaluation(experiment), "upload": upload})
+    run.write_result(result | {"upload": upload})
     return RunResult(experiment, run, run.read_result() or {}, "resumed" if from_step else "trained", curve)
 
 
@@ -194,7 +214,7 @@ def _train(
     if checkpoint and checkpoint["finished"]:
         model.load_state_dict(model_weights(checkpoint))
         return model, {"finished_step": checkpoint["global_step"]}
-    module = TrainingModule(model, training)
+    module = TrainingModule(model, training, experiment.config.seed)
 
     def record(row: dict[str, Any]) -> None:
         tracker.metrics(row)
@@ -203,20 +223,20 @@ def _train(
     validation = TrainingStream(source, training.batch_size, "mixed", "validation")
     recorder = Recorder(validation, record, display.step)
     data = StreamDataModule(TrainingStream(source, training.batch_size, training.batching))
-    display.start("training", training.steps, checkpoint["global_step"] if checkpoint else 0)
+    first = checkpoint["global_step"] if checkpoint else 0
+    display.start("training", training.steps, first)
     started = time.monotonic()
     train(
         module, data, device, [recorder, Checkpointer(run.checkpoint)], run.checkpoint if checkpoint else None
     )
     display.stop()
-    seconds = time.monotonic() - started
-    done = module.last_step - (checkpoint["global_step"] if checkpoint else 0)
-    return model, {"finished_step": module.last_step, "seconds_per_step": round(seconds / max(1, done), 5)}
+    seconds = (time.monotonic() - started) / max(1, module.last_step - first)
+    return model, {"finished_step": module.last_step, "seconds_per_step": round(seconds, 5)}
 
 
 def _measure(
     experiment: Experiment,
-    identity: Identity,
+    label: str,
     model: Transformer,
     directory: RunDirectory,
     tracker: Tracker,
@@ -224,19 +244,17 @@ def _measure(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
 
-    max_length, lengths = experiment.config.training.max_length, experiment.evaluation_lengths
-    examples, curve = experiment.config.evaluation.examples, []
+    lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
+    curve = []
     display.start("evaluating lengths", len(lengths))
-    for row in extrapolation_curve(model, source_of(experiment), lengths, examples, max_length):
+    for row in extrapolation_curve(model, source_of(experiment), lengths, examples, experiment.max_length):
         curve.append(row)
         display.step(len(curve))
     display.stop()
-    summary = summarise(curve, max_length)
     tracker.curve(curve)
-    run_figure(
-        curve, f"{identity.label} on {experiment.components['task'].label}", max_length, directory.figure
-    )
-    return curve, summary
+    title = f"{label} on {experiment.components['task'].label}"
+    run_figure(curve, title, experiment.max_length, directory.figure)
+    return curve, summarise(curve, experiment.max_length)
 
 
 def _found(
@@ -249,30 +267,39 @@ def _found(
 ) -> RunResult:
     """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
     config = experiment.config
-    if config.study and (run.path.parent.parent == Path(config.results_dir)):
+    if config.study and run.path.parent.parent == Path(config.results_dir):
         list_in_study(Path(config.results_dir), config.study, run.name)
     evaluation = _evaluation(experiment)
     if finished["status"] != COMPLETED or evaluation == finished["evaluation"]:
         return RunResult(experiment, run, finished, "found", _stored_curve(run))
     directory = run.evaluation(short_hash(evaluation))
-    if not config.rerun and (there := directory.read_result()):
+    if there := directory.read_result():
         return RunResult(experiment, directory, there, "found", _stored_curve(directory))
     model = _trained_model(experiment, run)
+    label = identity.label
+    if evaluation["pe"] != finished["evaluation"]["pe"]:
+        label = f"{label} evaluated as {experiment.components['pe'].label}"
+    kept = {key: finished[key] for key in ("status", "name", "task", "model", "seed", "steps")}
     created = directory.create()
     with directory.lock():
+        tracker = None
         try:
-            saved = {**config.model_dump(), "derived": experiment.derived, "identity": identity.as_dict()}
+            saved = _saved_config(experiment, identity)
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name = f"{run.name}-e{directory.name}"
             tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
-            curve, summary = _measure(experiment, identity, model.to(device), directory, tracker, display)
-            upload = tracker.close(summary, directory.figure)
+            curve, summary = _measure(experiment, label, model.to(device), directory, tracker, display)
         except BaseException:
+            display.stop()
+            if tracker:
+                tracker.close()
             if created:
                 directory.remove()
             raise
-        kept = {key: finished[key] for key in ("status", "name", "label", "task", "model", "seed", "steps")}
-        directory.write_result({**kept, **summary, "evaluation": evaluation, "upload": upload})
+        upload = tracker.close(summary, directory.figure)
+        directory.write_result(
+            {**kept, "label": label, **summary, "evaluation": evaluation, "upload": upload}
+        )
     return RunResult(experiment, directory, directory.read_result() or {}, "evaluated", curve)
 
 
@@ -294,24 +321,20 @@ def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
     return model
 
 
+def _saved_config(experiment: Experiment, identity: Identity) -> dict[str, Any]:
+    """What ``config.yaml`` says: everything set, derived and identified; ``rerun`` was this call's alone."""
+    config = plain(experiment.config.model_dump()) | {"rerun": False}
+    return {**config, "derived": experiment.derived, "identity": identity.as_dict()}
+
+
 def _evaluation(experiment: Experiment) -> dict[str, Any]:
     """What distinguishes one evaluation of a training from another."""
     pe = experiment.components["pe"]
-    return {
-        "lengths": list(experiment.evaluation_lengths),
-        "examples": experiment.config.evaluation.examples,
-        "pe": json.loads(json.dumps({"_target_": pe.target, **pe.arguments})),
-    }
+    scheme = {"_target_": pe.target, **pe.arguments, "source": pe.fingerprint}
+    lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
+    return {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
 
 
 def _stored_curve(directory: RunDirectory) -> list[dict[str, Any]]:
-    text = ("split",)
-    rows = read_csv(directory.curve)
-    whole = ("length", "content_length", "examples", "tokens", "untrained_positions")
-    return [
-        {
-            key: value if key in text else int(value) if key in whole else float(value) if value else None
-            for key, value in row.items()
-        }
-        for row in rows
-    ]
+    result = directory.read_result()
+    return read_curve(directory.curve) if result and result["status"] == COMPLETED else []

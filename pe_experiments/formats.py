@@ -37,7 +37,7 @@ class Format:
         causal: whether the reader is a decoder.
     """
 
-    answer_is_read = False  # True when the model reads the target symbols before the one it predicts
+    prefix_is_known = False  # True when the model has read, in order, what stands before what it predicts
 
     def __init__(self, symbols: int, causal: bool):
         self.bos, self.sep, self.eos, self.slot = range(symbols, symbols + 4)
@@ -56,7 +56,7 @@ class Format:
 class CausalFormat(Format):
     """A decoder reads ``BOS x SEP y`` and is scored on ``y EOS``, each one token ahead."""
 
-    answer_is_read = True
+    prefix_is_known = True
 
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + targets + 2
@@ -101,6 +101,10 @@ class SlotsFormat(Format):
 
 class AlignedFormat(Format):
     """Target t is read out at input t: ``BOS x`` in a decoder, ``x`` in an encoder."""
+
+    @property
+    def prefix_is_known(self) -> bool:  # type: ignore[override]
+        return self.causal
 
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + self.causal

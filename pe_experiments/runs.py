@@ -25,6 +25,7 @@ from pe_experiments.errors import UserError
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 GROUPS = ("pe", "positions", "task")
+RESULT_KEYS = ("name", "label", "task", "model", "seed", "evaluation")  # in every result.json
 
 
 @dataclass(frozen=True)
@@ -59,17 +60,24 @@ def identify(experiment: Experiment) -> Identity:
     trained["seed"] = config.seed
     sources = {group: components[group].fingerprint for group in GROUPS}
     label = config.label or scheme_label(experiment)
-    # Brackets and commas mean something to shells and to Hydra, and a name is typed back:
-    # run=results/runs/NAME.
-    safe = re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
-    prefix = f"{components['task'].choice}-{config.model.choice}-{safe}-s{config.seed}"
-    return Identity(json.loads(json.dumps(trained)), sources, label, prefix)
+    prefix = f"{components['task'].choice}-{config.model.choice}-{safe_name(label)}-s{config.seed}"
+    return Identity(plain(trained), sources, label, prefix)
 
 
 def scheme_label(experiment: Experiment) -> str:
     """``rope(base=500)+random_subset``: scheme with changed arguments, then an unusual position policy."""
     scheme, positions = experiment.components["pe"].label, experiment.components["positions"].label
     return scheme if positions == "consecutive" else f"{scheme}+{positions}"
+
+
+def plain(content: Any) -> Any:
+    """Content as JSON can hold it; what it cannot, by its name (``torch.float32``)."""
+    return json.loads(json.dumps(content, default=str))
+
+
+def safe_name(label: str) -> str:
+    """The label as part of a path that is typed back, without what shells and Hydra read as signs."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
 
 
 def short_hash(content: Any) -> str:
@@ -122,6 +130,8 @@ class RunDirectory:
             result = json.loads(self.result.read_text())
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise KeyError("status")
+            for key in RESULT_KEYS:
+                result[key]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.result} is damaged ({type(error).__name__}: {error}); delete it to go on from the "
@@ -190,6 +200,23 @@ class RunDirectory:
             if entry.name != ".lock":
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
+    def set_aside(self) -> Path:
+        """Move everything except the lock out of the way, until it is dropped or put back."""
+        aside = self.path.parent / f".{self.name}.aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        for entry in self.path.iterdir():
+            if entry.name != ".lock":
+                entry.rename(aside / entry.name)
+        return aside
+
+    def put_back(self, aside: Path) -> None:
+        """Undo `set_aside`, dropping what has been written since."""
+        self.clear()
+        for entry in aside.iterdir():
+            entry.rename(self.path / entry.name)
+        aside.rmdir()
+
     def remove(self) -> None:
         """Remove the whole directory."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -251,9 +278,15 @@ def list_in_study(results_dir: Path, study: str, name: str) -> None:
     with FileLock(folder / ".manifest.lock"):
         names = read_manifest(manifest) if manifest.exists() else []
         if name not in names:
-            write_atomically(
-                manifest, json.dumps({"study": study, "runs": sorted([*names, name])}, indent=2) + "\n"
-            )
+            write_manifest(results_dir, study, [*names, name])
+
+
+def write_manifest(results_dir: Path, study: str, names: list[str]) -> None:
+    """Make these runs the ones ``results_dir/<study>/manifest.json`` lists."""
+    folder = results_dir / study
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"study": study, "runs": sorted(set(names))}
+    write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 
 def read_manifest(path: Path) -> list[str]:

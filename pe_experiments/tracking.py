@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +72,9 @@ class Tracker:
         self._wandb = (
             None if logger.mode == "disabled" else _start_wandb(run, name, config, logger, group, job_type)
         )
-        self._already_mirrored = int(self._wandb.summary.get("training/step") or 0) if self._wandb else 0
+        mirrored = self._wandb.summary if self._wandb else {}  # of an online run that is being resumed
+        self._already_mirrored = int(mirrored.get("training/step") or 0)
+        self._curve_mirrored = mirrored.get("extrapolation/length") is not None
         self._metrics = None
         if job_type == "training":
             write_atomically(run.metrics, to_csv(METRICS, kept))
@@ -89,7 +92,7 @@ class Tracker:
     def curve(self, rows: Sequence[Row]) -> None:
         """The extrapolation curve, complete."""
         write_atomically(self.run.curve, to_csv(CURVE, rows))
-        if self._wandb:
+        if self._wandb and not self._curve_mirrored:
             for row in rows:
                 self._wandb.log({f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None})
 
@@ -112,7 +115,7 @@ class Tracker:
         offline = self._wandb.offline
         folder = Path(self._wandb.dir).parent
         self._wandb.finish(exit_code=0 if summary is not None else 1)
-        return f"wandb sync {os.path.relpath(folder)}" if offline else None
+        return f"wandb sync {shlex.quote(os.path.relpath(folder))}" if offline else None
 
     def _mirror_metrics(self, row: Row) -> None:
         if self._wandb and row["step"] > self._already_mirrored:
@@ -181,6 +184,27 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
+
+
+def read_curve(path: Path) -> list[Row]:
+    """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    rows = read_csv(path)
+    try:
+        if not rows:
+            raise ValueError("no rows")
+        return [{key: row[key] if key == "split" else _cell(row[key]) for key in CURVE} for row in rows]
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
+        ) from error
+
+
+def _cell(text: str) -> int | float | None:
+    return _number(text) if text else None
 
 
 def _step(row: dict[str, str]) -> int:

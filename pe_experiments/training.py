@@ -24,6 +24,7 @@ from pe_experiments.config import TrainingConfig, warmup_steps
 from pe_experiments.data import Batch, TrainingStream
 from pe_experiments.evaluation import in_distribution_tally
 from pe_experiments.models import Transformer
+from pe_experiments.randomness import named_seed
 from pe_experiments.tasks import IGNORE
 
 RECORD_EVERY = 10  # steps between rows of the training curve
@@ -50,8 +51,9 @@ class TrainingModule(pl.LightningModule):
         gradient_norm: of the last step, before clipping.
     """
 
-    def __init__(self, model: Transformer, training: TrainingConfig):
+    def __init__(self, model: Transformer, training: TrainingConfig, seed: int = 0):
         super().__init__()
+        self.seed = seed
         self.model = model
         self.training_config = training
         self.finished = False
@@ -60,6 +62,8 @@ class TrainingModule(pl.LightningModule):
         self.bad_step = torch.tensor(-1)  # first step with a loss that is not finite; read only now and then
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        # A scheme may draw in forward; what it draws follows from seed and step, also after a resume.
+        torch.manual_seed(named_seed(self.seed, f"forward {self.global_step}"))
         scored_BT = batch.labels_BT != IGNORE
         hidden_BTD = self.model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
         loss = F.cross_entropy(self.model.head(hidden_BTD[scored_BT]).float(), batch.labels_BT[scored_BT])
@@ -200,6 +204,8 @@ def reached(threshold: float | None, exact_match: float | None) -> bool:
 def raise_if_diverged(module: TrainingModule) -> None:
     if (step := int(module.bad_step)) >= 0:
         raise Diverged(step)
+    if module.finished and not all(p.isfinite().all() for p in module.model.parameters()):
+        raise Diverged(module.last_step)  # the last update did it, and no loss has seen it
 
 
 class Checkpointer(Callback):

@@ -5,51 +5,43 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from pe_experiments import sweep
-from pe_experiments.command_line import flags_first, normalised, parse_overrides, run_script
-from pe_experiments.config import check, resolve
-from pe_experiments.console import display_for, say, show_result
-from pe_experiments.runs import plan
+from pe_experiments.command_line import (
+    flags_first,
+    normalised,
+    parse_overrides,
+    refuse_unknown_flags,
+    run_script,
+)
 
-failures: list[
-    BaseException
-] = []  # of a single run; raised again outside Hydra, which would print its own words
+codes: list[int] = []  # exit code of a single run
+failures: list[BaseException] = []  # its error; raised again outside Hydra, which would add words of its own
 
 
 @hydra.main(version_base="1.3", config_path="../configs", config_name="config")
 def job(config: DictConfig) -> None:
-    if sweep.in_sweep():
-        sweep.sweep_job(config)
+    from pe_experiments import jobs
+
+    if jobs.in_sweep():
+        jobs.sweep_job(config)
         return
     try:
-        sweep.exit_code = single(config)
+        codes.append(jobs.single_job(config))
     except (Exception, KeyboardInterrupt) as error:
         failures.append(error)
 
 
-def single(config: DictConfig) -> int:
-    experiment = resolve(check(config))
-    planned = plan(experiment)
-    if config.dry_run:
-        lengths = ", ".join(map(str, experiment.evaluation_lengths))
-        say(f"{planned.state}: {planned.run.path}\nevaluated at {lengths}")
-        return 0
-    from pe_experiments.experiment import run_experiment  # after everything that can fail early
-
-    result = run_experiment(experiment, display_for())
-    show_result(result)
-    return 0 if result.status == "completed" else 1
-
-
 def main() -> int:
     sys.argv[1:] = flags_first(normalised(sys.argv[1:]))
-    parse_overrides(
-        [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
-    )
-    job()
-    if failures:
-        raise failures[0]
-    return sweep.exit_code
+    refuse_unknown_flags(sys.argv[1:])
+    parse_overrides([a for a in sys.argv[1:] if "=" in a and not a.startswith("-")])
+    from pe_experiments import jobs
+
+    with jobs.scratch_folder():
+        job()
+    for error in (*failures, jobs.failure):
+        if error:
+            raise error
+    return codes[0] if codes else jobs.exit_code
 
 
 if __name__ == "__main__":

@@ -33,14 +33,16 @@ class Blindness:
 
 
 @torch.no_grad()
-def order_blindness(make_encoding: Callable[[ModelShape], PositionalEncoding], seed: int = 0) -> Blindness:
+def order_blindness(
+    make_encoding: Callable[[ModelShape], PositionalEncoding], shape: ModelShape, seed: int = 0
+) -> Blindness:
     """Read both sentences with an untrained two-layer encoder, in float64.
 
     Args:
         make_encoding: builds the scheme for a shape, as in `Transformer`.
+        shape: of an encoder that reads at least three tokens.
         seed: of the weights.
     """
-    shape = ModelShape(64, 4, 2, causal=False, train_length=3, train_positions=3)
     model = Transformer(len(WORDS), shape, make_encoding, initialisation="pytorch", seed=seed).double()
     tokens_BT = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
     hidden_BTD = model.hidden(tokens_BT)

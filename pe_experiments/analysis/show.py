@@ -10,15 +10,17 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from pe_experiments.analysis.audit import audit
-from pe_experiments.analysis.figures import POSITIONS, absolute_figure
+from pe_experiments.analysis.audit import AUDITED, audit
+from pe_experiments.analysis.figures import absolute_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
+from pe_experiments.command_line import ALIASES
 from pe_experiments.components import Component, load_component, shipped, user_errors
 from pe_experiments.console import print_table, say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.randomness import named_seed
+from pe_experiments.runs import safe_name
 
 
 def show_encodings(config: DictConfig) -> Path | None:
@@ -31,8 +33,12 @@ def show_encodings(config: DictConfig) -> Path | None:
         UserError: unknown schemes, impossible sizes.
     """
     components = _components(config)
+    for key in ("d_model", "num_heads", "seed"):
+        if not isinstance(config[key], int) or config[key] < (key != "seed"):
+            raise UserError(f"{key}={config[key]}: expected a whole number, {int(key != 'seed')} or more")
     with user_errors("d_model, num_heads"):
-        shape = ModelShape(config.d_model, config.num_heads, 2, True, POSITIONS, POSITIONS)
+        # As many rows in a learned table as the audit looks at.
+        shape = ModelShape(config.d_model, config.num_heads, 2, True, AUDITED, AUDITED)
     built = {component.label: _build(component, config.seed, shape) for component in components}
     drawn = {label: scheme for label, scheme in built.items() if isinstance(scheme, AbsoluteEncoding)}
     for label, encoding in built.items():
@@ -42,12 +48,12 @@ def show_encodings(config: DictConfig) -> Path | None:
             count = sum(p.numel() for p in encoding.parameters())
             say(f"{label}: has no vectors per position; {count:,} trainable parameters")
         say("")
-    print_table(_blindness_table(components, config.seed))
+    print_table(_blindness_table(components, config))
     if not drawn:
         return None
     folder = Path(config.out or Path(config.results_dir) / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{'-'.join(component.choice for component in components)}.png"
+    path = folder / f"{'-'.join(safe_name(component.label) for component in components)}.png"
     absolute_figure(drawn).savefig(path, dpi=130)
     say(f"\nfigure: {path}")
     return path
@@ -63,6 +69,7 @@ def _components(config: DictConfig) -> list[Component]:
         names = OmegaConf.to_container(names)
     if not isinstance(names, list) or not names:
         raise UserError(f"schemes={names}: expected a list such as '[sinusoidal,learned]'")
+    names = [ALIASES["pe"].get(name, name) for name in names]
     for name in names:
         if name not in choices:
             raise UserError(f"schemes: {name} is not a choice.{nearest(str(name), choices)}")
@@ -88,7 +95,7 @@ def _audit_table(label: str, encoding: AbsoluteEncoding) -> Table:
     return table
 
 
-def _blindness_table(components: list[Component], seed: int) -> Table:
+def _blindness_table(components: list[Component], config: DictConfig) -> Table:
     first, second = (" ".join(words) for words in SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
     table = Table(title=title, title_justify="left", show_edge=False)
@@ -96,7 +103,12 @@ def _blindness_table(components: list[Component], seed: int) -> Table:
         table.add_column(heading)
     none = load_component("pe", shipped("pe")["none"])
     for component in [none, *(c for c in components if c.label != none.label)]:
-        found = order_blindness(partial(_build, component, seed), seed)
+        if component.cls.causal_only:  # type: ignore[attr-defined]
+            table.add_row(component.label, "", "", "causal only: there is no such encoder")
+            continue
+        shape = ModelShape(config.d_model, config.num_heads, 2, False, AUDITED, AUDITED)
+        with user_errors("pe", "fails on three words"):
+            found = order_blindness(partial(_build, component, config.seed), shape, config.seed)
         table.add_row(
             component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", "yes" if found.blind else "no"
         )

@@ -90,13 +90,16 @@ def scheme_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _write_figure(section: pd.DataFrame, runs: Runs, folder: Path) -> list[Path]:
     first = section.iloc[0]
-    curves = runs.curves[runs.curves["name"].isin(section["name"])]
+    curves = _with_diverged(section, runs.curves[runs.curves["name"].isin(section["name"])])
     solved = section["solved_in_distribution"].eq(True).groupby(section["label"]).mean()
     unlearned = {str(label) for label, share in solved.items() if share < 0.5}
     seeds = section.groupby("label")["seed"].nunique()
     counted = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     counted += " seed" if seeds.max() == 1 else " seeds"
     title = f"{first['task']}, {first['model']}, trained to {first['max_length']}; {counted} per scheme"
+    diverged = section.loc[section["status"] != COMPLETED, "label"].value_counts()
+    if len(diverged):
+        title += "; diverged (drawn at 0): " + ", ".join(f"{n} of {label}" for label, n in diverged.items())
     figure = comparison_figure(curves, unlearned, title, int(first["max_length"]))
     same = runs.runs[(runs.runs["task"] == first["task"]) & (runs.runs["model"] == first["model"])]
     suffix = f"-{first['protocol'][:4]}" if same["protocol"].nunique() > 1 else ""
@@ -107,6 +110,16 @@ def _write_figure(section: pd.DataFrame, runs: Runs, folder: Path) -> list[Path]
         figure.savefig(path, dpi=150)
         paths.append(path)
     return paths
+
+
+def _with_diverged(section: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The curves, with a flat one at 0 for every diverged seed: a failure is drawn, not averaged away."""
+    lengths = curves.drop_duplicates("content_length").assign(exact_match=0.0, token_accuracy=0.0)
+    added = [
+        lengths.assign(name=run["name"], label=run["label"], seed=run["seed"])
+        for run in section[section["status"] != COMPLETED].to_dict("records")
+    ]
+    return pd.concat([curves, *added], ignore_index=True)
 
 
 def as_table(table: pd.DataFrame) -> Table:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from pe_experiments.errors import UserError
 from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, short_hash
-from pe_experiments.tracking import CURVE, read_csv
+from pe_experiments.tracking import read_curve
 
 FIGURES = (
     "exact_match_in_distribution",
@@ -50,7 +50,7 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None) -> 
     if study is not None:
         paths = [folder / name for name in read_manifest(Path(results_dir) / study / "manifest.json")]
     elif folder.is_dir():
-        paths = sorted(path for path in folder.iterdir() if path.is_dir())
+        paths = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
     else:
         raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
     rows: list[dict[str, Any]] = []
@@ -96,28 +96,25 @@ def _read_run(run: RunDirectory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         "task": result["task"],
         "model": result["model"],
         "status": result["status"],
-        "max_length": trained["training"]["max_length"],
+        "max_length": max(saved["derived"]["train_lengths"]),
         "protocol": short_hash(protocol),
         "scheme": short_hash(scheme),
         "parameters": result.get("parameters"),
         **{key: result.get(key) for key in FIGURES},
     }
-    points = read_csv(run.curve) if result["status"] == COMPLETED else []
-    if result["status"] == COMPLETED and not points:
-        raise UserError("extrapolation.csv is missing or empty")
-    try:
-        curve = [{key: _value(key, point[key]) for key in CURVE} for point in points]
-    except (KeyError, ValueError) as error:
-        raise UserError(f"extrapolation.csv is damaged ({type(error).__name__}: {error})") from error
-    return row, curve
+    return row, _merged_curve(run, result) if result["status"] == COMPLETED else []
 
 
-def _value(key: str, text: str) -> Any:
-    if key == "split":
-        return text
-    if text == "":
-        return None
-    return int(text) if text.isdigit() else float(text)
+def _merged_curve(run: RunDirectory, result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The run's curve, with the lengths that later evaluations of the same scheme have added."""
+    rows = {row["length"]: row for row in read_curve(run.curve)}
+    for path in sorted(run.path.glob("evaluations/*/")):
+        other = RunDirectory(path)
+        stored = other.read_result()
+        if stored and stored["evaluation"]["pe"] == result["evaluation"]["pe"]:
+            for row in read_curve(other.curve):
+                rows.setdefault(row["length"], row)
+    return [rows[length] for length in sorted(rows)]
 
 
 def _told_apart(table: pd.DataFrame) -> dict[str, str]:

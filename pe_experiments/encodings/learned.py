@@ -1,5 +1,6 @@
 """A trained vector per position id (BERT, GPT-2), with a stated behaviour beyond the trained rows."""
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -56,8 +57,8 @@ class Learned(AbsoluteEncoding):
         super().__init__(shape, combine=combine, width=width)
         if beyond not in get_args(Beyond):
             raise ValueError(f"beyond={beyond!r} is not one of {', '.join(map(repr, get_args(Beyond)))}")
-        if std <= 0:
-            raise ValueError(f"std={std} must be greater than 0")
+        if not 0 < std < math.inf:
+            raise ValueError(f"std={std} must be a finite number greater than 0")
         self.beyond = beyond
         self.std = std
         self.table = nn.Parameter(torch.randn(shape.train_positions, self.width) * std)

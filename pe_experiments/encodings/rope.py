@@ -1,5 +1,7 @@
 """Rotary position embedding (Su et al. 2021): queries and keys turn with their position."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -40,8 +42,8 @@ class Rope(PositionalEncoding):
         kept_frequencies: float = 1.0,
     ):
         super().__init__(shape)
-        if base <= 1:
-            raise ValueError(f"base={base} must be greater than 1")
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base} must be a finite number greater than 1")
         for name, share in (("rotary_fraction", rotary_fraction), ("kept_frequencies", kept_frequencies)):
             if not 0 < share <= 1:
                 raise ValueError(f"{name}={share} must be more than 0 and at most 1")

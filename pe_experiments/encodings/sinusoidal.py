@@ -1,5 +1,7 @@
 """Fixed sinusoids added to the embedding (Vaswani et al. 2017)."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -48,8 +50,8 @@ class Sinusoidal(AbsoluteEncoding):
         width: int | None = None,
     ):
         super().__init__(shape, combine=combine, width=width)
-        if base <= 1:
-            raise ValueError(f"base={base} must be greater than 1")
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base} must be a finite number greater than 1")
         self.base = base
 
     def vectors(self, positions_BT: Tensor) -> Tensor:

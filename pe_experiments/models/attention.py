@@ -34,10 +34,12 @@ def sdpa(
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     bias = encoding.bias(q_BHTK, k_BHSK, at)
     mask = at.once(additive_mask) if bias is None else at.once(additive_mask) + bias
-    scale = encoding.shape.head_dim**-0.5
-    return F.scaled_dot_product_attention(
-        q_BHTK, k_BHSK, v_BHSK, attn_mask=mask.to(q_BHTK.dtype), scale=scale
-    )
+    if bias is not None:  # the kernel takes a mask of q's type, and bfloat16 cannot hold distances
+        q_BHTK, k_BHSK, v_BHSK = (at_least_float32(x) for x in (q_BHTK, k_BHSK, v_BHSK))
+    with torch.autocast(q_BHTK.device.type, enabled=False):
+        scale = encoding.shape.head_dim**-0.5
+        mask = mask.to(q_BHTK.dtype)
+        return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=mask, scale=scale)
 
 
 def blocked(

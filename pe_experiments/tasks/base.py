@@ -57,7 +57,8 @@ class Task(ABC):
 
         Args:
             length: of the input.
-            prefix: the predictor also sees the target symbols before the one it predicts, as a decoder does.
+            prefix: the predictor is a decoder: it also sees the target symbols before the one it predicts or,
+                where targets are read out at the inputs, the inputs so far and no others.
         """
         return None
 

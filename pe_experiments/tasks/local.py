@@ -49,6 +49,6 @@ class Lag(Task):
         return 1 / self.vocab_size
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        if prefix:  # the first n - k symbols become known one by one; k others stay unknown to the end
+        if prefix:  # at token t a decoder has the bag of t + 1 tokens
             return mean_mode_share(self.k + 1, length, self.vocab_size)
         return mode_share(length, self.vocab_size)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.conftest import ROOT, TINY, Outcome
@@ -72,7 +75,7 @@ MISTAKES = {
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
     "causal-only scheme in an encoder": (
-        ["model=encoder", "pe=none", "pe._target_=tests.integration.causal_only.CausalOnly"],
+        ["model=encoder", "pe=none", "pe._target_=tests.integration.outside.CausalOnly"],
         ["CausalOnly", "causal", "model=decoder"],
     ),
     "a list where one choice belongs": (
@@ -92,6 +95,27 @@ MISTAKES = {
     ),
     "not a scheme": (["pe=none", f"pe._target_={HUGE}"], ["UniqueCopy", "PositionalEncoding"]),
     "no key=value": (["nonsense"], ["nonsense", "key=value"]),
+    "no key": (["=3"], ["=3", "key=value"]),
+    "no such flag": (["--foo"], ["--foo", "not a flag"]),
+    "hidden argument": (["+pe._base=3"], ["pe._base", "base"]),
+    "not a number": (["pe.base=nan"], ["base=nan", "finite"]),
+    "too many threads": (["hardware.threads=1000000000000"], ["hardware.threads", "at most 1024"]),
+    "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
+    "a study outside": (["study=.."], ["study=..", "no dot first"]),
+    "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
+    "no such launcher": (["-m", "hydra/launcher=foo", "seed=0,1"], ["hydra/launcher=foo", "joblib"]),
+    "a scheme that fails": (
+        ["pe=none", "pe._target_=tests.integration.outside.Fails"],
+        ["pe fails on a training batch", "first line second line"],
+    ),
+    "a scheme that loses a row": (
+        ["pe=none", "pe._target_=tests.integration.outside.LosesARow"],
+        ["hidden states are [batch, tokens] = (63, ", "expected (64, "],
+    ),
+    "a scheme that stops the program": (
+        ["pe=none", "pe._target_=tests.integration.outside.Stops"],
+        ["pe fails on a training batch", "SystemExit"],
+    ),
     "not a label": (["label=a/b"], ["label=a/b", "letters"]),
     "negative seed": (["seed=-1"], ["seed=-1", "0 or more"]),
 }
@@ -109,6 +133,15 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     assert outcome.err.count("\n") == 1, outcome.err
     for word in words:
         assert word in outcome.err, outcome.err
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    "mistake", ["range of an argument", "no such device", "table too short", "wrong type"]
+)
+def test_a_dry_run_finds_the_same_mistakes(mistake: str, script: Script, results: Path) -> None:
+    outcome = script("train", *MISTAKES[mistake][0], f"results_dir={results}", "dry_run=true")
+    assert outcome.code == 1
     assert not results.exists()
 
 
@@ -148,6 +181,8 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
         ([f"run={run}", "evaluation.lengths=[]"], ["evaluation.lengths", "at least one"]),
         ([f"run={run}", "pe=learned"], ["pe=learned", "other parameters"]),
         ([f"run={run}", "pe=larned"], ["pe=larned", "Did you mean learned"]),
+        ([f"run={run}", "evaluation.lengths=3,4"], ["evaluation.lengths=3,4", "'[3,4]'"]),
+        (["+run=foo"], ["run=foo", "no run"]),
     ):
         failed = script("evaluate", *arguments)
         assert failed.code != 0
@@ -190,9 +225,43 @@ def test_a_failing_job_stops_no_other_and_is_named(script: Script, results: Path
     )
     assert outcome.code == 1
     assert len(list((results / "runs").iterdir())) == 2
-    assert "failed: pe: position" in outcome.out
+    assert outcome.err.startswith("error: pe: position")
+    assert outcome.err.count("\n") == 1
     assert "alone: python scripts/train.py" in outcome.out
     assert "learned(beyond=zero)" in outcome.out
+
+
+def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, results: Path) -> None:
+    outcome = script("train", "-m", f"results_dir={results}", "pe=none,learned", "training.steps=abc")
+    assert outcome.code == 1
+    assert outcome.err == "error: training.steps=abc: expected a whole number\n"
+    assert outcome.out.count("alone: ") == 2
+    assert not results.exists()
+    dry = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true")
+    assert dry.code == 0
+    assert dry.out.count("new ") == 2
+    assert not results.exists()
+
+
+def test_an_unnamed_sweep_compares_its_own_runs_at_all_their_lengths(script: Script, results: Path) -> None:
+    script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned")
+    outcome = script(
+        "train", "-m", *TINY, f"results_dir={results}", "pe=learned,sinusoidal", "evaluation.lengths=[4,20]"
+    )
+    assert "none" not in outcome.out.partition("scheme")[2]
+    assert {path.name for path in results.iterdir()} == {"runs", "multirun"}
+    curves = pd.read_csv(results / "multirun" / "curves.csv")
+    assert curves.groupby("label")["length"].apply(list).to_dict() == {
+        "learned": [4, 6, 9, 20],
+        "sinusoidal": [4, 20],
+    }
+
+
+def test_several_places_in_one_sweep_are_compared_apart(script: Script, tmp_path: Path) -> None:
+    both = f"results_dir={tmp_path / 'a'},{tmp_path / 'b'}"
+    outcome = script("train", "-m", *TINY, both, "study=s")
+    assert outcome.code == 0, outcome.err
+    assert all((tmp_path / place / "s" / "table.csv").exists() for place in "ab")
 
 
 def test_dry_run_touches_nothing(script: Script, results: Path) -> None:
@@ -215,6 +284,8 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
     assert "left out: unfinished: unfinished" in outcome.out
     assert "left out: foreign" in outcome.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"table.csv", "curves.csv", "figures"}
+    assert "results_dir=None" in script("compare", "results_dir=null").err
+    assert "Allowed: out, results_dir or study" in script("compare", "foo=1").err
     missing = script("compare", f"results_dir={results}", "study=nothing")
     assert missing.code == 1
     assert "study=nothing" in missing.err
@@ -226,6 +297,16 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert "dog bites man" in outcome.out
     assert "linear in the offset, exact map" in outcome.out
     assert (results / "encodings" / "sinusoidal-learned-none.png").stat().st_size > 20_000
+    other = script("show_encoding", "pe=learned", "pe.beyond=error", f"results_dir={results}")
+    assert other.code == 0, other.err
+    assert (results / "encodings" / "learned_beyond=error.png").exists()
+    concatenated = script("show_encoding", "pe.combine=concat", "pe.width=100", f"results_dir={results}")
+    assert concatenated.code == 0, concatenated.err
+    rotary = script("show_encoding", "schemes=[nope,rope]", f"results_dir={results}")
+    assert "rope: has no vectors" in rotary.out
+    causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.outside.CausalOnly")
+    assert "causal only" in causal.out
+    assert "d_model=abc" in script("show_encoding", "d_model=abc").err
     wrong = script("show_encoding", "schemes=[sine]", f"results_dir={results}")
     assert "Did you mean" in wrong.err
     assert wrong.code == 1
@@ -255,3 +336,40 @@ def test_no_library_warns_on_the_way(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert "warn" not in done.stdout.lower()
     assert {path.name for path in tmp_path.iterdir()} <= {"r", "wandb_home"}
+
+
+def readme_commands() -> list[str]:
+    """The train.py commands of the README, without what is said beside them."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    commands = [
+        line.partition("scripts/train.py ")[2] for line in lines if "python scripts/train.py " in line
+    ]
+    return [re.split(r"\s{3,}|\s#|`", command)[0] for command in commands if command]
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_commands_of_the_readme_can_be_carried_out(command: str, script: Script, tmp_path: Path) -> None:
+    if command.startswith("--help"):
+        return
+    target = "tests.integration.outside.Recency"
+    arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
+    outcome = script(
+        "train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true", "hydra/launcher=basic"
+    )
+    assert outcome.code == 0, outcome.err
+    assert "new" in outcome.out
+
+
+def test_the_scheme_of_the_readme_is_the_one_tested() -> None:
+    shown = (ROOT / "README.md").read_text().partition("class Recency")[2].partition("```")[0].strip()
+    tested = (ROOT / "tests" / "integration" / "outside.py").read_text().partition("class Recency")[2].strip()
+    assert tested == shown
+
+
+def test_a_closed_pipe_ends_the_output_and_not_the_run(results: Path) -> None:
+    command = (
+        f"{sys.executable} {ROOT / 'scripts' / 'train.py'} {shlex.join(TINY)} results_dir={results} | true"
+    )
+    subprocess.run(command, shell=True, check=True, executable="/bin/bash")
+    (run,) = (results / "runs").iterdir()
+    assert json.loads((run / "result.json").read_text())["status"] == "completed"

@@ -139,6 +139,79 @@ def test_another_scheme_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> N
     assert len(list((first.directory.path / "evaluations").iterdir())) == 1
 
 
+def outside(name: str) -> tuple[str, str]:
+    return "pe=none", f"pe._target_=tests.integration.outside.{name}"
+
+
+def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_experiment(tiny()).directory
+    before = {path.name for path in run.path.iterdir()}
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise UserError("no such mirror")
+
+    monkeypatch.setattr("pe_experiments.experiment.Tracker", refuse)
+    for error in ("rerun=true", "seed=5"):
+        with pytest.raises(UserError, match="no such mirror"):
+            run_experiment(tiny(error, "study=s"))
+    assert {path.name for path in run.path.iterdir()} == before
+    assert [path.name for path in run.path.parent.iterdir()] == [run.name]
+    assert not (Path(tiny().config.results_dir) / "s").exists()
+    monkeypatch.undo()
+    assert run_experiment(tiny()).done == "found"
+
+
+def test_an_interrupted_rerun_keeps_what_was_finished_until_there_is_something_new(tiny: Tiny) -> None:
+    run = run_experiment(tiny()).directory
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny("rerun=true"), StopAt(2, KeyboardInterrupt()))
+    assert run_experiment(tiny()).done == "found"
+    assert [path.name for path in run.path.parent.iterdir()] == [run.name]
+
+
+def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -> None:
+    run_experiment(tiny(*outside("FailsFar")))
+    with pytest.raises(RuntimeError, match="too far"):
+        run_experiment(tiny(*outside("FailsFar"), "evaluation.lengths=[4,40]", "logger.mode=offline"))
+    run_experiment(tiny("pe=none"))
+    other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger.mode=offline"))
+    assert len(list(other.directory.path.glob("wandb/offline-run-*"))) == 1
+    assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
+
+
+def test_an_evaluation_says_under_which_scheme_it_was_made(tiny: Tiny) -> None:
+    first = run_experiment(tiny("pe=none"))
+    other = evaluate_run(
+        first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}}
+    )
+    assert other.result["label"] == "none evaluated as sinusoidal"
+
+
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_random_numbers_of_a_scheme_follow_from_seed_and_step(tiny: Tiny) -> None:
+    whole = curves(run_experiment(tiny(*outside("Noisy"))).directory)
+    run_experiment(tiny(*outside("Noisy"), "rerun=true"), StopAt(7, RuntimeError("boom")))
+    again = run_experiment(tiny(*outside("Noisy")))
+    assert again.result["resumed_from"] == 6
+    assert curves(again.directory) == whole
+
+
+def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> None:
+    options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
+    result = run_experiment(tiny(*options, "training.steps=1", "training.weight_decay=1e30"))
+    assert (result.status, result.result["diverged_at"]) == ("diverged", 1)
+
+
+def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
+    experiment = tiny(
+        "task=unique_copy", "task.vocab_size=12", "training.max_length=40", "evaluation.lengths=null"
+    )
+    assert experiment.max_length == 12
+    assert experiment.evaluation_lengths == (3, 6, 9, 12)
+    from_three = tiny("training.min_length=3", "training.max_length=8", "evaluation.lengths=null")
+    assert from_three.evaluation_lengths == (4, 6, 8, 10, 12, 16, 24, 32, 64)
+
+
 def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:
     options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
     result = run_experiment(tiny(*options))
@@ -198,7 +271,17 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
 
     assert "(trained)" in run("as published", "-")
     assert "(found finished)" in run("other words, same code", "-")
+    (trained,) = (tmp_path / "r" / "runs").iterdir()
     assert "has changed since copy-decoder-Slope_slope=0.2-s0-" in run("other code", "+")
     names = sorted(path.name for path in (tmp_path / "r" / "runs").iterdir())
     assert len(names) == 2
+    evaluation = [
+        sys.executable,
+        str(ROOT / "scripts" / "evaluate.py"),
+        f"run={trained}",
+        "evaluation.lengths=[5]",
+    ]
+    refused = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "the source of its pe has been edited" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)

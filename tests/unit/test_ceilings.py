@@ -26,6 +26,11 @@ def test_mode_share_agrees_with_simulated_figures(symbols: int, length: int, sha
     assert mode_share(length, symbols) == pytest.approx(share, abs=0.003)
 
 
+@pytest.mark.parametrize(("length", "symbols"), [(20, 100_000), (20_000, 10), (100_000, 2)])
+def test_large_sizes_end(length: int, symbols: int) -> None:
+    assert 1 / symbols < mode_share(length, symbols) < 0.6
+
+
 def test_share_falls_towards_chance() -> None:
     shares = [mode_share(n, 10) for n in (1, 10, 100, 1000, 10_000)]
     assert shares == sorted(shares, reverse=True)

@@ -54,7 +54,7 @@ def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) ->
 def test_diverged_runs_count_as_unsolved(folder: Path) -> None:
     path = next((folder / "runs").glob("copy-decoder-learned-s0-*"))
     result = json.loads((path / "result.json").read_text())
-    kept = {key: result[key] for key in ("name", "label", "task", "model", "seed")}
+    kept = {key: result[key] for key in ("name", "label", "task", "model", "seed", "evaluation")}
     (path / "result.json").write_text(json.dumps({**kept, "status": "diverged", "reason": "step 3"}))
     table = compare(folder).table.set_index("scheme")
     other = load_runs(folder).runs

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments.components import source_meaning
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory, identify, list_in_study, read_manifest
+from pe_experiments.runs import RunDirectory, identify, list_in_study, read_manifest, short_hash
 
 Tiny = Callable[..., Experiment]
 
@@ -28,6 +29,7 @@ Tiny = Callable[..., Experiment]
             "sinusoidal+random_offset(max_positions=90)",
         ),
         (["label=mine"], "mine"),
+        (["pe.base=10000.01"], "sinusoidal(base=10000.01)"),
     ],
 )
 def test_labels(tiny: Tiny, overrides: list[str], label: str) -> None:
@@ -72,6 +74,14 @@ def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
 
 def test_the_same_thing_said_differently_is_one_run(tiny: Tiny) -> None:
     assert identify(tiny("task=repeat_copy")).name == identify(tiny("task=copy", "task.vocab_size=2")).name
+    again = tiny("pe=none", "pe._target_=pe_experiments.encodings.PositionalEncoding")
+    assert identify(again).name == identify(tiny("pe=none")).name
+
+
+def test_fingerprints_are_the_same_on_every_python() -> None:
+    """A literal: should a new Python read the same source otherwise, every run would be trained again."""
+    source = "def f(a, *, b=1):\n    'words'\n    return [f'{a!r:>3}', a @ b]  # more words\n"
+    assert short_hash(source_meaning(source)) == "dfb0f91e"
 
 
 def test_damaged_results_are_a_clear_error(tmp_path: Path) -> None:
