@@ -1,7 +1,7 @@
 """What train.py does for one configuration, alone or in a sweep, and what is said when a sweep is done.
 
-In a sweep a job neither raises nor exits: in Hydra either would end all of them. It notes what became of it in
-a scratch folder of this sweep, and the callback, in the launching process, reads the notes.
+In a sweep a job neither raises nor exits: in Hydra either would end all of them. It notes what became of it
+in a scratch folder of this sweep, and the callback, in the launching process, reads the notes.
 """
 
 from __future__ import annotations
