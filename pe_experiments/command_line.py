@@ -73,34 +73,8 @@ def normalised(arguments: list[str]) -> list[str]:
     return result
 
 
-FLAGS = (
-    *(
-        "-m",
-        "--multirun",
-        "-h",
-        "--help",
-        "--hydra-help",
-        "--version",
-        "--cfg",
-        "-c",
-        "--resolve",
-        "--run",
-        "-r",
-    ),
-    *(
-        "--config-path",
-        "-cp",
-        "--config-name",
-        "-cn",
-        "--config-dir",
-        "-cd",
-        "--package",
-        "-p",
-        "--info",
-        "-i",
-    ),
-    *("--shell-completion", "-sc", "--experimental-rerun"),
-)
+HYDRA_FLAGS = """-m --multirun -h --help --hydra-help --version --cfg -c --resolve --package -p --run -r --info -i
+--config-path -cp --config-name -cn --config-dir -cd --shell-completion -sc --experimental-rerun"""
 
 
 def refuse_unknown_flags(arguments: list[str]) -> None:
@@ -111,7 +85,7 @@ def refuse_unknown_flags(arguments: list[str]) -> None:
     """
     for argument in arguments:
         flag = argument.partition("=")[0]
-        if flag.startswith("-") and flag not in FLAGS:
+        if flag.startswith("-") and flag not in HYDRA_FLAGS.split():
             raise UserError(f"{argument} is not a flag; settings are written key=value, and -m makes a sweep")
 
 

@@ -94,10 +94,11 @@ def run_experiment(
         try:
             return _train_and_evaluate(experiment, identity, run, device, display)
         except (UserError, KeyboardInterrupt) as error:
-            if aside and (isinstance(error, UserError) or not run.checkpoint.exists()):
-                run.put_back(aside)
-            elif created and (isinstance(error, UserError) or not run.checkpoint.exists()):
+            nothing_new = isinstance(error, UserError) or not run.checkpoint.exists()
+            if nothing_new and created:
                 run.remove()
+            elif nothing_new and aside:
+                run.put_back(aside)
             raise
         finally:
             if aside:
