@@ -73,8 +73,8 @@ def normalised(arguments: list[str]) -> list[str]:
     return result
 
 
-HYDRA_FLAGS = """-m --multirun -h --help --hydra-help --version --cfg -c --resolve --package -p --run -r --info -i
---config-path -cp --config-name -cn --config-dir -cd --shell-completion -sc --experimental-rerun"""
+HYDRA_FLAGS = """-m --multirun -h --help --hydra-help --version --cfg -c --resolve --package -p --run -r
+--info -i --config-path -cp --config-name -cn --config-dir -cd --shell-completion -sc --experimental-rerun"""
 
 
 def refuse_unknown_flags(arguments: list[str]) -> None:
