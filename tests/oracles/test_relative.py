@@ -11,6 +11,7 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.t5 import T5Bias, distance_bucket
 from tests.conftest import small_shape
 
 
@@ -30,6 +31,7 @@ def drawn(shape: ModelShape, length: int, largest: int, seed: int = 0) -> tuple[
 
 
 def close(got: Tensor, expected: Tensor) -> None:
+    got, expected = got.detach(), expected.detach()
     scale = float(expected.abs().max())
     torch.testing.assert_close(got.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
 
@@ -166,3 +168,59 @@ def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
 def test_impossible_arguments_are_named(arguments: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Rope(small_shape(), **arguments)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (32, 42), (16, 20), (8, 300)])
+def test_t5_buckets_equal_transformers(causal: bool, buckets: int, farthest: int) -> None:
+    t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
+    steps = torch.arange(-500, 501)
+    theirs = t5.T5Attention._relative_position_bucket(
+        steps, bidirectional=not causal, num_buckets=buckets, max_distance=farthest
+    )
+    assert torch.equal(distance_bucket(steps, buckets, farthest, causal), theirs)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_t5_bias_equals_a_loop(causal: bool) -> None:
+    shape = small_shape(causal, train_length=40)
+    scheme = T5Bias(shape, num_buckets=16, max_distance=30)
+    torch.nn.init.normal_(scheme.table)
+    _, _, positions = drawn(shape, 9, 4096)
+    zero = torch.zeros(1, 4, 9, 8)
+    got = logits(scheme, zero, zero, positions)
+    side = 16 if causal else 8
+    for i in range(9):
+        for j in range(9):
+            step = int(positions[0, j]) - int(positions[0, i])
+            distance = max(0, -step) if causal else abs(step)
+            bucket = distance
+            if distance >= side // 2:
+                share = math.log(distance / (side // 2)) / math.log(30 / (side // 2))
+                bucket = min(side - 1, side // 2 + int(share * (side // 2)))
+            bucket += side if step > 0 and not causal else 0
+            assert got[0, :, i, j].tolist() == pytest.approx(scheme.table[bucket].tolist())
+
+
+@pytest.mark.parametrize("train_length", [2, 3, 12, 22, 42, 200])
+@pytest.mark.parametrize("causal", [True, False])
+def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal: bool) -> None:
+    scheme = T5Bias(small_shape(causal, train_length=train_length))
+
+    def used(length: int) -> set[int]:
+        steps = torch.arange(1 - length, length if not causal else 1)
+        return set(distance_bucket(steps, scheme.num_buckets, scheme.max_distance, causal).tolist())
+
+    assert used(8 * train_length) == used(train_length)
+    assert max(used(8 * train_length)) < scheme.num_buckets
+
+
+def test_t5_is_shift_invariant_and_refuses_impossible_buckets() -> None:
+    shape = small_shape()
+    scheme = T5Bias(shape)
+    torch.nn.init.normal_(scheme.table)
+    q, k, positions = drawn(shape, 12, 300)
+    close(logits(scheme, q, k, positions + 3000), logits(scheme, q, k, positions))
+    for arguments, named in (({"num_buckets": 7}, "num_buckets=7"), ({"max_distance": 6}, "max_distance=6")):
+        with pytest.raises(ValueError, match=named):
+            T5Bias(shape, **arguments)

@@ -1,0 +1,79 @@
+"""T5's relative position bias (Raffel et al. 2020): a learned number per head and bucket of distances."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+
+
+def distance_bucket(steps: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
+    """The bucket of each step from query to key.
+
+    In each direction the first half of the buckets hold one distance each, the others logarithmically more up
+    to ``max_distance``, and the last one everything beyond.
+
+    Args:
+        steps: key position minus query position, int64 of any shape.
+        num_buckets: in all; without a causal mask the upper half is for keys to the right.
+        max_distance: above half of one direction's buckets.
+        causal: keys to the right count as distance 0 (a mask hides them).
+
+    Returns:
+        int64 tensor of the shape of ``steps``, in 0 .. num_buckets - 1.
+    """
+    side = num_buckets if causal else num_buckets // 2
+    single = side // 2
+    distance = (-steps).clamp(min=0) if causal else steps.abs()
+    share = torch.log(distance.clamp(min=1).to(torch.float64) / single) / math.log(max_distance / single)
+    shared = (single + (share * (side - single)).floor().long()).clamp(max=side - 1)
+    bucket = torch.where(distance < single, distance, shared)
+    return bucket if causal else bucket + side * (steps > 0)
+
+
+class T5Bias(PositionalEncoding):
+    """A learned bias per head on the logit of query i and key j; keys in one bucket of distances share it.
+
+    Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; a table for all layers.
+    Parameters: ``num_buckets * num_heads``, starting at 0. Beyond training: far keys share the last bucket,
+    which must have been trained: with the paper's ``max_distance`` of 128, a model trained on 40 tokens meets
+    untrained buckets from distance 46 on. Hence the defaults: the training length, and no more buckets than
+    it can fill.
+
+    Args:
+        shape: the model it serves.
+        num_buckets: even (in an encoder a multiple of 4); None means 32, or as many as distances in training.
+        max_distance: distance from which all keys share a bucket; None means ``train_length``.
+
+    Raises:
+        ValueError: an odd number of buckets, or a ``max_distance`` that leaves the shared buckets empty; in
+            use, fractional ids.
+    """
+
+    def __init__(self, shape: ModelShape, *, num_buckets: int | None = None, max_distance: int | None = None):
+        super().__init__(shape)
+        sides = 1 if shape.causal else 2
+        if num_buckets is None:
+            num_buckets = min(32, 2 * sides * max(1, shape.train_length // 2))
+        if num_buckets < 2 * sides or num_buckets % (2 * sides):
+            raise ValueError(f"num_buckets={num_buckets} must be a multiple of {2 * sides}, and not 0")
+        single = num_buckets // sides // 2
+        self.num_buckets = num_buckets
+        self.max_distance = max(shape.train_length, single + 1) if max_distance is None else max_distance
+        if self.max_distance <= single:
+            raise ValueError(
+                f"max_distance={max_distance} must be above {single}: with num_buckets={num_buckets} that many "
+                f"distances have a bucket of their own"
+            )
+        self.table = nn.Parameter(torch.zeros(num_buckets, shape.num_heads))
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return at.once(self._bias)
+
+    def _bias(self, at: AttentionContext) -> Tensor:
+        if at.q_positions_BT.is_floating_point():
+            raise ValueError("T5 has no bucket for fractional positions; take whole ones")
+        steps_BTS = at.k_positions_BS[:, None, :] - at.q_positions_BT[:, :, None]
+        bucket_BTS = distance_bucket(steps_BTS, self.num_buckets, self.max_distance, self.shape.causal)
+        return at_least_float32(self.table)[bucket_BTS].permute(0, 3, 1, 2)
