@@ -63,8 +63,8 @@ class T5Bias(PositionalEncoding):
         self.max_distance = max(shape.train_length, single + 1) if max_distance is None else max_distance
         if self.max_distance <= single:
             raise ValueError(
-                f"max_distance={max_distance} must be above {single}: with num_buckets={num_buckets} that many "
-                f"distances have a bucket of their own"
+                f"max_distance={max_distance} must be above {single}: with num_buckets={num_buckets}, so "
+                f"many distances have a bucket each"
             )
         self.table = nn.Parameter(torch.zeros(num_buckets, shape.num_heads))
 
