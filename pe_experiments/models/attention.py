@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import additive_mask, at_least_float32
 
-BLOCK_ROWS = 256  # queries handled at a time by the blocked route
+BLOCK_LOGITS = 1 << 21  # logits made at a time by the blocked route: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 
 
@@ -48,16 +48,19 @@ def blocked(
     """A few query rows at a time: memory grows with the length, not with its square."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     scale = encoding.shape.head_dim**-0.5
-    parts = []
-    for start in range(0, q_BHTK.shape[2], BLOCK_ROWS):
-        rows_BHtK = q_BHTK[:, :, start : start + BLOCK_ROWS]
+    batch, heads, queries, _ = q_BHTK.shape
+    size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
+    # Made at once: small results kept between large temporaries would pin the heap at every block.
+    y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
+    for start in range(0, queries, size):
+        rows_BHtK = q_BHTK[:, :, start : start + size]
         here = at.query_rows(start, start + rows_BHtK.shape[2])
         bias = encoding.bias(rows_BHtK, k_BHSK, here)
         mask = additive_mask(here) if bias is None else additive_mask(here) + bias
         logits = at_least_float32((rows_BHtK * scale) @ k_BHSK.transpose(-2, -1))
         weights = torch.softmax(logits + mask, dim=-1)
-        parts.append(weights.to(v_BHSK.dtype) @ v_BHSK)
-    return torch.cat(parts, dim=2)
+        y_BHTK[:, :, start : start + size] = weights.to(v_BHSK.dtype) @ v_BHSK
+    return y_BHTK
 
 
 Route = Callable[[Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext], Tensor]

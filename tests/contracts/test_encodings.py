@@ -145,7 +145,10 @@ def test_train_and_eval_mode_agree(name: str, causal: bool) -> None:
 
 @cases
 @pytest.mark.parametrize("length", [5, 300])
-def test_attention_routes_agree(name: str, causal: bool, length: int) -> None:
+def test_attention_routes_agree(
+    name: str, causal: bool, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_experiments.models.attention.BLOCK_LOGITS", 5000)  # several blocks
     made, words = model(name, causal), tokens(2, length)
     lengths = torch.tensor([length, length - 2])
     results = []
