@@ -30,7 +30,7 @@ def drawn(shape: ModelShape, length: int, largest: int, seed: int = 0) -> tuple[
     return q, k, torch.randperm(largest, generator=generator)[None, :length]
 
 
-def close(got: Tensor, expected: Tensor) -> None:
+def assert_equal_logits(got: Tensor, expected: Tensor) -> None:
     got, expected = got.detach(), expected.detach()
     scale = float(expected.abs().max())
     torch.testing.assert_close(got.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
@@ -60,7 +60,7 @@ def test_rope_equals_a_loop_over_pairs_of_channels(base: float, fraction: float,
                 for c in range(2 * pairs, 16):
                     total += float(q[0, head, i, c]) * float(k[0, head, j, c])
                 expected[0, head, i, j] = total / 4
-    close(logits(scheme, q, k, positions), expected)
+    assert_equal_logits(logits(scheme, q, k, positions), expected)
 
 
 @pytest.mark.parametrize("base", [10_000.0, 500.0])
@@ -92,7 +92,9 @@ def test_rope_equals_x_transformers_after_a_permutation_of_the_channels() -> Non
     ).flatten()  # ours -> pairs side by side
     their_q = theirs.apply_rotary_pos_emb(q[..., neighbours], freqs, scale)
     their_k = theirs.apply_rotary_pos_emb(k[..., neighbours], freqs, scale)
-    close(logits(Rope(shape), q, k, positions), their_q @ their_k.transpose(-2, -1) / math.sqrt(32))
+    assert_equal_logits(
+        logits(Rope(shape), q, k, positions), their_q @ their_k.transpose(-2, -1) / math.sqrt(32)
+    )
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 7, 8, 12, 16, 20])
@@ -140,7 +142,7 @@ def test_a_common_shift_of_all_positions_changes_no_logit(
     shape = small_shape(causal)
     q, k, positions = drawn(shape, 12, 300)
     made = scheme(shape)
-    close(logits(made, q, k, positions + 3000), logits(made, q, k, positions))
+    assert_equal_logits(logits(made, q, k, positions + 3000), logits(made, q, k, positions))
 
 
 def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
@@ -220,7 +222,7 @@ def test_t5_is_shift_invariant_and_refuses_impossible_buckets() -> None:
     scheme = T5Bias(shape)
     torch.nn.init.normal_(scheme.table)
     q, k, positions = drawn(shape, 12, 300)
-    close(logits(scheme, q, k, positions + 3000), logits(scheme, q, k, positions))
+    assert_equal_logits(logits(scheme, q, k, positions + 3000), logits(scheme, q, k, positions))
     for arguments, named in (({"num_buckets": 7}, "num_buckets=7"), ({"max_distance": 6}, "max_distance=6")):
         with pytest.raises(ValueError, match=named):
             T5Bias(shape, **arguments)
