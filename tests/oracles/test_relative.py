@@ -75,7 +75,7 @@ def test_rope_equals_transformers_llama(base: float) -> None:
     q, k, positions = drawn(shape, 20, 512)  # below 512: the library's angles are float32
     cos, sin = llama.LlamaRotaryEmbedding(config)(q, positions)
     their_q, their_k = llama.apply_rotary_pos_emb(q, k, cos, sin)
-    close(
+    assert_equal_logits(
         logits(Rope(shape, base=base), q, k, positions), their_q @ their_k.transpose(-2, -1) / math.sqrt(32)
     )
 
