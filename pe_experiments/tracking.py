@@ -130,9 +130,8 @@ def _start_wandb(
     group: str | None,
     job_type: str,
 ) -> Any:
-    os.environ.setdefault(
-        "WANDB_ERROR_REPORTING", "false"
-    )  # its look-up at start is the one it makes offline
+    # Its look-up at start is the one thing wandb would ask the network for offline.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
     if logger.mode == "offline":

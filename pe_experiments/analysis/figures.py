@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_experiments.analysis.audit import similarity_over_distance, vectors_of
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 
-POSITIONS, DIMENSIONS = 50, 512  # of the heatmap every tutorial shows
+POSITIONS = 50  # of the heatmap every tutorial shows
 
 
 def absolute_figure(encodings: dict[str, AbsoluteEncoding]) -> Figure:

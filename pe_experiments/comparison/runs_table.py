@@ -87,8 +87,9 @@ def _read_run(run: RunDirectory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
     saved = run.read_config()
     trained, sources = saved["identity"]["trained"], saved["identity"]["sources"]
-    scheme = {"pe": trained["pe"], "positions": trained["positions"], "sources": sources}
-    protocol = {key: trained[key] for key in ("task", "model", "training")}
+    # A source belongs to what it defines: an edited task is another protocol, not another scheme.
+    scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
+    protocol = [trained["task"], sources["task"], trained["model"], trained["training"]]
     row = {
         "name": run.name,
         "label": result["label"],

@@ -51,6 +51,12 @@ def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) ->
     assert sum(label.startswith("learned [") for label in labels) == 2
 
 
+def test_a_scheme_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
+    for task in ("reverse", "precedence"):
+        run_experiment(tiny("pe=learned", f"task={task}"))
+    assert set(load_runs(folder).runs["label"]) == {"learned", "sinusoidal"}
+
+
 def test_diverged_runs_count_as_unsolved(folder: Path) -> None:
     path = next((folder / "runs").glob("copy-decoder-learned-s0-*"))
     result = json.loads((path / "result.json").read_text())
