@@ -109,6 +109,7 @@ class HardwareConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"]
     devices: Literal[1]
     threads: Annotated[int, Field(ge=1, le=1024)]
+    matmul: Literal["auto", "default", "onednn"] = "auto"  # runs of version 0.1 lack it
 
 
 class LoggerConfig(Section):

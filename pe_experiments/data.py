@@ -20,6 +20,8 @@ from pe_experiments.randomness import block_index, stream
 from pe_experiments.tasks import IGNORE, Task
 
 BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
+MICRO_BATCH_TOKENS = 1300  # below about so many, a part of a batch costs more than its padding did (measured)
+WIDTH_STEP = 8  # widths and rows come in steps: a kernel is set up anew for every shape it has not seen
 BLOCK_EXAMPLES = 100  # evaluation examples come in fixed blocks, whatever the batch size
 
 
@@ -128,6 +130,42 @@ class TrainingStream:
             if ids_RT is not None and made.ids_BT is not None:
                 ids_RT[where, :width] = made.ids_BT
         return Sequences(tokens_RT, labels_RT, tokens_R, ids_RT)
+
+
+def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
+    """The batch in parts of similar lengths, which waste little on padding.
+
+    Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
+    The sum of the losses over the parts is that of the batch.
+
+    Args:
+        batch: of mixed lengths; one of a single length is left whole.
+        train_length: tokens of the longest sequence there can be, which settles the rows of a part.
+    """
+    rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
+    if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
+        return [batch]
+    order_B = batch.lengths_B.argsort(descending=True, stable=True)
+    return [_part(batch, chosen_b) for chosen_b in order_B.split(rows)]
+
+
+def rounded_up(count: int, step: int) -> int:
+    """The smallest multiple of ``step`` that is at least ``count``."""
+    return -(-count // step) * step
+
+
+def _part(batch: Batch, rows_b: Tensor) -> Batch:
+    """These rows, longest first."""
+    lengths_b = batch.lengths_B[rows_b]
+    places_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
+    inside_bt = torch.arange(len(places_t)) < lengths_b[:, None]
+    shared = len(batch.positions_BT) == 1
+    return Batch(
+        batch.tokens_BT[rows_b][:, places_t],
+        batch.labels_BT[rows_b][:, places_t].masked_fill(~inside_bt, IGNORE),
+        lengths_b,
+        (batch.positions_BT if shared else batch.positions_BT[rows_b])[:, places_t],
+    )
 
 
 def _trimmed(rows: Sequences, ids_BT: Tensor) -> Batch:

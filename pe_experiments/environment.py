@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pe_experiments import matmul
 from pe_experiments.config import HardwareConfig
 from pe_experiments.errors import UserError
 
@@ -50,9 +51,10 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": hardware.threads,
+        "matmul": matmul.current_route(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 
@@ -76,7 +78,8 @@ def _source_revision() -> str | None:
     return f"{commit}+edited" if edited else commit
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

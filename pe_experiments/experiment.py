@@ -16,12 +16,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments import console
+from pe_experiments import console, matmul
 from pe_experiments.building import build_model, describe_model, preflight, source_of
 from pe_experiments.checkpoints import model_weights, read_checkpoint
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.data import TrainingStream
-from pe_experiments.environment import describe_environment, prepare_hardware
+from pe_experiments.environment import describe_environment, prepare_hardware, processor
 from pe_experiments.errors import UserError, disk_problem
 from pe_experiments.evaluation import extrapolation_curve, summarise
 from pe_experiments.models import Transformer
@@ -91,6 +91,7 @@ def run_experiment(
     preflight(experiment)
     for other, parts in edited_sources(run, identity).items():
         console.say(f"The source of {parts} has changed since {other}: this is a new run.")
+    _settle_matmul(experiment, run, device)
     created = run.create()
     with run.lock():
         if plan(experiment).state in TRAINED:  # by another process, since
@@ -294,6 +295,7 @@ def _found(
     if evaluation["pe"] != finished["evaluation"]["pe"]:
         label = f"{label} evaluated as {experiment.components['pe'].label}"
     kept = {key: finished[key] for key in ("status", "name", "task", "model", "seed", "steps")}
+    _settle_matmul(experiment, run, device)
     created = directory.create()
     with directory.lock():
         tracker = None
@@ -333,6 +335,15 @@ def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
             f"trained with; only schemes with the same parameters can take over its weights"
         ) from error
     return model
+
+
+def _settle_matmul(experiment: Experiment, run: RunDirectory, device: str) -> None:
+    """How float32 products are computed: as this run began with, or as the others of its results folder."""
+    if device == "cpu":
+        began = None if experiment.config.rerun else run.matmul()
+        matmul.settle(
+            experiment.config.hardware.matmul, Path(experiment.config.results_dir), processor(), began
+        )
 
 
 def _saved_config(experiment: Experiment, identity: Identity) -> dict[str, Any]:

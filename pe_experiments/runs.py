@@ -160,6 +160,15 @@ class RunDirectory:
             ) from error
         return {str(key): value for key, value in saved.items()}
 
+    def matmul(self) -> str | None:
+        """The route of matrix products it was begun with (`matmul`), or None where it has not been begun."""
+        try:
+            return json.loads(self.environment.read_text()).get("matmul", "default")
+        except FileNotFoundError:
+            return None
+        except (ValueError, AttributeError):
+            return "default"
+
     def create(self) -> bool:
         """Make the directory; False where it was there.
 

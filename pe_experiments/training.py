@@ -21,13 +21,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from pe_experiments.config import TrainingConfig, warmup_steps
-from pe_experiments.data import Batch, TrainingStream
+from pe_experiments.data import Batch, TrainingStream, micro_batches, rounded_up
 from pe_experiments.evaluation import in_distribution_tally
 from pe_experiments.models import Transformer
 from pe_experiments.randomness import named_seed
 from pe_experiments.tasks import IGNORE
 
 RECORD_EVERY = 10  # steps between rows of the training curve
+SCORED_STEP = 64  # scored tokens go through the head in multiples: a kernel is set up anew for every shape
 CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
 CHECKPOINT_SHARE = 0.02  # of the training time at most
 
@@ -64,9 +65,7 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         # A scheme may draw in forward; what it draws follows from seed and step, also after a resume.
         torch.manual_seed(named_seed(self.seed, f"forward {self.global_step}"))
-        scored_BT = batch.labels_BT != IGNORE
-        hidden_BTD = self.model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
-        loss = F.cross_entropy(self.model.head(hidden_BTD[scored_BT]).float(), batch.labels_BT[scored_BT])
+        loss = batch_loss(self.model, batch)
         fresh = ~loss.detach().isfinite() & (self.bad_step < 0)
         self.bad_step = torch.where(fresh, self.global_step + 1, self.bad_step)
         return loss
@@ -91,6 +90,29 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["finished"] = self.finished
+
+
+def batch_loss(model: Transformer, batch: Batch) -> Tensor:
+    """Mean cross entropy over the scored tokens of a batch, in nats."""
+    if batch.tokens_BT.is_cuda:  # shapes that stay, and nothing the host would have to wait for
+        logits_BTV = model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        return F.cross_entropy(
+            logits_BTV.flatten(0, 1).float(), batch.labels_BT.flatten(), ignore_index=IGNORE
+        )
+    parts = micro_batches(batch, model.shape.train_length)
+    return torch.stack([_loss_sum(model, part) for part in parts]).sum() / (batch.labels_BT != IGNORE).sum()
+
+
+def _loss_sum(model: Transformer, batch: Batch) -> Tensor:
+    """The summed loss; the head is applied to scored places alone, rounded up to few different numbers."""
+    hidden_ND = model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B).flatten(0, 1)
+    labels_N = batch.labels_BT.flatten()
+    scored_n = (labels_N != IGNORE).nonzero()[:, 0]
+    filled_n = F.pad(scored_n, (0, rounded_up(len(scored_n), SCORED_STEP) - len(scored_n)))
+    labels_n = labels_N[filled_n]
+    labels_n[len(scored_n) :] = IGNORE
+    logits_nV = model.head(hidden_ND[filled_n]).float()
+    return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
 def split_parameters(model: Transformer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

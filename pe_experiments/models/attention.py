@@ -17,6 +17,7 @@ from pe_experiments.encodings.base import additive_mask, at_least_float32
 
 BLOCK_LOGITS = 1 << 21  # logits made at a time by the blocked route: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
+FUSED = 512  # tokens from which the fused kernel's forward pass wins on a CPU, whoever multiplies there
 
 
 def eager(
@@ -80,7 +81,10 @@ def choose_route(implementation: str, encoding: PositionalEncoding, q_BHTK: Tens
         return ROUTES[implementation]
     if torch.is_grad_enabled():
         return sdpa if q_BHTK.is_cuda else eager  # on a CPU the fused kernel's backward is the slower one
-    return blocked if q_BHTK.shape[2] >= LONG else sdpa
+    tokens = q_BHTK.shape[2]
+    if tokens >= LONG:
+        return blocked
+    return sdpa if q_BHTK.is_cuda or tokens >= FUSED else eager
 
 
 class Attention(nn.Module):

@@ -7,11 +7,15 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pe_experiments.building import build_model
-from pe_experiments.config import Experiment
+from pe_experiments import data
+from pe_experiments.building import build_model, source_of
+from pe_experiments.config import CONFIG_DIR, Experiment
+from pe_experiments.data import TrainingStream, micro_batches
+from pe_experiments.errors import NotApplicable
 from pe_experiments.experiment import run_experiment
+from pe_experiments.tasks import IGNORE
 from pe_experiments.tracking import read_csv
-from pe_experiments.training import TrainingModule, learning_rate_factor, split_parameters
+from pe_experiments.training import TrainingModule, batch_loss, learning_rate_factor, split_parameters
 
 
 def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
@@ -93,3 +97,57 @@ def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable
 def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
     result = run_experiment(tiny("training.precision=bfloat16"))
     assert result.status == "completed", result.result
+
+
+ALL_SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+@pytest.mark.parametrize("pe", ALL_SCHEMES)
+def test_parts_of_a_batch_have_its_loss_and_gradient(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, pe: str, model: str
+) -> None:
+    """Sorting rows, cutting and padding to other widths changes nothing but the rounding."""
+    try:
+        experiment = tiny(f"pe={pe}", f"model={model}", "training.batch_size=24", "training.max_length=11")
+        network = build_model(experiment)
+    except NotApplicable as reason:
+        pytest.skip(str(reason))
+    stream = TrainingStream(source_of(experiment), 24, "mixed")
+    batch = stream.batch(0)
+    measured = {}
+    for tokens in (60, 10**9):
+        monkeypatch.setattr(data, "MICRO_BATCH_TOKENS", tokens)
+        parts = micro_batches(batch, network.shape.train_length)
+        assert len(parts) == (3 if tokens == 60 else 1)
+        network.zero_grad()
+        loss = batch_loss(network, batch)
+        loss.backward()
+        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        measured[tokens] = [loss.detach(), *gradients]
+        if tokens == 60:
+            padded = sum(part.tokens_BT.numel() for part in parts)
+            assert padded < 0.85 * batch.tokens_BT.numel()
+            assert sum(int((part.labels_BT != IGNORE).sum()) for part in parts) == int(
+                (batch.labels_BT != IGNORE).sum()
+            )
+    assert len(measured[60]) == len(measured[10**9]) > 10
+    for parts_value, whole in zip(*measured.values(), strict=True):
+        torch.testing.assert_close(parts_value, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_is_the_mean_over_scored_tokens(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.batch_size=64", "training.max_length=30")
+    network = build_model(experiment)
+    batch = TrainingStream(source_of(experiment), 64, "mixed").batch(0)
+    assert len(micro_batches(batch, network.shape.train_length)) > 1
+    logits = network(batch.tokens_BT, batch.positions_BT, batch.lengths_B).flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, batch.labels_BT.flatten(), ignore_index=IGNORE)
+    torch.testing.assert_close(batch_loss(network, batch), expected)
+
+
+def test_batches_of_one_length_are_left_whole(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.max_length=200", "training.batching=single_length")
+    stream = TrainingStream(source_of(experiment), 64, "single_length")
+    assert len(micro_batches(batch := stream.batch(0), 402)) == 1
+    assert micro_batches(batch, 402)[0] is batch
