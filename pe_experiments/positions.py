@@ -133,12 +133,31 @@ class RandomSubset(PositionPolicy):
 
     def _draw(self, lengths_B: Tensor, generator: torch.Generator) -> Tensor:
         longest = int(lengths_B.max())
-        keys_BM = torch.rand(len(lengths_B), self.max_positions, generator=generator)
-        drawn_BT = keys_BM.topk(longest, dim=-1).indices  # in random order: any first n of them are a subset
+        # In random order: any first n of them are a subset.
+        drawn_BT = distinct(len(lengths_B), longest, self.max_positions, generator)
         inside_BT = torch.arange(longest) < lengths_B[:, None]
         ids_BT = drawn_BT.masked_fill(~inside_BT, self.max_positions).sort(dim=-1).values
         last_B1 = ids_BT.gather(-1, lengths_B[:, None] - 1)
         return torch.minimum(ids_BT, last_B1)  # padding repeats the last id
+
+
+def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
+    """``count`` different numbers of 0 .. among - 1 per row, in random order, every choice equally likely."""
+    if 4 * count > among:
+        return torch.rand(rows, among, generator=generator).topk(count, dim=-1).indices
+    # Far fewer than there are: draw with repetition and keep what is new, in the order drawn. Whether a row
+    # has too few different ones, and is drawn otherwise, says nothing about which ones they are.
+    drawn_RN = torch.randint(among, (rows, 2 * count), generator=generator)
+    sorted_RN, order_RN = drawn_RN.sort(dim=-1, stable=True)
+    new_RN = torch.ones_like(drawn_RN, dtype=torch.bool)
+    new_RN.scatter_(1, order_RN[:, 1:], sorted_RN[:, 1:] != sorted_RN[:, :-1])
+    enough_R = new_RN.sum(dim=-1) >= count
+    chosen_RC = torch.empty(rows, count, dtype=torch.long)
+    first_RN = new_RN & (new_RN.cumsum(dim=-1) <= count)
+    chosen_RC[enough_R] = drawn_RN[first_RN & enough_R[:, None]].view(-1, count)
+    short = int((~enough_R).sum())
+    chosen_RC[~enough_R] = torch.rand(short, among, generator=generator).topk(count, dim=-1).indices
+    return chosen_RC
 
 
 class Interpolated(PositionPolicy):

@@ -61,14 +61,20 @@ class Rope(PositionalEncoding):
         self.turning = round(kept_frequencies * self.pairs)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        (cos_q, sin_q), (cos_k, sin_k) = at.once(self._turns)
-        return turn(q_BHTK, cos_q, sin_q), turn(k_BHSK, cos_k, sin_k)
+        of_queries, of_keys = at.once(self._tables)
+        return turn(q_BHTK, *of_queries), turn(k_BHSK, *of_keys)
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         """How far each pair turns per position, in float64; B is 1 unless rows turn differently."""
         frequencies_R = frequencies(self.base, self.pairs, at.q_positions_BT.device)
         frequencies_R[self.turning :] = 0
         return frequencies_R[None]
+
+    def _tables(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """What `turn` takes, for the queries and for the keys."""
+        queries, keys = self._turns(at)
+        of_queries = both_halves(*queries)
+        return of_queries, of_queries if keys is queries else both_halves(*keys)
 
     def _turns(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         frequencies_BR = self.frequencies_BR(at)
@@ -84,9 +90,20 @@ def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, T
     return angles_B1TR.cos().float(), angles_B1TR.sin().float()
 
 
-def turn(x_BHTK: Tensor, cos_B1TR: Tensor, sin_B1TR: Tensor) -> Tensor:
-    """Rotate channel m against channel m + R by the given angles; channels from 2 R on pass unchanged."""
-    pairs = cos_B1TR.shape[-1]
-    first, second, rest = x_BHTK.split([pairs, pairs, x_BHTK.shape[-1] - 2 * pairs], dim=-1)
-    turned = [first * cos_B1TR - second * sin_B1TR, second * cos_B1TR + first * sin_B1TR, rest]
-    return torch.cat(turned, dim=-1).to(x_BHTK.dtype)
+def both_halves(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors [B, 1, T, 2 R] of a channel itself and of its partner in the other half of the channels."""
+    return torch.cat([cos_B1TR, cos_B1TR], dim=-1), torch.cat([-sin_B1TR, sin_B1TR], dim=-1)
+
+
+def turn(x_BHTK: Tensor, own_B1TC: Tensor, partner_B1TC: Tensor) -> Tensor:
+    """Rotate channel m against channel m + C/2 by the angles of `both_halves`; from C on they pass unchanged.
+
+    In three passes, halves swapped and two products, over memory in order: heads cut out of one projection
+    are strided, and products with strided factors take six times as long.
+    """
+    turning = own_B1TC.shape[-1]
+    moving, rest = x_BHTK.split([turning, x_BHTK.shape[-1] - turning], dim=-1)
+    moving = moving.contiguous()
+    swapped = moving.roll(turning // 2, dims=-1)
+    turned = torch.addcmul(moving * own_B1TC, swapped, partner_B1TC).to(x_BHTK.dtype)
+    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+import scipy.stats
 import torch
 
-from pe_experiments.positions import Consecutive, Interpolated, RandomOffset, RandomSubset
+from pe_experiments.positions import Consecutive, Interpolated, RandomOffset, RandomSubset, distinct
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -81,3 +84,13 @@ def test_interpolated_ids_are_squeezed_beyond_training_alone() -> None:
     ids = policy.evaluation_ids(torch.tensor([8, 3]), 4, generator())
     assert ids[0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
     assert ids[1, :3].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("count", "among"), [(2, 8), (2, 5), (1, 3)])
+def test_every_subset_is_equally_likely(count: int, among: int) -> None:
+    """In both ways of drawing; chi-square against equal shares of all ordered choices."""
+    drawn = distinct(60_000, count, among, torch.Generator().manual_seed(3))
+    choices = list(itertools.permutations(range(among), count))
+    counts = torch.tensor([int((drawn == torch.tensor(choice)).all(dim=1).sum()) for choice in choices])
+    assert counts.sum() == len(drawn), "repeated or outside"
+    assert scipy.stats.chisquare(counts.numpy()).pvalue > 0.001
