@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -266,3 +266,18 @@ def one_line(text: str) -> str:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+WITH_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
+
+
+def command_alone(overrides: Iterable[str]) -> list[str]:
+    """The command that carries out one run of this process's sweep alone, given the run's overrides."""
+    overrides, flags, words = list(overrides), list[str](), iter(sys.argv[1:])
+    for word in words:
+        if word.startswith("-") and word not in ("-m", "--multirun"):
+            flags.append(word)
+            if word in WITH_A_VALUE:
+                flags.append(next(words, ""))
+    mode = ["hydra.mode=RUN"] if any(text.startswith("sweep=") for text in overrides) else []
+    return ["python", "scripts/train.py", *flags, *mode, *overrides]

@@ -80,11 +80,19 @@ def _key(override: str) -> str:
 def _in_cases(run: Overrides, cases: Sequence[Sequence[str]], typed: Sequence[str]) -> Iterable[Overrides]:
     """The run under each case. What was typed narrows: a case that says otherwise is left out."""
     named = {_key(text) for text in typed}
-    for case in cases:
+    for case in _single(cases):
         choices = [text for text in case if "." not in _key(text) and _key(text) in named]
         if all(value_of(run, _key(text)) == text.partition("=")[2] for text in choices):
             kept = (text for text in case if _key(text) not in named)
             yield (*without(run, *map(_key, case)), *kept, *(t for t in run if _key(t) in map(_key, case)))
+
+
+def _single(cases: Sequence[Sequence[str]]) -> Iterable[tuple[str, ...]]:
+    """The cases with one value per setting: ``pe=rope,alibi`` in a case stands for two."""
+    parser = OverridesParser.create()
+    for case in cases:
+        (combinations,) = BasicSweeper.split_arguments(parser.parse_overrides(list(case)), None)
+        yield from map(tuple, combinations)
 
 
 def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:

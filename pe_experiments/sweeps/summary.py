@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pe_experiments.command_line import one_line
+from pe_experiments.command_line import command_alone, one_line
 from pe_experiments.console import say, say_files
 from pe_experiments.runs import list_in_study, read_manifest, run_directory, short_hash, write_manifest
 from pe_experiments.sweeps.memory import Memory
@@ -30,22 +30,7 @@ def totals(jobs: Iterable[Job]) -> str:
 
 def alone(job: Job) -> list[str]:
     """The command that carries out this run alone."""
-    flags = []
-    words = iter(sys.argv[1:])
-    for word in words:
-        if word.startswith("-") and word not in ("-m", "--multirun"):
-            flags.append(word)
-            if "=" not in word and word in (
-                "--config-dir",
-                "-cd",
-                "--config-path",
-                "-cp",
-                "--config-name",
-                "-cn",
-            ):
-                flags.append(next(words, ""))
-    mode = ["hydra.mode=RUN"] if any(text.startswith("sweep=") for text in job.overrides) else []
-    return ["python", "scripts/train.py", *flags, *mode, *job.overrides]
+    return command_alone(job.overrides)
 
 
 def say_failures(jobs: Sequence[Job]) -> None:

@@ -1,0 +1,21 @@
+"""How fast is it here: beside other libraries, scheme by scheme, over length and over cores.
+
+python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=results/benchmark]
+"""
+
+import sys
+
+from pe_experiments.command_line import composed, run_script, wants_help
+
+
+def main() -> None:
+    if wants_help(__doc__, "benchmark"):
+        return
+    config = composed("benchmark", sys.argv[1:])
+    from pe_experiments.benchmark.report import benchmark
+
+    benchmark(config)
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))
