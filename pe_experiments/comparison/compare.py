@@ -124,6 +124,30 @@ def compare(
         raise UserError(
             f"results_dir={results_dir}: there is no finished run to compare" + (f" ({why})" if why else "")
         )
+    attention = measure_attention(runs, Path(results_dir), options.attention)
+    folder = Path(out) if out else Path(results_dir) / (study or "comparison")
+    title = f"Comparison: {study}" if study else "Comparison of positional encodings"
+    return write_comparison(runs, title, folder, options, attention, display)
+
+
+def write_comparison(
+    runs: Runs,
+    title: str,
+    folder: Path,
+    options: Options,
+    attention: pd.DataFrame | None = None,
+    display: Display | None = None,
+) -> Comparison:
+    """Tables, figures and pages of these runs; the same runs give the same bytes.
+
+    Args:
+        runs: from `load_runs`, or from the CSVs of a published study.
+        title: of the page.
+        folder: where to write.
+        options: how to compare and draw.
+        attention: by distance, of some of the runs.
+        display: shows how far the figures are; None shows nothing.
+    """
     sections = sections_of(runs)
     named = options.labels.get
     baseline = named(options.baseline, options.baseline)
@@ -132,14 +156,12 @@ def compare(
         has_baseline(table, baseline)
     looks = styles(table["scheme"].unique(), {text: label for label, text in options.labels.items()})
     drawer = Drawer(runs, sections, table, options.metric, looks, options.inches)
-    attention = measure_attention(runs, Path(results_dir), options.attention)
-    folder = Path(out) if out else Path(results_dir) / (study or "comparison")
     _make(folder)
+    attention = measure_attention(runs, Path(), ()) if attention is None else attention
     figures, pictures = drawer.draw_all(attention, folder / "figures", display or Display())
-    title = f"Comparison: {study}" if study else "Comparison of positional encodings"
     report = build_report(title, runs, sections, table, baseline, options.metric, figures, cite(runs))
     texts = _texts(runs, table, report)
-    if options.attention:
+    if len(attention):
         texts["attention.csv"] = attention.to_csv(index=False)
     texts["report.html"] = render_page(report, sections, table, looks, folder / "figures")
     for name, text in texts.items():
@@ -151,7 +173,7 @@ def compare(
 def _texts(runs: Runs, table: pd.DataFrame, report: Report) -> dict[str, str]:
     """The files that are text, by name."""
     return {
-        "runs.csv": _runs_csv(runs),
+        "runs.csv": runs_csv(runs),
         "curves.csv": runs.curves.to_csv(index=False),
         "table.csv": table.to_csv(index=False),
         "table.md": table_markdown(report),
@@ -180,14 +202,16 @@ def _drop_stale(folder: Path, pictures: Sequence[Path]) -> None:
     write_atomically(listing, "\n".join(names) + "\n")
 
 
-def _runs_csv(runs: Runs) -> str:
+MADE_WITH = ("version", "source", "device", "command")  # columns of runs.csv that are not of `Runs.runs`
+
+
+def runs_csv(runs: Runs) -> str:
     """The runs, with what each was made with."""
     made = runs.runs.copy()
     environments = [runs.environments[name] for name in made["name"]]
-    made["version"] = [environment.get("pe_experiments") for environment in environments]
-    made["source"] = [environment.get("source") for environment in environments]
-    made["device"] = [environment.get("device") for environment in environments]
-    made["command"] = [" ".join(map(str, environment.get("command") or [])) for environment in environments]
+    for column, key in zip(MADE_WITH, ("pe_experiments", "source", "device", "command"), strict=True):
+        made[column] = [environment.get(key) for environment in environments]
+    made["command"] = [" ".join(map(str, words or [])) for words in made["command"]]
     return made.to_csv(index=False)
 
 

@@ -33,6 +33,7 @@ from pe_experiments.comparison.statistics import FEWEST, LEVEL, RESAMPLES
 from pe_experiments.comparison.words import across_tasks, cells_of, notes, summary
 from pe_experiments.evaluation import FARTHEST, SOLVED
 
+MOST_COMMANDS = 12
 METHODS = Path(__file__).with_name("methods.txt.j2")
 
 
@@ -108,7 +109,7 @@ def build_report(
         [figure for figure in figures if figure.protocol is None],
         methods(metric, baseline, citations),
         hyperparameters(sections),
-        _provenance(runs, _command),
+        _few(_provenance(runs, _command)),
         _provenance(runs, _versions),
         runs.left_out,
         citations,
@@ -167,6 +168,14 @@ def _provenance(runs: Runs, describe: Callable[[dict[str, Any]], str]) -> list[t
     for name in sorted(runs.saved):
         made.setdefault(describe(runs.environments[name]), []).append(name)
     return sorted(made.items())
+
+
+def _few(commands: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    """A sweep's runs each know the command that repeats them alone: too many for a page."""
+    if len(commands) <= MOST_COMMANDS:
+        return commands
+    names = sorted(name for _, made in commands for name in made)
+    return [(f"{len(commands)} commands, one per run: the column command of runs.csv", names)]
 
 
 def _command(environment: dict[str, Any]) -> str:

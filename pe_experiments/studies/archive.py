@@ -1,0 +1,80 @@
+"""A study's runs as four CSV files, from which everything else of its folder follows without the runs.
+
+runs.csv        a row per run: what it was, its summary figures, the command that repeats it
+curves.csv      a row per run and evaluated length
+training.csv    a row per run and look at the training lengths
+provenance.csv  a row per run: all that was trained, the fingerprints of the sources, the machine (JSON)
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_experiments.comparison.compare import MADE_WITH, runs_csv
+from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.errors import UserError
+from pe_experiments.runs import write_atomically
+
+FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
+DIGITS = 6  # of a recorded loss; what is shown of it has three
+
+
+def write_archive(runs: Runs, folder: Path) -> None:
+    """Write the four files.
+
+    Raises:
+        UserError: a run of the study is not finished; half a study is not published.
+    """
+    for name, reason in runs.left_out.items():
+        raise UserError(f"{folder.name}: {name} cannot be published ({reason}); finish the study first")
+    folder.mkdir(parents=True, exist_ok=True)
+    training = runs.training[runs.training["exact_match"].notna()]
+    training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
+    provenance = pd.DataFrame(
+        {
+            "name": name,
+            "trained": json.dumps(saved["identity"]["trained"]),
+            "sources": json.dumps(saved["identity"]["sources"]),
+            "environment": json.dumps(runs.environments[name]),
+        }
+        for name, saved in runs.saved.items()
+    )
+    tables = (runs.curves, training, provenance)
+    texts = [runs_csv(runs), *(table.to_csv(index=False) for table in tables)]
+    for name, text in zip(FILES, texts, strict=True):
+        write_atomically(folder / name, text)
+
+
+def read_archive(folder: Path) -> Runs:
+    """The runs of a published study.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    try:
+        runs, curves, training, provenance = (_read(folder / name) for name in FILES)
+        training = training.merge(runs[["name", *_KEYS]], on="name", how="left")
+        saved: dict[str, dict[str, Any]] = {}
+        environments: dict[str, dict[str, Any]] = {}
+        for row in provenance.to_dict("records"):
+            trained, sources = json.loads(row["trained"]), json.loads(row["sources"])
+            identity = {"name": row["name"], "trained": trained, "sources": sources}
+            saved[row["name"]] = {"identity": identity}
+            environments[row["name"]] = json.loads(row["environment"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
+    return Runs(runs.drop(columns=list(MADE_WITH)), curves, {}, training, saved, environments)
+
+
+_KEYS = ["label", "seed", "task", "model", "protocol", "status"]
+
+
+def _read(path: Path) -> pd.DataFrame:
+    texts = dict.fromkeys(TEXTS, str)
+    # A scheme is called "none", and a hash may look like a number.
+    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
