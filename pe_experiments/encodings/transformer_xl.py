@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 from pe_experiments.encodings.rope import cos_and_sin
 
+FEW = 512  # keys up to which the different distances are looked for
+
 
 class TransformerXL(PositionalEncoding):
     """Logit (q_i + u) . k_j + (q_i + v) . W R(i - j), over sqrt(head_dim), with sinusoids R of the distance.
@@ -19,8 +21,9 @@ class TransformerXL(PositionalEncoding):
     ``d_model * num_heads * head_dim + 2 * num_heads * head_dim`` per layer. Beyond training: defined
     everywhere, with distances it has never been trained on.
 
-    The term of the distance is a product of what depends on i and what depends on j (sines and cosines of a
-    difference split), so that no table of distances is shifted, gathered or outgrown, and fractions work.
+    The term of the distance is computed in one of two ways. Where few different distances occur, as in
+    training, R is made for these and gathered. Elsewhere it is a product of what depends on i and what
+    depends on j (sines and cosines of a difference split), and no table of distances is ever outgrown.
 
     Args:
         shape: the model it serves. At an odd ``d_model`` R ends with a sine that has no cosine.
@@ -45,11 +48,25 @@ class TransformerXL(PositionalEncoding):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         scale = self.shape.head_dim**-0.5
         of_keys_BH1S = (self.u_HK[:, None] * scale).to(k_BHSK.dtype) @ k_BHSK.mT
-        map_HKD = self.distance.weight.unflatten(0, (self.shape.num_heads, self.shape.head_dim))
-        asked_BHTD = at_least_float32((q_BHTK + self.v_HK[:, None]) * scale @ map_HKD.to(q_BHTK.dtype))
-        with torch.autocast(q_BHTK.device.type, enabled=False):
-            of_distances_BHTS = self._distances(asked_BHTD, at)
+        asked_BHTK = (q_BHTK + self.v_HK[:, None]) * scale
+        few = at.once(_behind if self.shape.causal else _around)
+        of_distances_BHTS = self._split(asked_BHTK, at) if few is None else self._gathered(asked_BHTK, *few)
         return at_least_float32(of_keys_BH1S) + of_distances_BHTS
+
+    def _gathered(self, asked_BHTK: Tensor, distances_R: Tensor, place_BTS: Tensor) -> Tensor:
+        """asked . W R(i - j), R made once per different distance."""
+        cosine_R, sine_R = (part[0, 0] for part in self._waves(distances_R[None]))
+        waves_RD = torch.cat([sine_R, cosine_R[:, : self.shape.d_model // 2]], dim=-1)
+        heads = (self.shape.num_heads, self.shape.head_dim)
+        seen_HKR = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
+        asked_BHTR = at_least_float32(asked_BHTK @ seen_HKR.permute(1, 2, 0).to(asked_BHTK.dtype))
+        return asked_BHTR.gather(-1, place_BTS[:, None].expand(*asked_BHTR.shape[:3], -1))
+
+    def _split(self, asked_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        map_HKD = self.distance.weight.unflatten(0, (self.shape.num_heads, self.shape.head_dim))
+        asked_BHTD = at_least_float32(asked_BHTK @ map_HKD.to(asked_BHTK.dtype))
+        with torch.autocast(asked_BHTK.device.type, enabled=False):
+            return self._distances(asked_BHTD, at)
 
     def _distances(self, asked_BHTD: Tensor, at: AttentionContext) -> Tensor:
         """asked . R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
@@ -69,3 +86,26 @@ class TransformerXL(PositionalEncoding):
     def _waves(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         even = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64, device=positions_BT.device)
         return cos_and_sin(positions_BT, (self.base ** (-even / self.shape.d_model))[None])
+
+
+def _behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
+    """The different distances [R] of keys a decoder sees, and the place [B, T, S] of each pair among them.
+
+    None where rows have positions of their own, or where there are many keys.
+    """
+    return _different(at, -at.steps_BTS.clamp(max=0)) if _are_few(at) else None
+
+
+def _around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
+    """The same for an encoder, where keys ahead count."""
+    return _different(at, -at.steps_BTS) if _are_few(at) else None
+
+
+def _are_few(at: AttentionContext) -> bool:
+    return len(at.q_positions_BT) == len(at.k_positions_BS) == 1 and at.k_positions_BS.shape[1] <= FEW
+
+
+def _different(at: AttentionContext, distances_BTS: Tensor) -> tuple[Tensor, Tensor] | None:
+    distances_R, place_BTS = distances_BTS.unique(return_inverse=True)
+    few = len(distances_R) <= 2 * at.k_positions_BS.shape[1]  # gaps and fractions make more
+    return (distances_R, place_BTS) if few else None

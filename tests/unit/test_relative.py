@@ -13,7 +13,7 @@ from pe_experiments.checking import Subject, small_shape
 from pe_experiments.checking.agreement import Inputs, attention_scores, build, draw_inputs, stirred
 from pe_experiments.checking.identify import reference_of
 from pe_experiments.components import shipped
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.base import clamped
 from pe_experiments.encodings.fire import Fire
@@ -24,6 +24,7 @@ from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias, distance_bucket
+from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models import Transformer
@@ -259,3 +260,20 @@ def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
         Composition(small_shape(), schemes=[Rope, turns])
     mixed = Composition(small_shape(), schemes=[Rope, lambda shape: ByLayer(shape, schemes=[Rope, Alibi])])
     assert mixed.invariant_to == "shift"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("positions", [torch.arange(12), torch.arange(12) * 3 + 5, torch.arange(12) * 0.5])
+def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
+    causal: bool, positions: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
+    visible = torch.ones(1, 12, 12, dtype=torch.bool)
+    q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for few in (512, 0):
+        monkeypatch.setattr(transformer_xl, "FEW", few)
+        at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
+        assert (at.once(transformer_xl._behind if causal else transformer_xl._around) is None) == (few == 0)
+        found[few] = scheme.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
+    torch.testing.assert_close(found[512], found[0], rtol=1e-5, atol=1e-6)
