@@ -77,4 +77,4 @@ _KEYS = ["label", "seed", "task", "model", "protocol", "status"]
 def _read(path: Path) -> pd.DataFrame:
     texts = dict.fromkeys(TEXTS, str)
     # A scheme is called "none", and a hash may look like a number.
-    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
+    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], engine="python")

@@ -47,8 +47,8 @@ class Figures:
         table = self.runs.runs
         found = table[(table["task"] == task) & (table["model"] == model) & (table["label"] == scheme)]
         kept = [all(self._training[name][key] == value for key, value in self.only) for name in found["name"]]
+        assert any(kept), f"no runs of {scheme} on {task} with the {model}"
         found = found[kept].set_index("seed").sort_index()
-        assert len(found), f"no runs of {scheme} on {task} with the {model}"
         assert found.index.is_unique, f"several protocols of {scheme} on {task} with the {model}"
         return found
 
@@ -127,6 +127,8 @@ def number(value: float) -> str:
     """Two digits, three near the ends where these differ: ``.99`` but ``.998``; no zero before the point."""
     digits = 3 if 0.99 < abs(value) < 0.9995 else 2
     text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        return "0.00"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 

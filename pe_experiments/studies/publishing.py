@@ -1,0 +1,167 @@
+"""From finished runs to the CSVs of a study, and from these to its tables, figures and pages.
+
+Only the CSVs are facts; everything else under ``results/<study>`` is made from them, byte for byte, by
+`regenerate`, and so are the numbers in the project's README.
+"""
+
+from __future__ import annotations
+
+import filecmp
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from pe_experiments.comparison.compare import Options, write_comparison
+from pe_experiments.comparison.runs_table import Runs, load_runs
+from pe_experiments.console import Display, say
+from pe_experiments.errors import UserError, allowed
+from pe_experiments.runs import write_atomically
+from pe_experiments.studies import core, precision, tutorial_claims
+from pe_experiments.studies.archive import FILES, read_archive, write_archive
+from pe_experiments.studies.audits import measure
+from pe_experiments.studies.extension import evaluate_extensions
+from pe_experiments.studies.figures_in_words import Figures, Timed, render
+
+END = "<!-- end -->"
+OTHER = (".svg", ".pdf")  # formats of figures that are not published: half of the space
+
+
+@dataclass(frozen=True)
+class Study:
+    """Attributes:
+    finish: makes the study's own tables when it is published, from the runs.
+    write: makes its own figures and ``README.md`` from its CSVs.
+    """
+
+    finish: Callable[[Path, Runs], None]
+    write: Callable[[Path, Runs, pd.DataFrame], None]
+
+
+def publish(study: str, results_dir: Path) -> Path:
+    """Write the CSVs of a finished study and everything that follows from them.
+
+    Raises:
+        UserError: no such study, or one that is not finished.
+    """
+    _known(study)
+    runs = load_runs(results_dir, study)
+    folder = results_dir / study
+    say(f"{study}: {len(runs.runs)} runs")
+    write_archive(runs, folder)
+    STUDIES[study].finish(folder, runs)
+    regenerate(folder)
+    return folder
+
+
+def regenerate(folder: Path, out: Path | None = None, display: Display | None = None) -> None:
+    """Make everything in a study's folder from its CSVs.
+
+    Args:
+        folder: with the CSVs.
+        out: where to write; default the folder itself.
+        display: shows how far the figures are.
+
+    Raises:
+        UserError: no published study there.
+    """
+    study, out = _known(folder.name), out or folder
+    runs = read_archive(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    if out != folder:
+        for source in folder.glob("*.csv"):
+            (out / source.name).write_bytes(source.read_bytes())
+    write_archive(runs, out)
+    made = write_comparison(runs, f"Comparison: {folder.name}", out, Options(), display=display)
+    study.write(out, runs, made.table)
+    for path in out.glob("figures/*"):
+        if path.suffix in OTHER:
+            path.unlink()
+
+
+def differences(folder: Path) -> list[Path]:
+    """Files of a study that its CSVs would make otherwise, or not at all."""
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch) / folder.name
+        regenerate(folder, made)
+        names = {path.relative_to(base) for base in (folder, made) for path in base.rglob("*") if _ours(path)}
+        return sorted(folder / name for name in names if not _same(folder / name, made / name))
+
+
+def _ours(path: Path) -> bool:
+    """Whether it belongs to what is published; a sweep leaves its manifest and other formats there too."""
+    return (
+        path.is_file() and path.name[0] != "." and path.name != "manifest.json" and path.suffix not in OTHER
+    )
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+def published(results_dir: Path) -> list[Path]:
+    """Folders of the studies that are there."""
+    return [results_dir / name for name in STUDIES if (results_dir / name / FILES[-1]).exists()]
+
+
+def project_readme(text: str, results_dir: Path) -> str:
+    """The project's README with the numbers of ``core`` and of the benchmark put in anew.
+
+    Raises:
+        UserError: the marks they stand between are gone.
+    """
+    timed = Timed.read(results_dir / "benchmark")
+    blocks = {
+        "core": render("which.md.j2", f=Figures(read_archive(results_dir / "core"))),
+        "benchmark": render("speed.md.j2", b=timed, machine=timed.machine),
+    }
+    for name, block in blocks.items():
+        mark = f"<!-- from results/{name}: make results -->\n"
+        before, found, rest = text.partition(mark)
+        _, end, after = rest.partition(END)
+        if not (found and end):
+            raise UserError(f"README.md: the line {mark.strip()} is missing; numbers stand from it to {END}")
+        text = before + mark + block + END + after
+    return text
+
+
+def _known(study: str) -> Study:
+    if study not in STUDIES:
+        raise UserError(f"study={study} is not one of the choices: {allowed(STUDIES)}")
+    return STUDIES[study]
+
+
+def _nothing_more(folder: Path, runs: Runs) -> None:
+    """The runs say it all."""
+
+
+def _finish_claims(folder: Path, runs: Runs) -> None:
+    write_atomically(folder / "audits.csv", measure().to_csv(index=False))
+    extended = evaluate_extensions(folder.parent, runs)
+    write_atomically(folder / "extension.csv", extended.to_csv(index=False))
+
+
+def _write_core(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+    write_atomically(folder / "README.md", core.page(runs))
+
+
+def _write_precision(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+    precision.draw(runs, folder / "figures")
+    write_atomically(folder / "README.md", precision.page(runs))
+
+
+def _write_claims(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+    audits, extension = (
+        pd.read_csv(folder / name, keep_default_na=False, na_values=[""], engine="python")
+        for name in ("audits.csv", "extension.csv")
+    )
+    tutorial_claims.write(folder, audits, runs, table, extension)
+
+
+STUDIES = {
+    "core": Study(_nothing_more, _write_core),
+    "tutorial_claims": Study(_finish_claims, _write_claims),
+    "precision": Study(_nothing_more, _write_precision),
+}
