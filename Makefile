@@ -4,13 +4,17 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test lint clean
+.PHONY: train test lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
 test: .venv/.done lint
 	$(BIN)/python -m pytest
+
+# Every table, figure and page under results/ from the CSVs of the studies.
+results: .venv/.done
+	$(BIN)/python scripts/results.py
 
 lint: .venv/.done
 	$(BIN)/ruff check .

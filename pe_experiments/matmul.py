@@ -143,15 +143,15 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def _remembered(results_dir: Path, processor: str) -> Route:
-    """The choice for this processor in ``results_dir/.matmul.json``, made and noted where there is none."""
+    """The choice for this processor in ``results_dir/runs/.matmul.json``, made where there is none."""
     if not _switchable():
         return "default"
-    path = results_dir / ".matmul.json"
+    path = results_dir / "runs" / ".matmul.json"
     if processor in (known := _read(path)):
         return known[processor]["route"]
     try:
-        results_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(results_dir / ".matmul.lock"):  # two runs side by side would disturb each other's
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):  # two runs side by side would disturb each other's
             known = _read(path)
             if processor not in known:
                 known[processor] = {"route": probe().route, **asdict(probe())}
