@@ -40,7 +40,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
             "name": name,
             "trained": json.dumps(saved["identity"]["trained"]),
             "sources": json.dumps(saved["identity"]["sources"]),
-            "environment": json.dumps(runs.environments[name]),
+            "environment": json.dumps(_public(runs.environments[name])),
         }
         for name, saved in runs.saved.items()
     )
@@ -48,6 +48,11 @@ def write_archive(runs: Runs, folder: Path) -> None:
     texts = [runs_csv(runs), *(table.to_csv(index=False) for table in tables)]
     for name, text in zip(FILES, texts, strict=True):
         write_atomically(folder / name, text)
+
+
+def _public(environment: dict[str, Any]) -> dict[str, Any]:
+    """What others need to know of the machine; not the build of its kernel."""
+    return {key: value for key, value in environment.items() if key != "platform"}
 
 
 def read_archive(folder: Path) -> Runs:

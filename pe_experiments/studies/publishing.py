@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+from PIL import Image
 
 from pe_experiments.comparison.compare import Options, write_comparison
 from pe_experiments.comparison.runs_table import Runs, load_runs
@@ -26,18 +27,19 @@ from pe_experiments.studies.extension import evaluate_extensions
 from pe_experiments.studies.figures_in_words import Figures, Timed, render
 
 END = "<!-- end -->"
-OTHER = (".svg", ".pdf")  # formats of figures that are not published: half of the space
+OTHER = (".svg", ".pdf", ".tex")  # what compare.py makes and is not published: half of the space
+COLOURS = 64  # of a published picture; a third of its size
 
 
 @dataclass(frozen=True)
 class Study:
     """Attributes:
     finish: makes the study's own tables when it is published, from the runs.
-    write: makes its own figures and ``README.md`` from its CSVs.
+    write: makes its figures and pages from its CSVs.
     """
 
     finish: Callable[[Path, Runs], None]
-    write: Callable[[Path, Runs, pd.DataFrame], None]
+    write: Callable[[Path, Runs, Display], None]
 
 
 def publish(study: str, results_dir: Path) -> Path:
@@ -74,11 +76,12 @@ def regenerate(folder: Path, out: Path | None = None, display: Display | None = 
         for source in folder.glob("*.csv"):
             (out / source.name).write_bytes(source.read_bytes())
     write_archive(runs, out)
-    made = write_comparison(runs, f"Comparison: {folder.name}", out, Options(), display=display)
-    study.write(out, runs, made.table)
-    for path in out.glob("figures/*"):
+    study.write(out, runs, display or Display())
+    for path in out.rglob("*"):
         if path.suffix in OTHER:
             path.unlink()
+        elif path.suffix == ".png":
+            _shrink(path)
 
 
 def differences(folder: Path) -> list[Path]:
@@ -127,6 +130,13 @@ def project_readme(text: str, results_dir: Path) -> str:
     return text
 
 
+def _shrink(path: Path) -> None:
+    """A picture in few colours; its lines look the same."""
+    with Image.open(path) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
+    few.save(path, optimize=True)
+
+
 def _known(study: str) -> Study:
     if study not in STUDIES:
         raise UserError(f"study={study} is not one of the choices: {allowed(STUDIES)}")
@@ -143,16 +153,23 @@ def _finish_claims(folder: Path, runs: Runs) -> None:
     write_atomically(folder / "extension.csv", extended.to_csv(index=False))
 
 
-def _write_core(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+def _compare(folder: Path, runs: Runs, display: Display) -> pd.DataFrame:
+    return write_comparison(runs, f"Comparison: {folder.name}", folder, Options(), display=display).table
+
+
+def _write_core(folder: Path, runs: Runs, display: Display) -> None:
+    _compare(folder, runs, display)
     write_atomically(folder / "README.md", core.page(runs))
 
 
-def _write_precision(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+def _write_precision(folder: Path, runs: Runs, display: Display) -> None:
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
     precision.draw(runs, folder / "figures")
     write_atomically(folder / "README.md", precision.page(runs))
 
 
-def _write_claims(folder: Path, runs: Runs, table: pd.DataFrame) -> None:
+def _write_claims(folder: Path, runs: Runs, display: Display) -> None:
+    table = _compare(folder, runs, display)
     audits, extension = (
         pd.read_csv(folder / name, keep_default_na=False, na_values=[""], engine="python")
         for name in ("audits.csv", "extension.csv")
