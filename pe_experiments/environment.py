@@ -24,16 +24,19 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set the threads and settle ``auto``; answers ``cpu`` or ``cuda``.
+    """Set the threads and settle ``auto``, device and products; answers ``cpu`` or ``cuda``.
 
     Raises:
-        UserError: a device that is not there.
+        UserError: a device that is not there, or products that would not be float32.
     """
     torch.set_num_threads(hardware.threads)
     _keep_freed_memory()
     if hardware.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
-    return "cpu" if hardware.accelerator == "cpu" or not torch.cuda.is_available() else "cuda"
+    if hardware.accelerator == "cpu" or not torch.cuda.is_available():
+        matmul.settle(hardware.matmul)  # a run settles it again: as it began, or as its neighbours are
+        return "cpu"
+    return "cuda"
 
 
 def _keep_freed_memory() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from pe_experiments import matmul
 from pe_experiments.config import Experiment
+from pe_experiments.environment import prepare_hardware
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
 from pe_experiments.matmul import Probe, current_route, probe, settle
@@ -105,3 +106,13 @@ def test_resuming_keeps_the_route(tiny: Callable[..., Experiment], pretend: Pret
     again = run_experiment(tiny())
     assert again.done == "resumed"
     assert json.loads(again.directory.environment.read_text())["matmul"] == "default"
+
+
+def test_preparing_the_hardware_takes_the_faster_route(
+    tiny: Callable[..., Experiment], pretend: Pretend
+) -> None:
+    hardware = tiny().config.hardware
+    for measured, route in ((FAST, "onednn"), (SLOW, "default")):
+        pretend(measured)
+        assert prepare_hardware(hardware.model_copy(update={"accelerator": "cpu"})) == "cpu"
+        assert current_route() == route
