@@ -89,8 +89,8 @@ def peers(bench: Bench) -> Iterator[Row]:
                         say(f"{peer.name} is left out: pip install -c constraints.txt -e '.[bench]'")
                         break
                     is_default = attention == peer.attention[0] and route == "default"
-                    how = " ".join(w for w in (attention, "oneDNN" * (route == "onednn")) if w != "default")
-                    name = peer.name if is_default else f"{peer.name}, {how}".removesuffix(", ")
+                    words = [attention] * (attention != "default") + ["oneDNN"] * (route == "onednn")
+                    name = peer.name if is_default else f"{peer.name}, {' '.join(words)}"
                     add(name, model, forward, route)
                     (defaults if is_default else others).append(name)
         seconds = bench.time(cases, f"peers, {setting}")

@@ -155,7 +155,7 @@ def _sentence(row: Row) -> str:
 
 
 def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path]:
-    """Peers, schemes, and evaluation over length, as far as they have been measured."""
+    """Peers, schemes, and memory over length, as far as they have been measured."""
     panels = [
         (part, group)
         for (part, _), group in rows.groupby(["part", "setting"], sort=False)
@@ -167,7 +167,7 @@ def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path
         return []
     with style.drawing():
         tallest = max([len(group) for _, group in panels], default=10)
-        figure = Figure(figsize=(3.4 * number, 1.2 + 0.16 * tallest), layout="constrained")
+        figure = Figure(figsize=(3.2 * number, 1.2 + 0.12 * tallest), layout="constrained")
         axes = figure.subplots(1, number, squeeze=False)[0]
         for place, (part, group) in enumerate(panels):
             _bars(axes[place], part, group)
@@ -178,7 +178,9 @@ def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path
 
 
 def _bars(axes: Axes, part: str, group: pd.DataFrame) -> None:
-    ordered = group.sort_values("ratio", ascending=False)
+    peer = group["case"].str.partition(",")[0]  # of each its default and its best; the table has all
+    kept = (group["case"] == peer) | (group["ratio"] == group.groupby(peer)["ratio"].transform("min"))
+    ordered = group[kept].sort_values("ratio", ascending=False)
     against = ordered["against"].iloc[0]
     colours = ["#0072B2" if case == against else "0.6" for case in ordered["case"]]
     errors = [ordered["ratio"] - ordered["ratio_low"], ordered["ratio_high"] - ordered["ratio"]]
