@@ -12,7 +12,7 @@ from pe_experiments.comparison.statistics import Interval, paired_difference
 from pe_experiments.studies.figures_in_words import Figures, markdown_table, render, shown
 
 TASKS = ("copy", "reverse", "lag")
-SCHEMES = ("sinusoidal", "rope", "alibi")
+SCHEMES = ("rope", "alibi", "t5")
 METRIC = "beyond"
 
 
