@@ -100,11 +100,13 @@ def settle(
         route = "onednn" if _switchable() and probe().keeps_float32 else "default"
         if choice == "onednn" and route != "onednn":
             raise UserError(
-                "hardware.matmul=onednn: on this processor oneDNN would compute float32 products in "
+                "hardware.matmul=onednn: here it is not there, or would compute float32 products in "
                 "bfloat16; allowed here: auto, default"
             )
     elif choice == "auto" and recorded is None:
         route = _remembered(results_dir, processor) if results_dir else probe().route
+        if route == "onednn" and not probe().keeps_float32:  # a name may stand for several processors
+            route = "default"
     set_route(route)
     return route
 

@@ -89,7 +89,7 @@ def short_hash(content: Any) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader, or a kill, finds the old content or the new, never half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text)
+    draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 

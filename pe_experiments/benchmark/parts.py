@@ -68,6 +68,7 @@ def peers(bench: Bench) -> Iterator[Row]:
         shape = ModelShape(width, HEADS, layers, True, TOKENS, TOKENS)
         batches = workloads.random_batches(VOCABULARY, rows, TOKENS)
         cases: dict[str, Step] = {}
+        complete = True
         defaults: list[str] = []
         others: list[str] = []
 
@@ -86,6 +87,7 @@ def peers(bench: Bench) -> Iterator[Row]:
                         torch.manual_seed(0)
                         model, forward = peer.make(shape, VOCABULARY, attention)
                     except ImportError:
+                        complete = False
                         say(f"{peer.name} is left out: pip install -c constraints.txt -e '.[bench]'")
                         break
                     is_default = attention == peer.attention[0] and route == "default"
@@ -96,7 +98,7 @@ def peers(bench: Bench) -> Iterator[Row]:
         seconds = bench.time(cases, f"peers, {setting}")
         yield from compare("peers", setting, seconds, OURS)
         for what, names in (("default", defaults), ("best float32", defaults + others)):
-            if names:
+            if names and complete:
                 peer_name = fastest(seconds, names)
                 row = next(r for r in compare("peers", setting, seconds, peer_name) if r.case == OURS)
                 yield Row(**{**vars(row), "part": f"peers: fastest at its {what}"})

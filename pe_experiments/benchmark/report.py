@@ -48,6 +48,7 @@ def benchmark(config: DictConfig) -> list[Path]:
     torch.set_num_threads(asked.threads)
     _prepare(asked.threads)
     machine, folder = describe_machine(asked.threads), Path(asked.out)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = _earlier(folder, machine)
     bench = Bench(asked.repeats, WARM_UP, display_for())
     files: list[Path] = []
@@ -92,6 +93,8 @@ def _settings(config: DictConfig) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"{first['loc'][0]}={first['input']}: {first['msg']}") from error
+    if not asked.parts:
+        raise UserError(f"parts=[]: nothing to measure; allowed: {allowed(PARTS)}")
     for part in asked.parts:
         if part not in PARTS:
             raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")
@@ -116,7 +119,6 @@ def _earlier(folder: Path, machine: dict[str, Any]) -> pd.DataFrame:
 
 
 def _write(folder: Path, rows: pd.DataFrame, machine: dict[str, Any]) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
     write_atomically(folder / "table.csv", rows.to_csv(index=False))
     write_atomically(folder / "table.md", _markdown(rows, machine))

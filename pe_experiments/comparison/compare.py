@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,7 +212,7 @@ def runs_csv(runs: Runs) -> str:
     environments = [runs.environments[name] for name in made["name"]]
     for column, key in zip(MADE_WITH, ("pe_experiments", "source", "device", "command"), strict=True):
         made[column] = [environment.get(key) for environment in environments]
-    made["command"] = [" ".join(map(str, words or [])) for words in made["command"]]
+    made["command"] = [shlex.join(map(str, words or [])) for words in made["command"]]
     return made.to_csv(index=False)
 
 

@@ -58,8 +58,10 @@ class TransformerXL(PositionalEncoding):
         cosine_R, sine_R = (part[0, 0] for part in self._waves(distances_R[None]))
         waves_RD = torch.cat([sine_R, cosine_R[:, : self.shape.d_model // 2]], dim=-1)
         heads = (self.shape.num_heads, self.shape.head_dim)
-        seen_HKR = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
-        asked_BHTR = at_least_float32(asked_BHTK @ seen_HKR.permute(1, 2, 0).to(asked_BHTK.dtype))
+        with torch.autocast(asked_BHTK.device.type, enabled=False):
+            seen_RHK = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
+            seen_HKR = seen_RHK.permute(1, 2, 0)
+            asked_BHTR = asked_BHTK.to(seen_HKR.dtype) @ seen_HKR
         return asked_BHTR.gather(-1, place_BTS[:, None].expand(*asked_BHTR.shape[:3], -1))
 
     def _split(self, asked_BHTK: Tensor, at: AttentionContext) -> Tensor:
@@ -102,7 +104,9 @@ def _around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
 
 
 def _are_few(at: AttentionContext) -> bool:
-    return len(at.q_positions_BT) == len(at.k_positions_BS) == 1 and at.k_positions_BS.shape[1] <= FEW
+    shared = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
+    # On a GPU the host would have to wait for their number.
+    return shared and at.k_positions_BS.shape[1] <= FEW and not at.k_positions_BS.is_cuda
 
 
 def _different(at: AttentionContext, distances_BTS: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -14,8 +14,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import Interval, mean_interval, paired_difference
+from pe_experiments.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
+MEASURE = "measure it with: python scripts/benchmark.py out=results/benchmark"
 METRICS = {
     "inside": "exact_match_in_distribution",
     "at_2x": "exact_match_at_2x",
@@ -47,9 +49,13 @@ class Figures:
         table = self.runs.runs
         found = table[(table["task"] == task) & (table["model"] == model) & (table["label"] == scheme)]
         kept = [all(self._training[name][key] == value for key, value in self.only) for name in found["name"]]
-        assert any(kept), f"no runs of {scheme} on {task} with the {model}"
+        if not any(kept):
+            raise UserError(
+                f"the study has no runs of {scheme} on {task} with the {model}; run all of its sweep"
+            )
         found = found[kept].set_index("seed").sort_index()
-        assert found.index.is_unique, f"several protocols of {scheme} on {task} with the {model}"
+        if not found.index.is_unique:
+            raise UserError(f"the study has several protocols of {scheme} on {task} with the {model}")
         return found
 
     def values(self, task: str, model: str, scheme: str, metric: str) -> dict[int, float]:
@@ -95,6 +101,8 @@ class Timed:
     @classmethod
     def read(cls, folder: Path) -> Timed:
         """The benchmark's table in ``results/benchmark``."""
+        if not (folder / "table.csv").exists():
+            raise UserError(f"{folder} has no table.csv; {MEASURE}")
         rows = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
         return cls(rows, json.loads((folder / "machine.json").read_text()))
 
@@ -104,7 +112,8 @@ class Timed:
         found = rows[
             (rows["part"] == part) & (rows["case"] == case) & rows["setting"].str.startswith(setting)
         ]
-        assert len(found) == 1, f"{len(found)} lines for {part}, {case}, {setting}"
+        if len(found) != 1:
+            raise UserError(f"results/benchmark/table.csv has no {part}, {case}, {setting}; {MEASURE}")
         return found.iloc[0]
 
     def ratio(self, part: str, case: str, setting: str) -> str:
@@ -119,8 +128,19 @@ def shown(value: Interval) -> str:
     """
     if value.low != value.low or round(value.high - value.low, 3) == 0:
         return number(value.estimate)
-    low, high = max(value.low, -1.0 if value.estimate < 0 else 0.0), min(value.high, 1.0)
+    low, high = max(value.low, 0.0), min(value.high, 1.0)
     return f"{number(value.estimate)} ({number(low)} to {number(high)})"
+
+
+def shown_difference(value: Interval) -> str:
+    """``+.05 (-.10 to +.20)``: a difference of accuracies with its interval, both signs shown."""
+    if value.low != value.low or round(value.high - value.low, 3) == 0:
+        return _signed(value.estimate)
+    return f"{_signed(value.estimate)} ({_signed(value.low)} to {_signed(value.high)})"
+
+
+def _signed(value: float) -> str:
+    return ("" if round(value, 2) <= 0 else "+") + number(value)
 
 
 def number(value: float) -> str:

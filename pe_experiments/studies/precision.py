@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison import style
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import Interval, paired_difference
-from pe_experiments.studies.figures_in_words import Figures, markdown_table, render, shown
+from pe_experiments.studies.figures_in_words import Figures, markdown_table, render, shown, shown_difference
 
 TASKS = ("copy", "reverse", "lag")
 SCHEMES = ("rope", "alibi", "t5")
@@ -30,8 +30,8 @@ def page(runs: Runs) -> str:
                     f"{full.solved(task, 'decoder', scheme)}, {half.solved(task, 'decoder', scheme)}",
                     shown(full.mean(task, "decoder", scheme, METRIC)),
                     shown(half.mean(task, "decoder", scheme, METRIC)),
-                    shown(differences["inside"]),
-                    shown(differences[METRIC]),
+                    shown_difference(differences["inside"]),
+                    shown_difference(differences[METRIC]),
                 ]
             )
             if _excludes_zero(differences[METRIC]):

@@ -38,23 +38,26 @@ class Study:
     write: makes its figures and pages from its CSVs.
     """
 
-    finish: Callable[[Path, Runs], None]
+    finish: Callable[[Path, Runs, Path], None]
     write: Callable[[Path, Runs, Display], None]
 
 
 def publish(study: str, results_dir: Path) -> Path:
-    """Write the CSVs of a finished study and everything that follows from them.
+    """Write the CSVs of a finished study and everything that follows from them; all of it or nothing.
 
     Raises:
         UserError: no such study, or one that is not finished.
     """
-    _known(study)
+    _known(study, "publish")
     runs = load_runs(results_dir, study)
     folder = results_dir / study
     say(f"{study}: {len(runs.runs)} runs")
-    write_archive(runs, folder)
-    STUDIES[study].finish(folder, runs)
-    regenerate(folder)
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch) / study
+        write_archive(runs, made)
+        STUDIES[study].finish(made, runs, results_dir)
+        _make(made, Display())
+        _mirror(made, folder)
     return folder
 
 
@@ -69,19 +72,35 @@ def regenerate(folder: Path, out: Path | None = None, display: Display | None = 
     Raises:
         UserError: no published study there.
     """
-    study, out = _known(folder.name), out or folder
-    runs = read_archive(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    if out != folder:
+    _known(folder.name, "study")
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch) / folder.name
+        made.mkdir()
         for source in folder.glob("*.csv"):
-            (out / source.name).write_bytes(source.read_bytes())
-    write_archive(runs, out)
-    study.write(out, runs, display or Display())
-    for path in out.rglob("*"):
-        if path.suffix in OTHER:
+            (made / source.name).write_bytes(source.read_bytes())
+        _make(made, display or Display())
+        _mirror(made, out or folder)
+
+
+def _make(folder: Path, display: Display) -> None:
+    runs = read_archive(folder)
+    STUDIES[folder.name].write(folder, runs, display)
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in OTHER or path.name[0] == ".":
             path.unlink()
         elif path.suffix == ".png":
             _shrink(path)
+
+
+def _mirror(made: Path, folder: Path) -> None:
+    """Copy what was made, and drop pictures that no longer are."""
+    names = {path.relative_to(made) for path in made.rglob("*") if path.is_file()}
+    for path in folder.glob("figures/*.png"):
+        if path.relative_to(folder) not in names:
+            path.unlink()
+    for name in sorted(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((made / name).read_bytes())
 
 
 def differences(folder: Path) -> list[Path]:
@@ -105,8 +124,15 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def published(results_dir: Path) -> list[Path]:
-    """Folders of the studies that are there."""
-    return [results_dir / name for name in STUDIES if (results_dir / name / FILES[-1]).exists()]
+    """Folders of the studies that are there.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = [results_dir / name for name in STUDIES if (results_dir / name / FILES[-1]).exists()]
+    if not found:
+        raise UserError(f"results_dir={results_dir}: no published study there; allowed: {allowed(STUDIES)}")
+    return found
 
 
 def project_readme(text: str, results_dir: Path) -> str:
@@ -137,19 +163,18 @@ def _shrink(path: Path) -> None:
     few.save(path, optimize=True)
 
 
-def _known(study: str) -> Study:
+def _known(study: str, key: str) -> None:
     if study not in STUDIES:
-        raise UserError(f"study={study} is not one of the choices: {allowed(STUDIES)}")
-    return STUDIES[study]
+        raise UserError(f"{key}={study} is not one of the choices: {allowed(STUDIES)}")
 
 
-def _nothing_more(folder: Path, runs: Runs) -> None:
+def _nothing_more(folder: Path, runs: Runs, results_dir: Path) -> None:
     """The runs say it all."""
 
 
-def _finish_claims(folder: Path, runs: Runs) -> None:
+def _finish_claims(folder: Path, runs: Runs, results_dir: Path) -> None:
     write_atomically(folder / "audits.csv", measure().to_csv(index=False))
-    extended = evaluate_extensions(folder.parent, runs)
+    extended = evaluate_extensions(results_dir, runs)
     write_atomically(folder / "extension.csv", extended.to_csv(index=False))
 
 
