@@ -147,10 +147,10 @@ def _error(a: Tensor, b: Tensor) -> float:
 
 
 def _remembered(results_dir: Path, processor: str) -> Route:
-    """The choice for this processor in ``results_dir/runs/.matmul.json``, made where there is none."""
+    """The choice for this processor in ``results_dir/.matmul.json``, made where there is none."""
     if not _switchable():
         return "default"
-    path = results_dir / "runs" / ".matmul.json"
+    path = results_dir / ".matmul.json"
     if processor in (known := _read(path)):
         return known[processor]["route"]
     try:
