@@ -95,18 +95,17 @@ def settle(
     Raises:
         UserError: oneDNN is asked for where it would compute in less than float32.
     """
-    route: Route = "default"
-    if choice == "onednn" or (choice == "auto" and recorded == "onednn"):
-        route = "onednn" if _switchable() and probe().keeps_float32 else "default"
-        if choice == "onednn" and route != "onednn":
+    wanted: str = choice
+    if choice == "auto":
+        wanted = recorded or (_remembered(results_dir, processor) if results_dir else probe().route)
+    if wanted == "onednn" and not (_switchable() and probe().keeps_float32):
+        if choice == "onednn":
             raise UserError(
                 "hardware.matmul=onednn: here it is not there, or would compute float32 products in "
                 "bfloat16; allowed here: auto, default"
             )
-    elif choice == "auto" and recorded is None:
-        route = _remembered(results_dir, processor) if results_dir else probe().route
-        if route == "onednn" and not probe().keeps_float32:  # a name may stand for several processors
-            route = "default"
+        wanted = "default"  # recorded elsewhere, or under a name that stands for several processors
+    route: Route = "onednn" if wanted == "onednn" else "default"
     set_route(route)
     return route
 
@@ -155,7 +154,7 @@ def _remembered(results_dir: Path, processor: str) -> Route:
         return known[processor]["route"]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):  # two runs side by side would disturb each other's
+        with FileLock(path.with_suffix(".lock")):  # of runs that begin together one decides
             known = _read(path)
             if processor not in known:
                 known[processor] = {"route": probe().route, **asdict(probe())}

@@ -7,9 +7,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, get_args
+from typing import get_args
 
 import joblib  # type: ignore[import-untyped]
 import torch
@@ -17,13 +17,16 @@ import torch
 from pe_experiments import matmul
 from pe_experiments.benchmark import workloads
 from pe_experiments.benchmark.longest import measure_apart
-from pe_experiments.benchmark.peers import PEERS
+from pe_experiments.benchmark.peers import PEERS, Peer
 from pe_experiments.benchmark.timing import Row, Step, compare, fastest, interleave
 from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import Display, say
 from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.errors import NotApplicable
 from pe_experiments.matmul import Route
+from pe_experiments.models import Transformer
+from pe_experiments.models.transformer import Activation
 
 VOCABULARY, TOKENS = 14, 40
 SIZES = {  # rows, width, layers
@@ -68,52 +71,53 @@ def peers(bench: Bench) -> Iterator[Row]:
         shape = ModelShape(width, HEADS, layers, True, TOKENS, TOKENS)
         batches = workloads.random_batches(VOCABULARY, rows, TOKENS)
         cases: dict[str, Step] = {}
+        ours: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
+        for name, activation in ours.items():
+            model = _ours(shape, activation)
+            cases[name] = workloads.plain_step(model, model, batches, matmul.probe().route)
+        theirs: list[str] = []
         complete = True
-        defaults: list[str] = []
-        others: list[str] = []
-
-        def add(name: str, model: Any, forward: Any, route: Route) -> None:
-            cases[name] = workloads.plain_step(model, forward, batches, route)  # noqa: B023
-
-        ours = workloads.experiment(f"model.d_model={width}", f"model.num_layers={layers}", "pe=learned")
-        for activation in ("relu", "gelu"):
-            model = _ours(ours, activation, shape)
-            name = OURS if activation == "relu" else f"{OURS}, {activation}"
-            add(name, model, model, matmul.probe().route)
         for peer in PEERS:
-            for attention in peer.attention:
-                for route in usable_routes():
-                    try:
-                        torch.manual_seed(0)
-                        model, forward = peer.make(shape, VOCABULARY, attention)
-                    except ImportError:
-                        complete = False
-                        say(f"{peer.name} is left out: pip install -c constraints.txt -e '.[bench]'")
-                        break
-                    is_default = attention == peer.attention[0] and route == "default"
-                    words = [attention] * (attention != "default") + ["oneDNN"] * (route == "onednn")
-                    name = peer.name if is_default else f"{peer.name}, {' '.join(words)}"
-                    add(name, model, forward, route)
-                    (defaults if is_default else others).append(name)
+            try:
+                found = _peer_cases(peer, shape, batches)
+            except ImportError:
+                complete = False
+                say(f"{peer.name} is left out: pip install -c constraints.txt -e '.[bench]'")
+                continue
+            cases |= found
+            theirs += found
         seconds = bench.time(cases, f"peers, {setting}")
         yield from compare("peers", setting, seconds, OURS)
-        for what, names in (("default", defaults), ("best float32", defaults + others)):
-            if names and complete:
-                peer_name = fastest(seconds, names)
-                row = next(r for r in compare("peers", setting, seconds, peer_name) if r.case == OURS)
-                yield Row(**{**vars(row), "part": f"peers: fastest at its {what}"})
-        yield _share_of_peak(setting, ours, shape, rows, median(seconds[OURS]))
+        defaults = [name for name in theirs if name in {peer.name for peer in PEERS}]
+        for what, names in (("default", defaults), ("best float32", theirs)):
+            if complete:
+                rows_against = compare("peers", setting, seconds, fastest(seconds, names))
+                row = next(row for row in rows_against if row.case == OURS)
+                yield replace(row, part=f"peers: fastest at its {what}")
+        yield _share_of_peak(setting, shape, rows, median(seconds[OURS]))
 
 
-def _ours(made: Any, activation: Any, shape: ModelShape) -> torch.nn.Module:
-    from pe_experiments.models import Transformer
+def _peer_cases(
+    peer: Peer, shape: ModelShape, batches: list[tuple[torch.Tensor, torch.Tensor]]
+) -> dict[str, Step]:
+    """The peer's steps by its attentions and the routes of products; its default bears its bare name."""
+    cases: dict[str, Step] = {}
+    for attention in peer.attention:
+        for route in usable_routes():
+            torch.manual_seed(0)
+            model, forward = peer.make(shape, VOCABULARY, attention)
+            words = [attention] * (attention != "default") + ["oneDNN"] * (route == "onednn")
+            is_default = attention == peer.attention[0] and route == "default"
+            name = peer.name if is_default else f"{peer.name}, {' '.join(words)}"
+            cases[name] = workloads.plain_step(model, forward, batches, route)
+    return cases
 
-    return Transformer(
-        VOCABULARY, shape, made.components["pe"].build, activation=activation, initialisation="pytorch"
-    )  # fmt: skip
+
+def _ours(shape: ModelShape, activation: Activation) -> Transformer:
+    return Transformer(VOCABULARY, shape, Learned, activation=activation, initialisation="pytorch")
 
 
-def _share_of_peak(setting: str, made: Any, shape: ModelShape, rows: int, seconds: float) -> Row:
+def _share_of_peak(setting: str, shape: ModelShape, rows: int, seconds: float) -> Row:
     """Products of a step per second, as a share of the fastest large product of this machine."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     peaks = []
@@ -123,7 +127,7 @@ def _share_of_peak(setting: str, made: Any, shape: ModelShape, rows: int, second
                 started = time.perf_counter()
                 a @ b
                 peaks.append(2 * 2048**3 / (time.perf_counter() - started))
-    model = _ours(made, "relu", shape)
+    model = _ours(shape, "relu")
     attention = 3 * shape.num_layers * 2 * 2 * rows * TOKENS**2 * shape.d_model
     done = (sum(workloads.products(model, rows, TOKENS)) + attention) / seconds
     return Row("share of peak", setting, OURS, 1000 * seconds, figure=done / max(peaks), unit="share of peak")
@@ -183,8 +187,7 @@ def lengths(bench: Bench) -> Iterator[Row]:
 
 def cores(bench: Bench) -> Iterator[Row]:
     """A sweep of short runs by the number of processes."""
-    number = joblib.cpu_count()
-    most = number if number < 8 else 8
+    most = min(joblib.cpu_count(), 8)
     counts = sorted({1, most})
     runs, taken = 2 * most, {}
     bench.display.start("cores", len(counts))
