@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import copy
-import hashlib
 import importlib
 import inspect
-import sys
-import sysconfig
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hydra.utils import instantiate
@@ -30,9 +25,6 @@ from pe_experiments.tasks import Task
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
-PARTS = ("pe_experiments.encodings.", "pe_experiments.tasks.", "pe_experiments.positions")
-LIBRARIES = {Path(path) for name, path in sysconfig.get_paths().items() if name.endswith(("lib", "stdlib"))}
-CONTRACTS = {"pe_experiments.encodings.base", "pe_experiments.tasks.base"}
 
 
 @dataclass(frozen=True)
@@ -85,10 +77,10 @@ class Component:
         return name, _defaults(self.cls)
 
     @property
-    def fingerprint(self) -> str:
-        """Of the source that defines it (comments, layout and docstrings aside), 12 hex digits."""
-        nested = [part.fingerprint for value in self.arguments.values() for part in _parts(self.group, value)]
-        return fingerprint(self.cls) if not nested else _hash([fingerprint(self.cls), *nested])
+    def classes(self) -> list[type]:
+        """Its class and those of the parts among its arguments."""
+        nested = [part for value in self.arguments.values() for part in _parts(self.group, value)]
+        return [self.cls, *(cls for part in nested for cls in part.classes)]
 
 
 def load_component(group: str, section: dict[str, Any]) -> Component:
@@ -151,78 +143,6 @@ def shipped(group: str) -> dict[str, dict[str, Any]]:
 def _read_choices(group: str) -> dict[str, dict[str, Any]]:
     paths = sorted((CONFIG_DIR / group).glob("*.yaml"))
     return {path.stem: typing.cast(dict, OmegaConf.to_container(OmegaConf.load(path))) for path in paths}
-
-
-def fingerprint(cls: type) -> str:
-    """Hash of the modules that define a class, its ancestors and what these take from each other.
-
-    Imports are followed up to the contracts and to installed libraries.
-    """
-    seen: list[str] = []
-    waiting = [ancestor.__module__ for ancestor in cls.__mro__]
-    while waiting:
-        module = waiting.pop(0)
-        foreign = module.partition(".")[0] in ("torch", "builtins", "abc", "typing")
-        if foreign or module in seen or (module in CONTRACTS and module != cls.__module__):
-            continue
-        seen.append(module)
-        waiting += _imports_of(module)
-    return _hash([_module_meaning(module) for module in seen])
-
-
-def _imports_of(module: str) -> list[str]:
-    """Imported modules whose source belongs to whoever wrote the module: no library, no other part of
-    ours."""
-    file = getattr(sys.modules[module], "__file__", None)
-    if not file:
-        return []
-    names: set[str] = set()
-    package = module if Path(file).name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(Path(file).read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
-    return sorted(name for name in names if _is_a_part(name))
-
-
-def _is_a_part(module: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if not file or Path(file).suffix != ".py":
-        return False
-    if module.partition(".")[0] == "pe_experiments":
-        return module.startswith(PARTS)
-    return not any(Path(file).is_relative_to(place) for place in LIBRARIES)
-
-
-def _hash(texts: list[str]) -> str:
-    return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
-
-
-def _meaning(node: Any) -> Any:
-    """A syntax tree as nested lists; empty and absent fields, where Pythons differ, are left out."""
-    if isinstance(node, ast.AST):
-        fields = [[name, _meaning(value)] for name, value in ast.iter_fields(node) if value not in (None, [])]
-        return [type(node).__name__, *fields]
-    return [_meaning(item) for item in node] if isinstance(node, list) else repr(node)
-
-
-def _module_meaning(module: str) -> str:
-    file = getattr(sys.modules[module], "__file__", None)
-    return source_meaning(Path(file).read_text()) if file else module  # a notebook has nothing to read
-
-
-def source_meaning(source: str) -> str:
-    """Source without comments, layout and docstrings; the same on every Python."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                node.body = node.body[1:]
-    return str(_meaning(tree))
 
 
 def _locate(group: str, target: str) -> type:

@@ -1,4 +1,4 @@
-"""The machine: settling where a run computes, and describing what it was made with."""
+"""The machine: where a run computes, and what it was made with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set the threads and settle ``auto``, device and products; answers ``cpu`` or ``cuda``.
+    """Set threads, device and how matrices are multiplied; returns ``cpu`` or ``cuda``.
 
     Raises:
         UserError: a device that is not there, or products that would not be float32.
@@ -34,7 +34,7 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
     if hardware.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
     if hardware.accelerator == "cpu" or not torch.cuda.is_available():
-        matmul.settle(hardware.matmul)  # a run settles it again: as it began, or as its neighbours are
+        matmul.select(hardware.matmul)
         return "cpu"
     return "cuda"
 

@@ -16,14 +16,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments import console, matmul
-from pe_experiments.building import build_model, describe_model, preflight, source_of
+from pe_experiments import console
+from pe_experiments.building import describe_model, preflight
 from pe_experiments.checkpoints import model_weights, read_checkpoint
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.data import TrainingStream
-from pe_experiments.environment import describe_environment, prepare_hardware, processor
+from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError, disk_problem
 from pe_experiments.evaluation import extrapolation_curve, summarise
+from pe_experiments.fingerprints import changed
+from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.models import Transformer
 from pe_experiments.runs import (
     COMPLETED,
@@ -31,18 +33,22 @@ from pe_experiments.runs import (
     ERROR,
     TRAINED,
     Identity,
+    Plan,
     RunDirectory,
     edited_sources,
     evaluated,
     identify,
     kind_of,
     list_in_study,
+    only_code_differs,
     plain,
     plan,
     short_hash,
     write_atomically,
 )
 from pe_experiments.tracking import Tracker, read_curve
+
+MOST_NAMES = 3  # of what has changed, in a sentence
 
 
 @dataclass(frozen=True)
@@ -86,16 +92,17 @@ def run_experiment(
     device = prepare_hardware(experiment.config.hardware)
     planned = plan(experiment)
     identity, run = planned.identity, planned.run
-    if planned.state in TRAINED:
-        return _found(experiment, identity, run, run.read_result() or {}, device, display)
+    if finished := _finished(experiment, planned):
+        return _found(experiment, identity, run, finished, device, display)
     preflight(experiment)
-    for other, parts in edited_sources(run, identity).items():
-        console.say(f"The source of {parts} has changed since {other}: this is a new run.")
-    _settle_matmul(experiment, run, device)
+    for other, names in edited_sources(run, identity).items():
+        several = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        what = ", ".join(names[:MOST_NAMES]) + several
+        console.say(f"Changed since {other}: {what}. This is a new run.")
     created = run.create()
     with run.lock():
-        if plan(experiment).state in TRAINED:  # by another process, since
-            return _found(experiment, identity, run, run.read_result() or {}, device, display)
+        if finished := _finished(experiment, plan(experiment)):  # by another process, since
+            return _found(experiment, identity, run, finished, device, display)
         aside = run.set_aside() if experiment.config.rerun else None
         try:
             return _train_and_evaluate(experiment, identity, run, device, display)
@@ -153,12 +160,23 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
         raise UserError(
             f"run={path}: it is {state}, and only a completed run can be evaluated; train it first"
         )
-    for group, source in identify(experiment).sources.items():
-        if source != identity.sources[group] and group not in changes:
-            raise UserError(
-                f"run={path}: the source of its {group} has been edited since it was trained; train it again"
-            )
+    now = identify(experiment).sources
+    kept = [group for group in identity.sources if group not in changes]
+    if names := changed(*({group: sources[group] for group in kept} for sources in (identity.sources, now))):
+        raise UserError(
+            f"run={path}: {', '.join(names[:MOST_NAMES])} changed since it was trained; train it again"
+        )
     return _found(experiment, identity, run, result, device, display or console.Display())
+
+
+def _finished(experiment: Experiment, planned: Plan) -> dict[str, Any] | None:
+    """The result of a run that is trained, unless the code it was evaluated by has changed since."""
+    result = planned.run.read_result() if planned.state in TRAINED else None
+    if result and result["status"] == COMPLETED and only_code_differs(result["evaluation"], experiment):
+        require_checkpoint(planned.run)
+        console.say(f"{planned.run.name}: the code that evaluates has changed; evaluating it again")
+        return None
+    return result
 
 
 def _train_and_evaluate(
@@ -169,6 +187,9 @@ def _train_and_evaluate(
     config = experiment.config
     checkpoint = read_checkpoint(run.checkpoint)
     from_step = checkpoint["global_step"] if checkpoint else 0
+    before = run.read_result()
+    if before and before["status"] != COMPLETED:  # no run that is only evaluated again
+        before = None
     saved = _saved_config(experiment, identity)
     tracker = Tracker(run, run.name, saved, config.logger, group=config.study, from_step=from_step)
     result: dict[str, Any] = {
@@ -193,10 +214,11 @@ def _train_and_evaluate(
         run.result.unlink(missing_ok=True)
         if config.study:
             list_in_study(Path(config.results_dir), config.study, run.name)
-        if from_step:
+        if from_step and not before:
             console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
         curve, summary = _measure(experiment, identity.label, model.to(device), run, tracker, display)
+        facts = {key: before[key] for key in ("seconds_per_step",) if before and key in before} | facts
         result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
     except Diverged as error:
         result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
@@ -211,7 +233,8 @@ def _train_and_evaluate(
         display.stop()
         upload = tracker.close(summary, run.figure if summary else None)
     run.write_result(result | {"upload": upload})
-    return RunResult(experiment, run, run.read_result() or {}, "resumed" if from_step else "trained", curve)
+    done = "evaluated" if before else "resumed" if from_step else "trained"
+    return RunResult(experiment, run, run.read_result() or {}, done, curve)
 
 
 def _train(
@@ -295,7 +318,6 @@ def _found(
     if evaluation["pe"] != finished["evaluation"]["pe"]:
         label = f"{label} evaluated as {experiment.components['pe'].label}"
     kept = {key: finished[key] for key in ("status", "name", "task", "model", "seed", "steps")}
-    _settle_matmul(experiment, run, device)
     created = directory.create()
     with directory.lock():
         tracker = None
@@ -320,11 +342,7 @@ def _found(
 
 
 def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
-    checkpoint = read_checkpoint(run.checkpoint)
-    if checkpoint is None:
-        raise UserError(
-            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
-        )
+    checkpoint = require_checkpoint(run)
     preflight(experiment)
     model = build_model(experiment)
     try:
@@ -337,13 +355,17 @@ def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
     return model
 
 
-def _settle_matmul(experiment: Experiment, run: RunDirectory, device: str) -> None:
-    """How float32 products are computed: as this run began with, or as the others of its results folder."""
-    if device == "cpu":
-        began = None if experiment.config.rerun else run.matmul()
-        matmul.settle(
-            experiment.config.hardware.matmul, Path(experiment.config.results_dir), processor(), began
+def require_checkpoint(run: RunDirectory) -> dict[str, Any]:
+    """The checkpoint of a finished run.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    if (checkpoint := read_checkpoint(run.checkpoint)) is None:
+        raise UserError(
+            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
         )
+    return checkpoint
 
 
 def _saved_config(experiment: Experiment, identity: Identity) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a run is called, where it lives, and how its result is written and read back.
 
-Identity is what was trained. Two configurations that train the same thing are one run; anything that changes
-the training, the source of the scheme, policy or task included, is another.
+Identity is what was trained: the configuration, what is derived from it, the code that trains
+(`fingerprints`) and the data files it reads. Two configurations that train the same thing are one run;
+anything that changes the training is another.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
 from pe_experiments.errors import InUse, UserError
+from pe_experiments.fingerprints import changed, evaluation_code, named_files, training_code
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TRAINED = ("finished", "to evaluate", "diverged")  # states in which nothing is left to train
@@ -31,10 +34,18 @@ RESULT_KEYS = ("name", "label", "task", "model", "seed", "evaluation")  # in eve
 
 @dataclass(frozen=True)
 class Identity:
-    """What was trained, the name that follows from it, and what to call its scheme."""
+    """What was trained, the name that follows from it, and what to call its scheme.
+
+    Attributes:
+        trained: the configuration.
+        sources: by group (``shared``, ``pe``, ``positions``, ``task``) a digest for every module and data
+            file; ``derived`` holds the values derived from the configuration.
+        label: of the scheme.
+        prefix: of the name; the hash follows.
+    """
 
     trained: dict[str, Any]
-    sources: dict[str, str]
+    sources: dict[str, dict[str, Any]]
     label: str
     prefix: str
 
@@ -59,10 +70,22 @@ def identify(experiment: Experiment) -> Identity:
     trained["model"] = config.model.model_dump(exclude={"attention_implementation"})
     trained["training"] = config.training.model_dump()
     trained["seed"] = config.seed
-    sources = {group: components[group].fingerprint for group in GROUPS}
     label = config.label or scheme_label(experiment)
     prefix = f"{components['task'].choice}-{config.model.choice}-{safe_name(label)}-s{config.seed}"
-    return Identity(plain(trained), sources, label, prefix)
+    return Identity(plain(trained), plain(_sources(experiment)), label, prefix)
+
+
+def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
+    shared = training_code()
+    sources: dict[str, dict[str, Any]] = {"shared": shared}
+    for group in GROUPS:
+        part = experiment.components[group]
+        own = training_code(part.classes, scores=group == "task")
+        more = experiment.task.data_files if group == "task" else ()
+        files = named_files(part.arguments, part.classes, more)
+        sources[group] = files | {name: digest for name, digest in own.items() if name not in shared}
+    derived = {key: value for key, value in experiment.derived.items() if key != "evaluation_lengths"}
+    return sources | {"derived": derived}
 
 
 def scheme_label(experiment: Experiment) -> str:
@@ -160,15 +183,6 @@ class RunDirectory:
             ) from error
         return {str(key): value for key, value in saved.items()}
 
-    def matmul(self) -> str | None:
-        """The route of matrix products it was begun with (`matmul`), or None where it has not been begun."""
-        try:
-            return json.loads(self.environment.read_text()).get("matmul", "default")
-        except FileNotFoundError:
-            return None
-        except (ValueError, AttributeError):
-            return "default"
-
     def create(self) -> bool:
         """Make the directory; False where it was there.
 
@@ -257,14 +271,35 @@ def plan(experiment: Experiment) -> Plan:
     """
     identity = identify(experiment)
     run = run_directory(experiment.config.results_dir, identity.name)
+    if run.name != identity.name and not _is_run_of(run, identity):
+        run = RunDirectory(run.path.with_name(identity.name))
     if experiment.config.rerun:
         return Plan(identity, run, "new")
     return Plan(identity, run, state_of(run, short_hash(evaluated(experiment))))
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
-    """Where the run of that name lives."""
-    return RunDirectory(Path(results_dir) / "runs" / name)
+    """Where the run of that name lives, or the same run under another label: the hash finds it."""
+    runs = Path(results_dir) / "runs"
+    if not (runs / name).exists() and runs.is_dir():
+        seed_and_hash = name[name.rindex("-s") :]
+        return RunDirectory(runs / _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash, name))
+    return RunDirectory(runs / name)
+
+
+@lru_cache(maxsize=8)
+def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
+    """Run names by their end, ``-s<seed>-<hash8>``."""
+    names = sorted(name for name in os.listdir(runs) if "-s" in name and name[0] != ".")
+    return {name[name.rindex("-s") :]: name for name in names}
+
+
+def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
+    try:
+        saved = run.read_config()["identity"]
+    except UserError:
+        return False
+    return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
 
 
 def state_of(run: RunDirectory, evaluation_hash: str) -> str:
@@ -284,9 +319,17 @@ def state_of(run: RunDirectory, evaluation_hash: str) -> str:
 def evaluated(experiment: Experiment) -> dict[str, Any]:
     """What distinguishes one evaluation of a training from another."""
     pe = experiment.components["pe"]
-    scheme = {"_target_": pe.target, **pe.arguments, "source": pe.fingerprint}
+    scheme = {"_target_": pe.target, **pe.arguments}
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
-    return {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
+    classes = [cls for group in GROUPS for cls in experiment.components[group].classes]
+    what = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
+    return what | {"code": evaluation_code(classes)}
+
+
+def only_code_differs(evaluation: dict[str, Any], experiment: Experiment) -> bool:
+    """Whether an evaluation on record is this experiment's, carried out by other code."""
+    now = evaluated(experiment)
+    return evaluation != now and evaluation == now | {"code": evaluation.get("code")}
 
 
 def kind_of(config: dict[str, Any]) -> str:
@@ -298,18 +341,17 @@ def kind_of(config: dict[str, Any]) -> str:
     return short_hash(plain([{group: config[group] for group in (*GROUPS, "model")}, training]))
 
 
-def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, str]:
-    """Runs of the same configuration whose source has changed since: run name -> changed groups."""
-    changed = {}
+def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, list[str]]:
+    """Runs of the same configuration whose code or data have changed since: run name -> what has changed."""
+    found = {}
     for other in sorted(directory.path.parent.glob(f"{glob_escape(identity.prefix)}-????????")):
         try:
             saved = RunDirectory(other).read_config()["identity"]
-        except UserError:
+            if other.name != identity.name and saved["trained"] == identity.trained:
+                found[other.name] = changed(saved["sources"], identity.sources)
+        except (UserError, KeyError, TypeError, ValueError):  # damaged, or of a version that saved otherwise
             continue
-        if other.name != identity.name and saved["trained"] == identity.trained:
-            groups = [g for g in GROUPS if saved["sources"].get(g) != identity.sources[g]]
-            changed[other.name] = ", ".join(groups)
-    return changed
+    return found
 
 
 def glob_escape(text: str) -> str:

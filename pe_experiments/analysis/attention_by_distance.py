@@ -13,10 +13,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from pe_experiments.building import source_of
 from pe_experiments.config import Experiment
 from pe_experiments.data import Batch
 from pe_experiments.encodings import AttentionContext
+from pe_experiments.instantiation import source_of
 from pe_experiments.models import Transformer
 
 

@@ -23,9 +23,9 @@ def measure(tokens: int, overrides: list[str]) -> dict[str, float]:
     import pe_experiments.training  # noqa: F401
     from pe_experiments import matmul
     from pe_experiments.benchmark.workloads import experiment
-    from pe_experiments.building import build_model, source_of
     from pe_experiments.environment import prepare_hardware
     from pe_experiments.evaluation import extrapolation_curve
+    from pe_experiments.instantiation import build_model, source_of
 
     made = experiment(*overrides)
     prepare_hardware(made.config.hardware)

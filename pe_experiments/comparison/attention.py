@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.analysis.attention_by_distance import attention_by_distance
-from pe_experiments.building import build_model
 from pe_experiments.checkpoints import model_weights, read_checkpoint
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.style import COLOURS, MARKERS, text
 from pe_experiments.config import check, resolve
 from pe_experiments.errors import UserError, nearest
+from pe_experiments.instantiation import build_model
 from pe_experiments.runs import COMPLETED, RunDirectory
 
 

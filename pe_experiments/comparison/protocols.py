@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.runs import safe_name
+from pe_experiments.runs import safe_name, short_hash
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 
@@ -91,7 +91,8 @@ def protocol_settings(saved: dict[str, Any]) -> dict[str, str]:
         for group in ("task", "model", "training")
         for key, value in trained[group].items()
     }
-    return {**found, SOURCE: str(saved["identity"]["sources"]["task"])}
+    sources = saved["identity"]["sources"]
+    return {**found, SOURCE: short_hash([sources["task"], sources.get("shared")])}
 
 
 def differences_sentence(section: Section) -> str | None:
@@ -128,5 +129,5 @@ def family_slug(family: list[Section], families: list[list[Section]]) -> str:
 def _in_words(settings: dict[str, str]) -> str:
     shown = {key: value for key, value in settings.items() if key not in (SOURCE, "task._target_")}
     if settings and not shown:
-        return "an edited source of the task (" + settings.get(SOURCE, "its class") + ")"
+        return "edited training code (" + settings.get(SOURCE, "its class") + ")"
     return ", ".join(f"{key}={value}" for key, value in shown.items())

@@ -157,7 +157,7 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
     # What was tuned is each scheme's own, and no other protocol.
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
-    protocol = [trained["task"], sources["task"], trained["model"], training]
+    protocol = [trained["task"], sources["task"], trained["model"], training, sources.get("shared")]
     row = {
         "name": run.name,
         "label": str(result["label"]),
@@ -189,7 +189,10 @@ def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> l
         other = RunDirectory(path)
         try:
             stored = other.read_result()
-            if stored and stored["evaluation"]["pe"] == result["evaluation"]["pe"]:
+            same = stored and all(
+                stored["evaluation"].get(key) == result["evaluation"].get(key) for key in ("pe", "code")
+            )
+            if stored and same:
                 for row in _sound_curve(other, stored):
                     rows.setdefault(row["content_length"], row)
         except (UserError, OSError, ValueError, KeyError, TypeError) as error:

@@ -84,10 +84,10 @@ def probe(job: Job) -> float | None:
     """Seconds per step over a few steps of this run; None where it fails."""
     import torch
 
-    from pe_experiments.building import build_model, source_of
     from pe_experiments.config import check, resolve
     from pe_experiments.data import TrainingStream
     from pe_experiments.environment import prepare_hardware
+    from pe_experiments.instantiation import build_model, source_of
     from pe_experiments.training import TrainingModule
 
     try:

@@ -6,6 +6,7 @@ Shapes: B examples, N input symbols, M target symbols.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -35,9 +36,12 @@ class Task(ABC):
         order_sensitive: False when a bag of tokens solves it (a control).
         formats: how examples can be shown to a model: ``causal`` and ``slots`` (the answer after the input),
             or ``aligned`` (target t is read out at input t).
+        data_files: files that examples are made from, besides those an argument or the source names: their
+            content belongs to what a run trained on.
     """
 
     vocab_size: int
+    data_files: tuple[str | Path, ...] = ()
     order_sensitive: bool = True
     formats: tuple[str, ...] = ("causal", "slots")
 

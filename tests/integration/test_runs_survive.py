@@ -303,7 +303,7 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     assert "(trained)" in run("as published", "-")
     assert "(found finished)" in run("other words, same code", "-")
     (trained,) = (tmp_path / "r" / "runs").iterdir()
-    assert "has changed since copy-decoder-Slope_slope=0.2-s0-" in run("other code", "+")
+    assert f"Changed since {trained.name}: mine." in run("other code", "+")
     names = sorted(path.name for path in (tmp_path / "r" / "runs").iterdir())
     assert len(names) == 2
     evaluation = [
@@ -314,5 +314,5 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     ]
     refused = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode == 1
-    assert "the source of its pe has been edited" in refused.stderr
+    assert "mine changed since it was trained" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)

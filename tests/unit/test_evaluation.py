@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from pe_experiments.building import build_model, source_of
 from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve, summarise, tally, wilson_interval
+from pe_experiments.instantiation import build_model, source_of
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:

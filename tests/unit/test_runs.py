@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.components import load_component, source_meaning
+from pe_experiments.components import load_component
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory, identify, list_in_study, read_manifest, short_hash
+from pe_experiments.runs import RunDirectory, identify, list_in_study, read_manifest
 
 Tiny = Callable[..., Experiment]
 
@@ -78,12 +78,6 @@ def test_the_same_thing_said_differently_is_one_run(tiny: Tiny) -> None:
     assert identify(again).name == identify(tiny("pe=none")).name
 
 
-def test_fingerprints_are_the_same_on_every_python() -> None:
-    """A literal: should a new Python read the same source otherwise, every run would be trained again."""
-    source = "def f(a, *, b=1):\n    'words'\n    return [f'{a!r:>3}', a @ b]  # more words\n"
-    assert short_hash(source_meaning(source)) == "dfb0f91e"
-
-
 def test_damaged_results_are_a_clear_error(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_result() is None
@@ -121,19 +115,3 @@ def test_labels_tell_values_of_different_types_apart(tmp_path: Path, monkeypatch
     labels = [load_component("pe", {"_target_": "of_mine.rope", "mode": value}).label for value in values]
     assert len(set(labels)) == len(values), labels
     assert labels[0] == "of_mine.rope(mode='1')"
-
-
-def test_a_helper_beside_a_scheme_belongs_to_its_source(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "helping.py").write_text("SLOPE = 1.0\n")
-    (tmp_path / "helped.py").write_text(
-        "import helping\nfrom pe_experiments.encodings import PositionalEncoding\n"
-        "class Helped(PositionalEncoding):\n    slope = helping.SLOPE\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    before = load_component("pe", {"_target_": "helped.Helped"}).fingerprint
-    (tmp_path / "helping.py").write_text("SLOPE = 1.0  # a comment\n")
-    assert load_component("pe", {"_target_": "helped.Helped"}).fingerprint == before
-    (tmp_path / "helping.py").write_text("SLOPE = 2.0\n")
-    assert load_component("pe", {"_target_": "helped.Helped"}).fingerprint != before

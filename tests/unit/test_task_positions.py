@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pe_experiments.building import source_of
 from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
 from pe_experiments.formats import CausalFormat, SlotsFormat
+from pe_experiments.instantiation import source_of
 from pe_experiments.positions import TaskProvided
 from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition

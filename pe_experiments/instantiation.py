@@ -1,0 +1,53 @@
+"""From a resolved experiment to what is trained: the untrained model, and the source of its examples."""
+
+from __future__ import annotations
+
+import torch
+
+from pe_experiments.components import user_errors
+from pe_experiments.config import Experiment
+from pe_experiments.data import Source
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.models import Transformer
+from pe_experiments.randomness import named_seed
+
+
+def build_model(experiment: Experiment) -> Transformer:
+    """The untrained model: backbone and encoding from named streams of the seed.
+
+    Raises:
+        UserError: the scheme refuses its arguments or the model.
+    """
+    seed, made = experiment.config.seed, 0
+
+    def make_encoding(shape: ModelShape) -> PositionalEncoding:
+        nonlocal made
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(named_seed(seed, f"encoding {made}"))
+            made += 1
+            return experiment.components["pe"].build(shape)
+
+    model = experiment.config.model
+    with user_errors("pe"):
+        return Transformer(
+            experiment.format.vocab_size,
+            experiment.shape,
+            make_encoding,
+            activation=model.activation,
+            initialisation=model.initialisation,
+            output_head=model.output_head,
+            attention_implementation=model.attention_implementation,
+            seed=seed,
+        )
+
+
+def source_of(experiment: Experiment) -> Source:
+    """What the examples of an experiment are made from."""
+    return Source(
+        experiment.task,
+        experiment.format,
+        experiment.positions,
+        experiment.train_lengths,
+        experiment.shape.train_length,
+        experiment.config.seed,
+    )

@@ -1,0 +1,275 @@
+"""Identity covers the code that trains: a table of edits, and what each must lead to."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pe_experiments import fingerprints
+from pe_experiments.components import load_component
+from pe_experiments.config import Experiment
+from pe_experiments.experiment import run_experiment
+from pe_experiments.fingerprints import source_meaning, training_code
+from pe_experiments.runs import evaluated, identify, plan
+from tests.conftest import ROOT, TINY
+
+Tiny = Callable[..., Experiment]
+
+NEW_RUN, EVALUATED_AGAIN, NOTHING = "new run", "evaluated again", "nothing"
+EDITS = {  # file, what is replaced, by what; what must follow for pe=rope task=copy
+    "the scale of attention": (
+        "encodings/base.py",
+        "logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5)",
+        "logits_BHTS = (q_BHTK * self.shape.head_dim**-0.4)",
+        NEW_RUN,
+    ),
+    "the route of attention": (
+        "models/attention.py",
+        "    return self.output(",
+        "    return -self.output(",
+        NEW_RUN,
+    ),
+    "a norm": ("models/transformer.py", "return self.norm(x_BTD)", "return self.norm(0.3 * x_BTD)", NEW_RUN),
+    "the initialisation": ("models/initialisation.py", "normal_(0.0, 0.02", "normal_(0.0, 0.03", NEW_RUN),
+    "the loss": ("training.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)', NEW_RUN),
+    "the schedule": ("training.py", "0.5 * (1 + math.cos", "0.6 * (1 + math.cos", NEW_RUN),
+    "the batches": ("data.py", "BATCHES_PER_DRAW = 16", "BATCHES_PER_DRAW = 8", NEW_RUN),
+    "the format": ("formats.py", "tokens_BT[:, 0] = self.bos", "tokens_BT[:, 0] = self.sep", NEW_RUN),
+    "the streams": ("randomness.py", "INDEX_BITS = 29", "INDEX_BITS = 28", NEW_RUN),
+    "a position policy": ("positions.py", "- lengths_B + 1", "- lengths_B", NEW_RUN),
+    "the start of the encoding": ("instantiation.py", '"encoding {made}"', '"scheme {made}"', NEW_RUN),
+    "the scheme": ("encodings/rope.py", "**", "** 1.1 **", NEW_RUN),
+    "the task": ("tasks/copying.py", "torch.randint(", "torch.randint(0 + ", NEW_RUN),
+    "the task's contract": ("tasks/base.py", "IGNORE = -100", "IGNORE = -101", NEW_RUN),
+    "what is derived": (
+        "config.py",
+        "return min(100, training.steps // 10)",
+        "return min(100, training.steps // 9)",
+        NEW_RUN,
+    ),
+    "another scheme": ("encodings/alibi.py", "**", "** 1.1 **", NOTHING),
+    "another task": ("tasks/sorting.py", "torch.", "(torch).", NOTHING),
+    "a comment": ("models/attention.py", "def blocked(", "# words\n\n\ndef blocked(", NOTHING),
+    "a docstring": ("training.py", '"""Mean cross entropy', '"""The mean cross entropy', NOTHING),
+    "layout": (
+        "models/transformer.py",
+        "self.norm(x_BTD)",
+        "self.norm(\n            x_BTD\n        )",
+        NOTHING,
+    ),
+    "a ceiling": ("tasks/ceilings.py", "EXACT_UP_TO = 256", "EXACT_UP_TO = 255", EVALUATED_AGAIN),
+    "a ceiling of the task": (
+        "tasks/copying.py",
+        "prefix: bool = False) -> float",
+        "prefix: bool = True) -> float",
+        EVALUATED_AGAIN,
+    ),
+    "the evaluation": ("evaluation.py", "SOLVED = 0.9", "SOLVED = 0.8", EVALUATED_AGAIN),
+    "a figure": ("comparison/figures.py", "import", "import  ", NOTHING),
+    "an error's words": ("errors.py", "Did you mean", "Perhaps", NOTHING),
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package's sources."""
+    copy = tmp_path / "package"
+    shutil.copytree(Path(fingerprints.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture
+def read_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Has the sources of the package's modules read from a copy; what is imported stays as it is."""
+    origin = fingerprints._origin
+
+    def redirect(copy: Path) -> None:
+        here = Path(fingerprints.__file__).parent
+
+        def elsewhere(module: str) -> Path | None:
+            path = origin(module)
+            inside = path is not None and path.is_relative_to(here)
+            return copy / path.relative_to(here) if path is not None and inside else path
+
+        monkeypatch.setattr(fingerprints, "_origin", elsewhere)
+
+    return redirect
+
+
+@pytest.mark.parametrize("edit", [name for name in EDITS if name != "what is derived"])
+def test_what_an_edit_leads_to(
+    tiny: Tiny, package: Path, read_from: Callable[[Path], None], edit: str
+) -> None:
+    experiment = tiny("pe=rope")
+    before, evaluation = identify(experiment).hash8, evaluated(experiment)["code"]
+    name, old, new, leads_to = EDITS[edit]
+    source = (package / name).read_text()
+    assert old in source, f"{name} no longer holds {old}"
+    (package / name).write_text(source.replace(old, new))
+    read_from(package)
+    after = identify(experiment).hash8
+    assert (after != before) == (leads_to == NEW_RUN)
+    if leads_to != NEW_RUN:
+        assert (evaluated(experiment)["code"] != evaluation) == (leads_to == EVALUATED_AGAIN)
+
+
+def test_derived_values_are_part_of_a_run(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identify(tiny()).hash8
+    monkeypatch.setattr("pe_experiments.config.warmup_steps", lambda training: 7)
+    assert identify(tiny()).hash8 != before
+
+
+def test_every_module_of_a_training_is_watched(tiny: Tiny) -> None:
+    """What is loaded when a run trains and is not watched stands here by name, with the reason in `NEVER`."""
+    code = (
+        "import sys\nfrom pe_experiments import fingerprints\nfrom pe_experiments.fingerprints import *\n"
+        "import pe_experiments.training, pe_experiments.instantiation\n"
+        "loaded = {m for m in sys.modules if m.partition('.')[0] == 'pe_experiments'}\n"
+        "print(*sorted(loaded - set(training_code()) - set(NOT_TRAINING) - {'pe_experiments.fingerprints'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == []
+
+
+def test_an_edit_says_what_changed_and_a_changed_evaluation_is_repeated(tmp_path: Path) -> None:
+    """The commands themselves, on a copy of the package."""
+    for name in ("pe_experiments", "configs", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "scripts/train.py", "pe=rope", *TINY, "results_dir=r"]
+
+    def run(*edit: str) -> str:
+        if edit:
+            name, old, new = edit
+            path = tmp_path / "pe_experiments" / name
+            path.write_text(path.read_text().replace(old, new))
+        environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "(trained)" in run()
+    assert "(found finished)" in run("training.py", '"""Mean cross entropy', '"""The mean cross entropy')
+    assert "(evaluated" in run("evaluation.py", "TOKENS_AT_ONCE = 16_384", "TOKENS_AT_ONCE = 16_383")
+    (first,) = (tmp_path / "r" / "runs").iterdir()
+    assert "(found finished)" in run()
+    said = run("models/transformer.py", "return self.norm(x_BTD)", "return self.norm(0.3 * x_BTD)")
+    assert f"Changed since {first.name}: pe_experiments.models.transformer." in said
+    assert len(list((tmp_path / "r" / "runs").iterdir())) == 2
+
+
+def test_an_evaluation_by_other_code_replaces_the_old_one(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_experiment(tiny())
+    curve, took = run.directory.curve.read_bytes(), run.result["seconds_per_step"]
+    monkeypatch.setattr("pe_experiments.runs.evaluation_code", lambda classes: "edited")
+    assert plan(tiny()).state == "to evaluate"
+    again = run_experiment(tiny())
+    assert (again.done, again.directory.path) == ("evaluated", run.directory.path)
+    assert again.result["evaluation"]["code"] == "edited"
+    assert again.result["seconds_per_step"] == took
+    assert run.directory.curve.read_bytes() == curve
+    assert not (run.directory.path / "evaluations").exists()
+    assert run_experiment(tiny()).done == "found"
+
+
+def test_meaning_is_the_same_on_every_python() -> None:
+    """A literal: should a new Python read the same source otherwise, every run would be trained again."""
+    source = "def f(a, *, b=1):\n    'words'\n    return [f'{a!r:>3}', a @ b]  # more words\n"
+    assert fingerprints._hash(source_meaning(source)) == "17fff20f8c28"
+
+
+SCHEME = """
+{imports}from pe_experiments.encodings import PositionalEncoding
+class {name}(PositionalEncoding):
+    {body}
+"""
+
+
+def test_a_helper_beside_a_scheme_belongs_to_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "helping.py").write_text("SLOPE = 1.0\n")
+    text = SCHEME.format(imports="import helping\n", name="Helped", body="slope = helping.SLOPE")
+    (tmp_path / "helped.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def digests() -> dict[str, str]:
+        return training_code(load_component("pe", {"_target_": "helped.Helped"}).classes)
+
+    before = digests()
+    assert {"helped", "helping"} <= set(before)
+    (tmp_path / "helping.py").write_text("SLOPE = 1.0  # a comment\n")
+    assert digests() == before
+    (tmp_path / "helping.py").write_text("SLOPE = 2.0\n")
+    assert digests() != before
+
+
+TASK = """
+from pathlib import Path
+from pe_experiments.tasks.copying import Copy
+class Words(Copy):
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        (
+            "def __init__(self, path: str): super().__init__(len(Path(path).read_text()))",
+            {"path": "words.txt"},
+        ),
+        ("def __init__(self, path: str = 'words.txt'): super().__init__(len(Path(path).read_text()))", {}),
+        ("def __init__(self): super().__init__(len(Path(__file__).with_name('words.txt').read_text()))", {}),
+        ("data_files = (Path(__file__).parent / ('words' + '.txt'),)", {}),
+    ],
+)
+def test_a_data_file_belongs_to_the_run(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, arguments: dict[str, str]
+) -> None:
+    (tmp_path / "wordy.py").write_text(TASK.format(body=body))
+    (tmp_path / "words.txt").write_text("one two three")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wordy", raising=False)
+    monkeypatch.chdir(tmp_path)
+    options = [
+        "~task.vocab_size",
+        "task._target_=wordy.Words",
+        *(f"+task.{k}={v}" for k, v in arguments.items()),
+    ]
+    first = identify(tiny(*options))
+    assert any("words.txt" in name for name in first.sources["task"])
+    (tmp_path / "words.txt").write_text("one two seven")
+    second = identify(tiny(*options))
+    assert second.trained == first.trained
+    assert second.hash8 != first.hash8
+
+
+def test_a_class_typed_into_a_notebook_is_watched() -> None:
+    def typed(body: str) -> type:
+        space: dict[str, type] = {"__name__": "__typed__"}  # type: ignore[dict-item]
+        exec(SCHEME.format(imports="", name="Typed", body=body), space)
+        return space["Typed"]
+
+    one, same, other = (typed(f"def slope(self): return {value}") for value in ("1", "1  # words", "2"))
+    assert training_code([one]) == training_code([same]) != training_code([other])
+
+
+def test_a_scheme_that_gets_a_file_of_its_own_keeps_its_runs(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hash finds a run, the label only names it."""
+    trained = run_experiment(tiny("pe=rope", "label=before"))
+    named = plan(tiny("pe=rope"))
+    assert named.identity.name != trained.directory.name
+    assert (named.state, named.run.path) == ("finished", trained.directory.path)
+    assert plan(tiny("pe=rope", "seed=1")).state == "new"
+    other = trained.directory.path.with_name(named.identity.name[:-8] + "00000000")
+    trained.directory.path.rename(other)
+    assert plan(tiny("pe=rope")).state == "new"
