@@ -45,10 +45,10 @@ def training_code(classes: Iterable[type] = (), scores: bool = False) -> Digests
     return _without_files(classes) | _digests(roots, NOT_TRAINING, "" if scores else TASKS)
 
 
-def evaluation_code(classes: Iterable[type]) -> str:
-    """One digest of all the code that evaluation goes through, with these classes."""
+def evaluation_code(classes: Iterable[type]) -> Digests:
+    """Digest by module of the code that evaluates these classes, less the shared code that trains."""
     found = _without_files(classes) | _digests((*EVALUATION, *_modules(classes)), NEVER)
-    return _hash(str(sorted(found.items())))
+    return {name: digest for name, digest in found.items() if name not in training_code()}
 
 
 def named_files(arguments: Any, classes: Iterable[type] = (), more: Iterable[str | Path] = ()) -> Digests:

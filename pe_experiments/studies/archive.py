@@ -3,7 +3,8 @@
 runs.csv        a row per run: what it was, its summary figures, the command that repeats it
 curves.csv      a row per run and evaluated length
 training.csv    a row per run and look at the training lengths
-provenance.csv  a row per run: all that was trained, the fingerprints of the sources, the machine (JSON)
+provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
+                was trained, the digest of every module and data file, and the machine
 """
 
 from __future__ import annotations
@@ -17,27 +18,37 @@ import pandas as pd
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.errors import UserError
-from pe_experiments.runs import write_atomically
+from pe_experiments.runs import short_hash, write_atomically
 
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 
 
+def require_finished(runs: Runs, study: str) -> None:
+    """Refuse half a study.
+
+    Raises:
+        UserError: a run of the study is not finished.
+    """
+    for name, reason in runs.left_out.items():
+        raise UserError(f"{study}: {name} cannot be published ({reason}); finish the study first")
+
+
 def write_archive(runs: Runs, folder: Path) -> None:
     """Write the four files.
 
     Raises:
-        UserError: a run of the study is not finished; half a study is not published.
+        UserError: a run of the study is not finished.
     """
-    for name, reason in runs.left_out.items():
-        raise UserError(f"{folder.name}: {name} cannot be published ({reason}); finish the study first")
+    require_finished(runs, folder.name)
     folder.mkdir(parents=True, exist_ok=True)
     training = runs.training[runs.training["exact_match"].notna()]
     training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
     provenance = pd.DataFrame(
         {
             "name": name,
+            "code": short_hash(saved["identity"]["sources"].get("shared")),
             "trained": json.dumps(saved["identity"]["trained"]),
             "sources": json.dumps(saved["identity"]["sources"]),
             "environment": json.dumps(_public(runs.environments[name])),

@@ -21,10 +21,11 @@ from pe_experiments.console import Display, say
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.runs import write_atomically
 from pe_experiments.studies import core, precision, tutorial_claims
-from pe_experiments.studies.archive import FILES, read_archive, write_archive
+from pe_experiments.studies.archive import FILES, read_archive, require_finished, write_archive
 from pe_experiments.studies.audits import measure
 from pe_experiments.studies.extension import evaluate_extensions
 from pe_experiments.studies.figures_in_words import Figures, Timed, render
+from pe_experiments.studies.provenance import repeat_some, require_one_known_source
 
 END = "<!-- end -->"
 OTHER = (".svg", ".pdf", ".tex")  # what compare.py makes and is not published: half of the space
@@ -46,12 +47,15 @@ def publish(study: str, results_dir: Path) -> Path:
     """Write the CSVs of a finished study and everything that follows from them; all of it or nothing.
 
     Raises:
-        UserError: no such study, or one that is not finished.
+        UserError: no such study, one that is not finished, or one that `provenance` refuses.
     """
     _known(study, "publish")
     runs = load_runs(results_dir, study)
     folder = results_dir / study
     say(f"{study}: {len(runs.runs)} runs")
+    require_finished(runs, study)
+    require_one_known_source(study, runs, results_dir)
+    repeat_some(study, runs, results_dir)
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / study
         write_archive(runs, made)

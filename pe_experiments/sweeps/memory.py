@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.config import CONFIG_DIR
+from pe_experiments.fingerprints import named_files
 from pe_experiments.runs import write_atomically
 
 IDENTIFYING = ("pe", "positions", "task", "model", "training", "evaluation", "seed", "label")
@@ -61,9 +62,11 @@ class Memory:
 
 
 def _key(config: dict[str, Any]) -> str | None:
-    """None where a part from outside the package is named: its source could be anywhere."""
+    """None where a part from outside the package, or a data file, is named: neither is in `code_hash`."""
     identifying = {key: config.get(key) for key in IDENTIFYING}
-    if not all(target.startswith("pe_experiments.") for target in _targets(identifying)):
+    if named_files(identifying) or not all(
+        target.startswith("pe_experiments.") for target in _targets(identifying)
+    ):
         return None
     text = json.dumps(identifying, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -156,7 +156,7 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
     run.config.write_text(run.config.read_text().replace("tasks.copying: ", "tasks.copying: edited"))
     assert tabulated(folder)["section"].nunique() == 2
-    assert "an edited source of the task" in said(folder)
+    assert "edited training code" in said(folder)
 
 
 def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) -> None:

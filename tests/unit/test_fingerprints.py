@@ -167,11 +167,11 @@ def test_an_evaluation_by_other_code_replaces_the_old_one(
 ) -> None:
     run = run_experiment(tiny())
     curve, took = run.directory.curve.read_bytes(), run.result["seconds_per_step"]
-    monkeypatch.setattr("pe_experiments.runs.evaluation_code", lambda classes: "edited")
+    monkeypatch.setattr("pe_experiments.runs.evaluation_code", lambda classes: {"evaluation": "edited"})
     assert plan(tiny()).state == "to evaluate"
     again = run_experiment(tiny())
     assert (again.done, again.directory.path) == ("evaluated", run.directory.path)
-    assert again.result["evaluation"]["code"] == "edited"
+    assert again.result["evaluation"]["code"] == {"evaluation": "edited"}
     assert again.result["seconds_per_step"] == took
     assert run.directory.curve.read_bytes() == curve
     assert not (run.directory.path / "evaluations").exists()
