@@ -25,6 +25,7 @@ from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError, disk_problem
 from pe_experiments.evaluation import extrapolation_curve, summarise
 from pe_experiments.fingerprints import changed
+from pe_experiments.identity import Identity, identify, plain, short_hash
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.models import Transformer
 from pe_experiments.runs import (
@@ -32,18 +33,14 @@ from pe_experiments.runs import (
     DIVERGED,
     ERROR,
     TRAINED,
-    Identity,
     Plan,
     RunDirectory,
     edited_sources,
     evaluated,
-    identify,
     kind_of,
     list_in_study,
     only_code_differs,
-    plain,
     plan,
-    short_hash,
     write_atomically,
 )
 from pe_experiments.tracking import Tracker, read_curve

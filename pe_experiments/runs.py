@@ -1,13 +1,10 @@
-"""What a run is called, where it lives, and how its result is written and read back.
+"""Where a run lives, how far it is, and how its result is written and read back.
 
-Identity is what was trained: the configuration, what is derived from it, the code that trains
-(`fingerprints`) and the data files it reads. Two configurations that train the same thing are one run;
-anything that changes the training is another.
+Names come from `identity`: two configurations that train the same thing are one run.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -24,89 +21,12 @@ from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
 from pe_experiments.errors import InUse, UserError
-from pe_experiments.fingerprints import changed, evaluation_code, named_files, training_code
+from pe_experiments.fingerprints import changed, evaluation_code
+from pe_experiments.identity import GROUPS, Identity, identify, plain, short_hash
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TRAINED = ("finished", "to evaluate", "diverged")  # states in which nothing is left to train
-GROUPS = ("pe", "positions", "task")
 RESULT_KEYS = ("name", "label", "task", "model", "seed", "evaluation")  # in every result.json
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What was trained, the name that follows from it, and what to call its scheme.
-
-    Attributes:
-        trained: the configuration.
-        sources: by group (``shared``, ``pe``, ``positions``, ``task``) a digest for every module and data
-            file; ``derived`` holds the values derived from the configuration.
-        label: of the scheme.
-        prefix: of the name; the hash follows.
-    """
-
-    trained: dict[str, Any]
-    sources: dict[str, dict[str, Any]]
-    label: str
-    prefix: str
-
-    @property
-    def hash8(self) -> str:
-        return short_hash({"trained": self.trained, "sources": self.sources})
-
-    @property
-    def name(self) -> str:
-        return f"{self.prefix}-{self.hash8}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "label": self.label, "trained": self.trained, "sources": self.sources}
-
-
-def identify(experiment: Experiment) -> Identity:
-    """The identity of an experiment."""
-    config, components = experiment.config, experiment.components
-    trained: dict[str, Any] = {
-        group: {"_target_": components[group].target, **components[group].arguments} for group in GROUPS
-    }
-    trained["model"] = config.model.model_dump(exclude={"attention_implementation"})
-    trained["training"] = config.training.model_dump()
-    trained["seed"] = config.seed
-    label = config.label or scheme_label(experiment)
-    prefix = f"{components['task'].choice}-{config.model.choice}-{safe_name(label)}-s{config.seed}"
-    return Identity(plain(trained), plain(_sources(experiment)), label, prefix)
-
-
-def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    shared = training_code()
-    sources: dict[str, dict[str, Any]] = {"shared": shared}
-    for group in GROUPS:
-        part = experiment.components[group]
-        own = training_code(part.classes, scores=group == "task")
-        more = experiment.task.data_files if group == "task" else ()
-        files = named_files(part.arguments, part.classes, more)
-        sources[group] = files | {name: digest for name, digest in own.items() if name not in shared}
-    derived = {key: value for key, value in experiment.derived.items() if key != "evaluation_lengths"}
-    return sources | {"derived": derived}
-
-
-def scheme_label(experiment: Experiment) -> str:
-    """``rope(base=500)+random_subset``: scheme with changed arguments, then an unusual position policy."""
-    scheme, positions = experiment.components["pe"].label, experiment.components["positions"].label
-    return scheme if positions == "consecutive" else f"{scheme}+{positions}"
-
-
-def plain(content: Any) -> Any:
-    """Content as JSON can hold it; what it cannot, by its name (``torch.float32``)."""
-    return json.loads(json.dumps(content, default=str))
-
-
-def safe_name(label: str) -> str:
-    """The label as part of a path that is typed back, without what shells and Hydra read as signs."""
-    return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
-
-
-def short_hash(content: Any) -> str:
-    """Eight hex digits that follow from JSON-like content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def write_atomically(path: Path, text: str) -> None:

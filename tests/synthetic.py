@@ -12,7 +12,8 @@ from omegaconf import OmegaConf
 from pe_experiments.config import Experiment
 from pe_experiments.evaluation import summarise, wilson_interval
 from pe_experiments.experiment import _saved_config
-from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, identify, plan
+from pe_experiments.identity import identify
+from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, plan
 from pe_experiments.tracking import CURVE, METRICS, to_csv
 
 Accuracies = Callable[[int], tuple[float, float]]

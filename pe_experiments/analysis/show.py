@@ -20,8 +20,8 @@ from pe_experiments.console import print_table, say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.errors import UserError, nearest
+from pe_experiments.identity import safe_name
 from pe_experiments.randomness import named_seed
-from pe_experiments.runs import safe_name
 
 
 def show_encodings(config: DictConfig) -> Path | None:

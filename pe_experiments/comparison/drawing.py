@@ -20,7 +20,7 @@ from pe_experiments.comparison.style import Look, drawing, save
 from pe_experiments.comparison.summary_figures import cost_figure, heat_map, horizon_figure, training_figure
 from pe_experiments.comparison.words import cells_of
 from pe_experiments.console import Display
-from pe_experiments.runs import safe_name
+from pe_experiments.identity import safe_name
 
 THIN = (
     "Thin lines are seeds, thick ones their mean, bands a 95 % bootstrap of whole runs (from three seeds on)"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pe_experiments.comparison.compare import Comparison
 from pe_experiments.config import LoggerConfig
-from pe_experiments.runs import short_hash
+from pe_experiments.identity import short_hash
 from pe_experiments.tracking import start_wandb
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.runs import safe_name, short_hash
+from pe_experiments.identity import safe_name, short_hash
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 

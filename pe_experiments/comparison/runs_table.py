@@ -18,7 +18,8 @@ import pandas as pd
 
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
-from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, short_hash, tuned_settings
+from pe_experiments.identity import short_hash
+from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings
 from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")

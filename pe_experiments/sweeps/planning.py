@@ -115,7 +115,8 @@ def _facts(checked: Config) -> dict[str, str]:
 
     from pe_experiments.components import user_errors
     from pe_experiments.config import resolve
-    from pe_experiments.runs import evaluated, identify, short_hash
+    from pe_experiments.identity import identify, short_hash
+    from pe_experiments.runs import evaluated
 
     try:
         experiment = resolve(checked)

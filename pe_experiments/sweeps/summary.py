@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pe_experiments.command_line import command_alone, one_line
 from pe_experiments.console import say, say_files
-from pe_experiments.runs import list_in_study, read_manifest, run_directory, short_hash, write_manifest
+from pe_experiments.identity import short_hash
+from pe_experiments.runs import list_in_study, read_manifest, run_directory, write_manifest
 from pe_experiments.sweeps.memory import Memory
 from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, UNNAMED, Job
 

@@ -15,7 +15,8 @@ from pe_experiments.components import load_component
 from pe_experiments.config import Experiment
 from pe_experiments.experiment import run_experiment
 from pe_experiments.fingerprints import source_meaning, training_code
-from pe_experiments.runs import evaluated, identify, plan
+from pe_experiments.identity import identify
+from pe_experiments.runs import evaluated, plan
 from tests.conftest import ROOT, TINY
 
 Tiny = Callable[..., Experiment]

@@ -11,7 +11,8 @@ import pytest
 from pe_experiments.components import load_component
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory, identify, list_in_study, read_manifest
+from pe_experiments.identity import identify
+from pe_experiments.runs import RunDirectory, list_in_study, read_manifest
 
 Tiny = Callable[..., Experiment]
 
