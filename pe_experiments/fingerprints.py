@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType
@@ -28,6 +28,7 @@ NOT_TRAINING = (*NEVER, *EVALUATION, "pe_experiments.tasks.ceilings")
 SCORES = ("chance", "bag_ceiling", "bag_ceiling_error", "input_blind")
 TASKS = "pe_experiments.tasks."
 LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
+FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
 DIGITS = 12
 LONGEST_FILE_NAME = 255
 
@@ -107,7 +108,7 @@ def _meaning(node: Any) -> Any:
     return [_meaning(item) for item in node] if isinstance(node, list) else repr(node)
 
 
-def _digests(roots: Iterable[str], stop: Iterable[str], scored: str | None = None) -> Digests:
+def _digests(roots: Sequence[str], stop: Iterable[str], scored: str | None = None) -> Digests:
     """Digest by module of what is reached from these modules without passing through ``stop``.
 
     In modules whose name begins with ``scored`` the scores of tasks do not count.
@@ -116,7 +117,10 @@ def _digests(roots: Iterable[str], stop: Iterable[str], scored: str | None = Non
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in found or name in stop or (path := _source(name)) is None:
+        path = (
+            _origin(name) if name in roots else _source(name)
+        )  # a scheme may come from an installed library
+        if name in found or name in stop or path is None:
             continue
         left_out = SCORES if scored is not None and name.startswith(scored) else ()
         found[name] = _digest(path, _stamp(path), left_out)
@@ -124,8 +128,10 @@ def _digests(roots: Iterable[str], stop: Iterable[str], scored: str | None = Non
     return dict(sorted(found.items()))
 
 
-def _modules(classes: Iterable[type]) -> list[str]:
-    return list(dict.fromkeys(ancestor.__module__ for cls in classes for ancestor in cls.__mro__))
+def _modules(classes: Iterable[type]) -> tuple[str, ...]:
+    """Where classes and their ancestors are defined."""
+    names = dict.fromkeys(ancestor.__module__ for cls in classes for ancestor in cls.__mro__)
+    return tuple(name for name in names if name.partition(".")[0] not in FOREIGN)
 
 
 @cache

@@ -72,7 +72,7 @@ def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
         files = named_files(part.arguments, part.classes, more)
         sources[group] = files | {name: digest for name, digest in own.items() if name not in shared}
     derived = {key: value for key, value in experiment.derived.items() if key != "evaluation_lengths"}
-    return sources | {"derived": derived}
+    return sources | {"derived": derived | {"train_lengths": short_hash(derived["train_lengths"])}}
 
 
 def scheme_label(experiment: Experiment) -> str:

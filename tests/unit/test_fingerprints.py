@@ -211,6 +211,19 @@ def test_a_helper_beside_a_scheme_belongs_to_its_source(
     assert digests() != before
 
 
+def test_a_scheme_of_an_installed_library_is_watched_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCHEME.format(imports="", name="Installed", body="slope = 1.0")
+    (tmp_path / "installed.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fingerprints, "LIBRARIES", (tmp_path,))
+    classes = load_component("pe", {"_target_": "installed.Installed"}).classes
+    before = training_code(classes)
+    (tmp_path / "installed.py").write_text(text.replace("1.0", "2.0"))
+    assert training_code(classes) != before
+
+
 TASK = """
 from pathlib import Path
 from pe_experiments.tasks.copying import Copy
