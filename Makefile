@@ -4,13 +4,17 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test lint results clean
+.PHONY: train test test-all lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
 test: .venv/.done lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+
+# And what takes minutes: kills, wheels, a browser, whole commands.
+test-all: .venv/.done lint
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Every table, figure and page under results/ from the CSVs of the studies.
 results: .venv/.done
@@ -27,4 +31,4 @@ lint: .venv/.done
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build .PHONY: train test test-all lint.egg-info

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from pe_experiments.positions import PositionPolicy
     from pe_experiments.tasks import Task
 
-CONFIG_DIR = Path(__file__).resolve().parents[1] / "configs"
+_HERE = Path(__file__).resolve().parent
+# In a wheel the choices lie inside the package, in a checkout beside it.
+CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 
 Count = Annotated[int, Field(ge=1)]
 # A name becomes part of a path and of a command line; a year is a fair name for a study.
