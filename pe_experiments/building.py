@@ -23,7 +23,7 @@ def preflight(experiment: Experiment) -> None:
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
     with user_errors("pe", "fails on a training batch"), torch.no_grad():
-        logits = model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        logits = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         if logits.shape[:2] != batch.tokens_BT.shape:
             shape, expected = tuple(logits.shape[:2]), tuple(batch.tokens_BT.shape)
             raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
@@ -33,11 +33,11 @@ def preflight(experiment: Experiment) -> None:
     with user_errors("evaluation", "makes no examples"):
         block = source.evaluation_block(longest, last_block)
     with user_errors("pe", f"fails at evaluation length {longest}"), torch.no_grad():
-        model.embed(block.tokens_BT[:1], block.positions_BT[:1])
+        model.embed(block.tokens_BT[:1], block.positions_BP[:1], block.declared_B[:1])
         # The hooks of the layers too, at both ends of the sequence: far apart, fractional where the rest is.
         tokens = block.tokens_BT.shape[1]
         ends = sorted({*range(min(4, tokens)), *range(max(0, tokens - 4), tokens)})
-        model(block.tokens_BT[:1, ends], block.positions_BT[:1, ends])
+        model(block.tokens_BT[:1, ends], block.positions_BP[:1, ends])
 
 
 def describe_model(model: Transformer, experiment: Experiment) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def describe_model(model: Transformer, experiment: Experiment) -> dict[str, Any]
     model = model.cpu()
     with torch.no_grad():
         tokens_BTD = model.embedding(batch.tokens_BT)
-        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
         ratio = None
         if hidden_BTD.shape == tokens_BTD.shape:
             ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())

@@ -3,7 +3,7 @@
 Every scheme sees the same batches for one seed, and a resumed run sees the batches an uninterrupted one
 would.
 
-Shapes: B rows, T tokens.
+Shapes: B rows, T tokens, P position ids: those of the declared lengths, so at least as many as tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Batch(NamedTuple):
     tokens_BT: Tensor
     labels_BT: Tensor
     lengths_B: Tensor
-    positions_BT: Tensor
+    declared_B: Tensor
+    positions_BP: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class Source:
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
         rows = self.examples(length, BLOCK_EXAMPLES, generator)
-        ids_BT = rows.ids_BT
-        if ids_BT is None:
+        ids_BP = rows.ids_BT
+        if ids_BP is None:
             draws = stream(self.seed, "evaluation positions", index)
-            ids_BT = self.positions.evaluation_ids(rows.lengths_B, self.train_length, draws)
-        return _trimmed(rows, ids_BT)
+            ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, draws)
+        return _trimmed(rows, ids_BP)
 
     def examples(self, length: int, count: int, generator: torch.Generator) -> Sequences:
         """Random examples of one input length, laid out."""
@@ -98,13 +99,14 @@ class TrainingStream:
             self._draw = draw, self._sequences(draw)
         drawn, source = self._draw[1], self.source
         rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
-        chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows])
+        declared_B = drawn.declared_B[rows]
+        chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
         positions = stream(source.seed, f"{self.name} positions", index)
         if drawn.ids_BT is None:
-            ids_BT = source.positions.training_ids(chosen.lengths_B, source.train_length, positions)
+            ids_BP = source.positions.training_ids(declared_B, source.train_length, positions)
         else:
-            ids_BT = source.positions.raised(drawn.ids_BT[rows], source.train_length, positions)
-        return _trimmed(chosen, ids_BT)
+            ids_BP = source.positions.raised(drawn.ids_BT[rows], source.train_length, positions)
+        return _trimmed(chosen, ids_BP)
 
     def _sequences(self, draw: int) -> Sequences:
         source = self.source
@@ -118,7 +120,7 @@ class TrainingStream:
             lengths_R = drawn.repeat_interleave(self.batch_size)
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
         labels_RT = torch.full((rows, source.train_length), IGNORE)
-        tokens_R = torch.zeros(rows, dtype=torch.long)
+        tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
         for length in lengths_R.unique().tolist():
             where = (lengths_R == length).nonzero()[:, 0]
@@ -127,9 +129,10 @@ class TrainingStream:
             tokens_RT[where, :width] = made.tokens_BT
             labels_RT[where, :width] = made.labels_BT
             tokens_R[where] = made.lengths_B
+            declared_R[where] = made.declared_B
             if ids_RT is not None and made.ids_BT is not None:
                 ids_RT[where, :width] = made.ids_BT
-        return Sequences(tokens_RT, labels_RT, tokens_R, ids_RT)
+        return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
@@ -159,18 +162,20 @@ def _part(batch: Batch, rows_b: Tensor) -> Batch:
     lengths_b = batch.lengths_B[rows_b]
     places_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
     inside_bt = torch.arange(len(places_t)) < lengths_b[:, None]
-    shared = len(batch.positions_BT) == 1
+    declared_b = batch.declared_B[rows_b]
+    ids_p = torch.arange(max(len(places_t), int(declared_b.max()))).clamp(max=batch.positions_BP.shape[1] - 1)
+    shared = len(batch.positions_BP) == 1
     return Batch(
         batch.tokens_BT[rows_b][:, places_t],
         batch.labels_BT[rows_b][:, places_t].masked_fill(~inside_bt, IGNORE),
         lengths_b,
-        (batch.positions_BT if shared else batch.positions_BT[rows_b])[:, places_t],
+        declared_b,
+        (batch.positions_BP if shared else batch.positions_BP[rows_b])[:, ids_p],
     )
 
 
-def _trimmed(rows: Sequences, ids_BT: Tensor) -> Batch:
-    """As wide as the longest row: answers may all be shorter than there is room for."""
+def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
+    """Tokens as wide as the longest row: answers may all be shorter than there is room for."""
     longest = int(rows.lengths_B.max())
-    return Batch(
-        rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest], rows.lengths_B, ids_BT[:, :longest]
-    )
+    tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
+    return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

@@ -1,19 +1,23 @@
 """The extrapolation curve of a model and the figures that summarise it. Every figure is defined here, once.
 
-Exact match is the share of examples in which every scored token is right, EOS included; under teacher forcing
-it equals the exact match of greedy generation, because the first mistake breaks both. Token accuracy is under
-teacher forcing and leaves EOS out.
+Exact match is the share of examples in which every scored token is right, EOS included. It is the same under
+teacher forcing and under greedy decoding: up to the first mistake both read the same tokens, at the same ids,
+under the same declared length. That holds for schemes that read, at a token, no more than the tokens up to it
+and the declared length. Token accuracy leaves EOS out and is not the same: behind a mistake teacher forcing
+goes on from the right answer, greedy decoding from the model's own. Where a format feeds nothing back (slots,
+targets read out at the inputs) both are one and the same forward pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.data import BLOCK_EXAMPLES, Batch, Source, TrainingStream
@@ -24,6 +28,7 @@ TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the len
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
 FARTHEST = 8.0  # times the training length: the right end of the extrapolation area
 
+Decoding = Literal["teacher_forcing", "greedy"]
 Row = dict[str, Any]
 
 
@@ -48,53 +53,111 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Mean cross entropy over the scored tokens, in nats."""
+        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding, which has none."""
         return self.loss_sum / self.scored
 
 
 @torch.no_grad()
-def tally(model: Transformer, batches: Iterable[Batch], eos: int) -> Tally:
+def tally(
+    model: Transformer,
+    batches: Iterable[Batch],
+    eos: int,
+    decoding: Decoding = "teacher_forcing",
+    show: Callable[[int], None] = lambda done: None,
+) -> Tally:
     """Run the model over the batches, a bounded number of tokens at a time, and count.
 
     Args:
         model: on any device; batches are moved there.
         batches: laid-out examples.
         eos: the token that token accuracy leaves out.
+        decoding: ``greedy`` feeds the model's own answers back instead of the right ones; for batches of one
+            input length in a format that feeds back.
+        show: called with the number of examples done.
     """
     total = Tally()
     device = model.head.weight.device
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
-            _count(total, model, Batch(*(part.to(device) for part in _rows(batch, start, start + rows))), eos)
+            part = Batch(*(tensor.to(device) for tensor in _rows(batch, start, start + rows)))
+            if decoding == "greedy":
+                _count(total, part, greedy_answers(model, part, eos), math.nan, eos)
+            else:
+                _count(total, part, *forced_answers(model, part), eos)
+            show(total.examples)
     return total
 
 
 def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    shared = batch.positions_BT.shape[0] == 1
+    shared = batch.positions_BP.shape[0] == 1
     return Batch(
         batch.tokens_BT[start:stop],
         batch.labels_BT[start:stop],
         batch.lengths_B[start:stop],
-        batch.positions_BT if shared else batch.positions_BT[start:stop],
+        batch.declared_B[start:stop],
+        batch.positions_BP if shared else batch.positions_BP[start:stop],
     )
 
 
-def _count(total: Tally, model: Transformer, batch: Batch, eos: int) -> None:
+def forced_answers(model: Transformer, batch: Batch) -> tuple[Tensor, float]:
+    """What the model answers at each scored place, -100 elsewhere, when it reads the right answer so far.
+
+    Returns:
+        The answers [B, T], and the summed cross entropy of the scored tokens in nats.
+    """
     scored_BT = batch.labels_BT != IGNORE
-    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     logits_NV = model.head(hidden_BTD[scored_BT]).float()
-    labels_N = batch.labels_BT[scored_BT]
-    right_N = logits_NV.argmax(dim=-1) == labels_N
-    wrong_B = torch.zeros(len(scored_BT), dtype=torch.long, device=labels_N.device)
-    wrong_B.index_add_(0, scored_BT.nonzero()[:, 0], (~right_N).long())
-    content_N = labels_N != eos
+    answers_BT = torch.full_like(batch.labels_BT, IGNORE)
+    answers_BT[scored_BT] = logits_NV.argmax(dim=-1)
+    loss_sum = F.cross_entropy(logits_NV.double(), batch.labels_BT[scored_BT], reduction="sum")
+    return answers_BT, float(loss_sum)
+
+
+def greedy_answers(model: Transformer, batch: Batch, eos: int) -> Tensor:
+    """What the model answers place by place when it reads its own answer so far; -100 once it has said EOS.
+
+    All rows are decoded together, the whole prefix anew for every token, up to the place behind the longest
+    target: what would stand further back is compared with nothing.
+
+    Args:
+        model: a decoder.
+        batch: examples of one input length, in a format that feeds back.
+        eos: the token that ends an answer.
+
+    Returns:
+        The answers [B, T], -100 where nothing is asked for.
+    """
+    answers_BT = torch.full_like(batch.labels_BT, IGNORE)
+    first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
+    read_BT = batch.tokens_BT[:, : first + 1]
+    open_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
+    for place in range(first, batch.tokens_BT.shape[1]):
+        hidden_BTD = model.hidden(read_BT, batch.positions_BP, None, batch.declared_B)
+        next_B = model.head(hidden_BTD[:, -1]).float().argmax(dim=-1)
+        answers_BT[:, place] = next_B.where(open_B, IGNORE)
+        open_B = open_B & (next_B != eos)
+        if not open_B.any():
+            break
+        read_BT = torch.cat([read_BT, next_B[:, None]], dim=1)
+    return answers_BT
+
+
+def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
+    """Exact match of each example [B]: every scored place holds its label."""
+    return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
+
+
+def _count(total: Tally, batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> None:
+    scored_BT = batch.labels_BT != IGNORE
+    content_BT = scored_BT & (batch.labels_BT != eos)
     total.examples += len(scored_BT)
-    total.exact += int((wrong_B == 0).sum())
-    total.tokens += int(content_N.sum())
-    total.right_tokens += int((right_N & content_N).sum())
-    total.scored += len(labels_N)
-    total.loss_sum += float(F.cross_entropy(logits_NV.double(), labels_N, reduction="sum"))
+    total.exact += int(all_right(batch.labels_BT, answers_BT).sum())
+    total.tokens += int(content_BT.sum())
+    total.right_tokens += int((content_BT & (answers_BT == batch.labels_BT)).sum())
+    total.scored += int(scored_BT.sum())
+    total.loss_sum += loss_sum
 
 
 def in_distribution_tally(model: Transformer, batches: TrainingStream, examples: int) -> Tally:
@@ -109,6 +172,8 @@ def extrapolation_curve(
     lengths: Sequence[int],
     examples: int,
     max_length: int,
+    decoding: Decoding = "teacher_forcing",
+    show: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Row]:
     """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
@@ -118,13 +183,27 @@ def extrapolation_curve(
         lengths: input lengths as asked for; each snaps down to the nearest the task can make.
         examples: per length.
         max_length: longest input length of the training.
+        decoding: as in `tally`; the column ``loss`` is empty under ``greedy``.
+        show: called with the number of examples done, over all lengths.
     """
     model.eval()
-    for length in lengths:
-        yield _curve_point(model, source, length, examples, max_length)
+    for done, length in enumerate(lengths):
+
+        def shown(here: int, before: int = done * examples) -> None:
+            show(before + here)
+
+        yield _curve_point(model, source, length, examples, max_length, decoding, shown)
 
 
-def _curve_point(model: Transformer, source: Source, length: int, examples: int, max_length: int) -> Row:
+def _curve_point(
+    model: Transformer,
+    source: Source,
+    length: int,
+    examples: int,
+    max_length: int,
+    decoding: Decoding,
+    show: Callable[[int], None],
+) -> Row:
     content_length = source.task.nearest_length(length)
     assert content_length is not None, "checked when the configuration was resolved"
     largest_id = 0.0
@@ -133,10 +212,10 @@ def _curve_point(model: Transformer, source: Source, length: int, examples: int,
         nonlocal largest_id
         for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
             batch = source.evaluation_block(content_length, block)
-            largest_id = max(largest_id, float(batch.positions_BT.max()))
+            largest_id = max(largest_id, float(batch.positions_BP.max()))
             yield _rows(batch, 0, examples - start)
 
-    counts = tally(model, blocks(), source.format.eos)
+    counts = tally(model, blocks(), source.format.eos, decoding, show)
     low, high = wilson_interval(counts.exact, counts.examples)
     trained_ids = source.positions.train_positions(source.train_length)
     return {
@@ -148,7 +227,7 @@ def _curve_point(model: Transformer, source: Source, length: int, examples: int,
         "exact_match": counts.exact_match,
         "exact_match_low": low,
         "exact_match_high": high,
-        "loss": counts.loss,
+        "loss": None if decoding == "greedy" else counts.loss,
         "chance": source.task.chance(content_length),
         "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
         "input_blind": source.task.input_blind(content_length),

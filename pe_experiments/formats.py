@@ -23,6 +23,8 @@ class Sequences:
         tokens_BT: int64 tokens, right-padded.
         labels_BT: the token expected at each place, -100 where none is scored.
         lengths_B: tokens of each row without padding.
+        declared_B: tokens of each row if its answer were the longest there is at this input length: known
+            before the answer is, and what a scheme or position policy that depends on the length goes by.
         ids_BT: position ids that the task gives its symbols, 0 for all other tokens; None where the position
             policy does not ask for them.
     """
@@ -30,6 +32,7 @@ class Sequences:
     tokens_BT: Tensor
     labels_BT: Tensor
     lengths_B: Tensor
+    declared_B: Tensor
     ids_BT: Tensor | None = None
 
 
@@ -42,6 +45,7 @@ class Format:
     """
 
     prefix_is_known = False  # True when the model has read, in order, what stands before what it predicts
+    feeds_back = False  # True when a model that decodes reads its own answer so far
 
     def __init__(self, symbols: int, causal: bool):
         self.bos, self.sep, self.eos, self.slot = range(symbols, symbols + 4)
@@ -65,6 +69,7 @@ class CausalFormat(Format):
     """A decoder reads ``BOS x SEP y`` and is scored on ``y EOS``, each one token ahead."""
 
     prefix_is_known = True
+    feeds_back = True
 
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + targets + 2
@@ -80,7 +85,8 @@ class CausalFormat(Format):
         tokens_BT[:, inputs + 2 :] = targets_BM.where(targets_BM != IGNORE, self.eos)
         labels_BT[:, inputs + 1 : -1] = targets_BM
         labels_BT[torch.arange(rows), inputs + 1 + answered_B] = self.eos
-        return Sequences(tokens_BT, labels_BT, inputs + 2 + answered_B)
+        declared_B = torch.full((rows,), tokens_BT.shape[1])
+        return Sequences(tokens_BT, labels_BT, inputs + 2 + answered_B, declared_B)
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
         parts = [torch.tensor([[0]]), ids.inputs_BN, torch.tensor([[ids.separator]]), ids.targets_BM]
@@ -104,11 +110,10 @@ class SlotsFormat(Format):
         labels_BM = targets_BM.clone()
         short_B = answered_B < targets_BM.shape[1]
         labels_BM[short_B, answered_B[short_B]] = self.eos
-        return Sequences(
-            torch.cat([inputs_BN, slots_BM], dim=1),
-            torch.cat([torch.full_like(inputs_BN, IGNORE), labels_BM], dim=1),
-            torch.full((rows,), inputs + targets_BM.shape[1]),
-        )
+        tokens_BT = torch.cat([inputs_BN, slots_BM], dim=1)
+        labels_BT = torch.cat([torch.full_like(inputs_BN, IGNORE), labels_BM], dim=1)
+        lengths_B = torch.full((rows,), inputs + targets_BM.shape[1])
+        return Sequences(tokens_BT, labels_BT, lengths_B, lengths_B)
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
         return torch.cat([ids.inputs_BN.expand(rows, -1), ids.targets_BM.expand(rows, -1)], dim=1)
@@ -130,7 +135,8 @@ class AlignedFormat(Format):
             first_B1 = inputs_BN.new_full((len(inputs_BN), 1), self.bos)
             tokens_BT = torch.cat([first_B1, inputs_BN], dim=1)
             labels_BT = torch.cat([torch.full_like(first_B1, IGNORE), targets_BM], dim=1)
-        return Sequences(tokens_BT, labels_BT, torch.full((len(tokens_BT),), tokens_BT.shape[1]))
+        lengths_B = torch.full((len(tokens_BT),), tokens_BT.shape[1])
+        return Sequences(tokens_BT, labels_BT, lengths_B, lengths_B)
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
         ids_BN = ids.inputs_BN.expand(rows, -1)

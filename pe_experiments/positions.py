@@ -1,7 +1,9 @@
 """Which position ids the tokens of a sequence get, independently of the encoding that reads them.
 
-Shapes: B rows, T tokens including padding. Ids are drawn per row from the data stream, so no result depends
-on how an evaluation is cut into batches.
+Shapes: B rows, P ids. A row gets ids for its declared length, the tokens it has when its answer is as long as
+it can be, and uses the first of them: no id depends on how long the answer is, and decoding token by token
+meets the same ids. Ids are drawn per row from the data stream, so no result depends on how an evaluation is
+cut into batches.
 """
 
 from __future__ import annotations
@@ -41,16 +43,16 @@ class PositionPolicy:
         """
         return train_length
 
-    def training_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Ids [B or 1, T] for training rows of these lengths; T is the longest of them."""
-        return torch.arange(int(lengths_B.max()))[None]
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        """Ids [B or 1, P] for training rows of these declared lengths; P is the longest of them."""
+        return torch.arange(int(declared_B.max()))[None]
 
-    def evaluation_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Ids [B or 1, T] for evaluation rows of these lengths."""
-        return torch.arange(int(lengths_B.max()))[None]
+    def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        """Ids [B or 1, P] for evaluation rows of these declared lengths."""
+        return torch.arange(int(declared_B.max()))[None]
 
-    def raised(self, ids_BT: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Ids [B, T] for training rows, given those of the task; only for policies with ``task_ids``."""
+    def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        """Ids [B, P] for training rows, given those of the task; only for policies with ``task_ids``."""
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 
@@ -82,12 +84,12 @@ class RandomOffset(PositionPolicy):
             )
         return positions
 
-    def training_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        room_B = self.train_positions(train_length) - lengths_B + 1
-        offsets_B = (torch.rand(len(lengths_B), generator=generator, dtype=torch.float64) * room_B).long()
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        room_B = self.train_positions(train_length) - declared_B + 1
+        offsets_B = (torch.rand(len(declared_B), generator=generator, dtype=torch.float64) * room_B).long()
         # Padding repeats no promise: its ids are clamped so that they never leave the table.
-        ids_BT = offsets_B[:, None] + torch.arange(int(lengths_B.max()))
-        return torch.minimum(ids_BT, (offsets_B + lengths_B - 1)[:, None])
+        ids_BP = offsets_B[:, None] + torch.arange(int(declared_B.max()))
+        return torch.minimum(ids_BP, (offsets_B + declared_B - 1)[:, None])
 
 
 class RandomSubset(PositionPolicy):
@@ -117,28 +119,28 @@ class RandomSubset(PositionPolicy):
             )
         return self.max_positions
 
-    def training_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        return self._draw(lengths_B, generator)
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        return self._draw(declared_B, generator)
 
-    def evaluation_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        longest = int(lengths_B.max())
+    def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        longest = int(declared_B.max())
         if longest > self.max_positions:
             raise ValueError(
                 f"{longest} tokens need more ids than positions.max_positions={self.max_positions}; take a "
                 f"larger one (and train with it), or shorten evaluation.lengths"
             )
         if self.evaluation == "consecutive":
-            return super().evaluation_ids(lengths_B, train_length, generator)
-        return self._draw(lengths_B, generator)
+            return super().evaluation_ids(declared_B, train_length, generator)
+        return self._draw(declared_B, generator)
 
-    def _draw(self, lengths_B: Tensor, generator: torch.Generator) -> Tensor:
-        longest = int(lengths_B.max())
+    def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
+        longest = int(declared_B.max())
         # In random order: any first n of them are a subset.
-        drawn_BT = distinct(len(lengths_B), longest, self.max_positions, generator)
-        inside_BT = torch.arange(longest) < lengths_B[:, None]
-        ids_BT = drawn_BT.masked_fill(~inside_BT, self.max_positions).sort(dim=-1).values
-        last_B1 = ids_BT.gather(-1, lengths_B[:, None] - 1)
-        return torch.minimum(ids_BT, last_B1)  # padding repeats the last id
+        drawn_BP = distinct(len(declared_B), longest, self.max_positions, generator)
+        inside_BP = torch.arange(longest) < declared_B[:, None]
+        ids_BP = drawn_BP.masked_fill(~inside_BP, self.max_positions).sort(dim=-1).values
+        last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
+        return torch.minimum(ids_BP, last_B1)  # padding repeats the last id
 
 
 def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
@@ -167,11 +169,11 @@ class Interpolated(PositionPolicy):
     Chen et al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
     """
 
-    def evaluation_ids(self, lengths_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        ids_1T = super().evaluation_ids(lengths_B, train_length, generator)
-        if int(lengths_B.max()) <= train_length:
-            return ids_1T
-        return ids_1T * (train_length / lengths_B.double()).clamp(max=1)[:, None]
+    def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        ids_1P = super().evaluation_ids(declared_B, train_length, generator)
+        if int(declared_B.max()) <= train_length:
+            return ids_1P
+        return ids_1P * (train_length / declared_B.double()).clamp(max=1)[:, None]
 
 
 TaskIdKind = Literal["coupling", "abacus"]
@@ -221,8 +223,8 @@ class TaskProvided(PositionPolicy):
     def train_positions(self, train_length: int) -> int:
         return 4 * train_length if self.max_positions is None else self.max_positions
 
-    def raised(self, ids_BT: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """The task's ids [B, T] from a random start per row, for training; 0 stays 0."""
-        room_B = self.train_positions(train_length) - ids_BT.amax(dim=1)
-        start_B = (torch.rand(len(ids_BT), generator=generator, dtype=torch.float64) * room_B).long()
-        return (ids_BT + start_B[:, None]).where(ids_BT > 0, 0)
+    def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        """The task's ids [B, P] from a random start per row, for training; 0 stays 0."""
+        room_B = self.train_positions(train_length) - ids_BP.amax(dim=1)
+        start_B = (torch.rand(len(ids_BP), generator=generator, dtype=torch.float64) * room_B).long()
+        return (ids_BP + start_B[:, None]).where(ids_BP > 0, 0)

@@ -103,7 +103,7 @@ def seed_forward(seed: int, device: torch.device) -> None:
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     """Mean cross entropy over the scored tokens of a batch, in nats."""
     if batch.tokens_BT.is_cuda:  # shapes that stay, and nothing the host would have to wait for
-        logits_BTV = model(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         return F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), batch.labels_BT.flatten(), ignore_index=IGNORE
         )
@@ -113,7 +113,8 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
 
 def _loss_sum(model: Transformer, batch: Batch) -> Tensor:
     """The summed loss; the head is applied to scored places alone, rounded up to few different numbers."""
-    hidden_ND = model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B).flatten(0, 1)
+    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+    hidden_ND = hidden_BTD.flatten(0, 1)
     labels_N = batch.labels_BT.flatten()
     scored_n = (labels_N != IGNORE).nonzero()[:, 0]
     filled_n = F.pad(scored_n, (0, rounded_up(len(scored_n), SCORED_STEP) - len(scored_n)))

@@ -44,7 +44,7 @@ def attention_by_distance(experiment: Experiment, model: Transformer, length: in
         sums[at.layer], counts[at.layer] = _by_distance(weights_BHTS, at, batch)
 
     with _recorded(model, record):
-        model.hidden(batch.tokens_BT, batch.positions_BT, batch.lengths_B)
+        model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     rows = []
     tokens = batch.tokens_BT.shape[1]
     for layer in sorted(sums):

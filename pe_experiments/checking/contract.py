@@ -281,7 +281,7 @@ CHECKS: dict[str, Check] = {
     "finite at every length": Check(finite_at_every_length, "a table or a cache that ends with training"),
     "no look-ahead": Check(no_look_ahead, "something is computed from all keys before the mask is applied"),
     "padding and batch composition change nothing": Check(
-        padding_changes_nothing, "the length of the batch is read where that of the row is meant (lengths_B)"
+        padding_changes_nothing, "the length of the batch is read where a row's own is meant (at.tokens_B)"
     ),
     "gaps, offsets and unsorted positions work": Check(
         gaps_and_offsets_work, "positions are taken to be 0 .. n-1; use the ids in `at`"

@@ -26,6 +26,7 @@ from pe_experiments.checking.agreement import (
 from pe_experiments.checking.mutants import MUTANTS, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _has_layout(reference: MakeScheme, forms: Sequence[bool]) -> bool:
     """Whether the order of channels can matter: something turns, or is added at the embedding."""
     made = build(reference, ModelShape(64, 4, 2, forms[0], 12, NEAR))
     turns = type(made).rotate is not PositionalEncoding.rotate
-    return turns or type(made).embed is not PositionalEncoding.embed
+    return turns or acts_at_embedding(made)
 
 
 def identify(

@@ -46,7 +46,11 @@ class AbsoluteEncoding(PositionalEncoding):
         raise TypeError(f"{type(self).__name__} does not define vectors(positions_BT)")
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        vectors_BTW = self.vectors(positions_BT).to(x_BTD.dtype)
+        return self.combined(x_BTD, self.vectors(positions_BT))
+
+    def combined(self, x_BTD: Tensor, vectors_BTW: Tensor) -> Tensor:
+        """The vectors added to the token embeddings, or put beside them."""
+        vectors_BTW = vectors_BTW.to(x_BTD.dtype)
         if self.position_width:
             return torch.cat([x_BTD, vectors_BTW.expand(x_BTD.shape[0], -1, -1)], dim=-1)
         return x_BTD + vectors_BTW

@@ -63,6 +63,9 @@ class AttentionContext:
         visible_BTS: True where a query may see a key (causality and padding); made on first use, because
             at long lengths it is large and most schemes never ask for it.
         lengths_B: tokens of each row without padding.
+        declared_B: tokens of each row if its answer were as long as it can be. It is known before the first
+            token of the answer and stays what it is while that is decoded, so a scheme that depends on the
+            length goes by it (`tokens_B`), never by the tokens there happen to be.
         x_BSD: hidden states the layer's queries and keys are made of (after its norm), for gates.
         layer: index of the layer, from 0.
         first_query: place of the first query in the sequence; not 0 in a block of queries.
@@ -77,11 +80,13 @@ class AttentionContext:
         x_BSD: Tensor | None = None,
         layer: int = 0,
         first_query: int = 0,
+        declared_B: Tensor | None = None,
     ):
         """``visible_BTS`` is the mask itself, or a function from a range of query rows to these rows."""
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
         self.lengths_B = lengths_B
+        self.declared_B = lengths_B if declared_B is None else declared_B
         self.x_BSD = x_BSD
         self.layer = layer
         self.first_query = first_query
@@ -104,9 +109,9 @@ class AttentionContext:
 
     @property
     def tokens_B(self) -> Tensor:
-        """``lengths_B``, and without it the number of keys (B is 1 then)."""
-        if self.lengths_B is not None:
-            return self.lengths_B
+        """``declared_B``, without it ``lengths_B``, without both the number of keys (B is 1 then)."""
+        if self.declared_B is not None:
+            return self.declared_B
         return torch.tensor([self.k_positions_BS.shape[1]], device=self.k_positions_BS.device)
 
     def once(self, fn: Callable[[AttentionContext], Any]) -> Any:
@@ -129,6 +134,7 @@ class AttentionContext:
             x_BSD,
             layer,
             self.first_query,
+            self.declared_B,
         )
         here._shared = self._shared
         return here
@@ -143,6 +149,7 @@ class AttentionContext:
             self.x_BSD,
             self.layer,
             self.first_query + start,
+            self.declared_B,
         )
 
     def _rows_visible(self, start: int, stop: int) -> Tensor:
@@ -206,13 +213,23 @@ class PositionalEncoding(nn.Module):
 
         Args:
             x_BTD: token embeddings, ``d_model - position_width`` columns.
-            positions_BT: position ids (B may be 1). Padding repeats the last id of its row, so the largest
-                id of a row is that of its last real token.
+            positions_BT: position ids (B may be 1). They end with the tokens there are: what depends on the
+                length of the row belongs into `embed_sequence`.
 
         Returns:
             Hidden states with ``d_model`` columns.
         """
         return x_BTD
+
+    def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
+        """What the transformer calls: `embed`, unless the scheme depends on the length of the row.
+
+        Args:
+            x_BTD: token embeddings, as in `embed`.
+            positions_BP: position ids of the declared tokens (B may be 1), the first T of them for ``x_BTD``.
+            declared_B: as in `AttentionContext`; None means P.
+        """
+        return self.embed(x_BTD, positions_BP[:, : x_BTD.shape[1]])
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         """Any position-dependent map of queries and keys (RoPE, xPos, a length-dependent scale, ...)."""
@@ -241,6 +258,20 @@ class PositionalEncoding(nn.Module):
         mask = at.once(additive_mask)
         bias = self.bias(q_BHTK, k_BHSK, at)
         return torch.softmax(at_least_float32(logits_BHTS) + (mask if bias is None else mask + bias), dim=-1)
+
+
+def acts_at_embedding(scheme: PositionalEncoding) -> bool:
+    """Whether the scheme changes token embeddings."""
+    base = PositionalEncoding
+    return type(scheme).embed is not base.embed or type(scheme).embed_sequence is not base.embed_sequence
+
+
+def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
+    """The largest id among the declared tokens of each row, [B or 1, 1] (see `embed_sequence`)."""
+    if declared_B is None:
+        return positions_BP.amax(dim=-1, keepdim=True)
+    so_far_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
+    return so_far_BP.gather(1, declared_B[:, None] - 1)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

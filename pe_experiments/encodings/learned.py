@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
-from pe_experiments.encodings.base import ModelShape
+from pe_experiments.encodings.base import ModelShape, largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from pe_experiments.errors import NotApplicable
 
@@ -30,8 +30,8 @@ class Learned(AbsoluteEncoding):
         ``clamp``        the last trained row.
         ``wrap``         row p modulo the number of rows.
         ``zero``         the zero vector.
-        ``interpolate``  the table is stretched linearly over the row's ids, so that its last id meets the
-                         last trained row; the one policy that takes fractional ids.
+        ``interpolate``  the table is stretched linearly over the row's ids, so that the largest id of its
+                         declared length meets the last trained row; the one that takes fractional ids.
         ``error``        refused.
 
     Args:
@@ -81,10 +81,9 @@ class Learned(AbsoluteEncoding):
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         rows = self.table.shape[0]
-        if positions_BT.min() < 0:
-            raise ValueError(f"learned positions start at 0; got {positions_BT.min().item()}")
         if self.beyond == "interpolate":
-            return self._stretched(positions_BT)
+            return self._stretched(positions_BT, largest_ids(positions_BT, None))
+        _refuse_negative(positions_BT)
         if positions_BT.is_floating_point():
             raise NotApplicable(
                 "pe: a learned table has no rows between whole ids; fractional positions need "
@@ -108,6 +107,12 @@ class Learned(AbsoluteEncoding):
             return F.embedding(positions_BT.clamp(max=rows - 1), self.table) * inside_BT1
         return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
 
+    def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
+        if self.beyond != "interpolate":
+            return super().embed_sequence(x_BTD, positions_BP, declared_B)
+        largest_B1 = largest_ids(positions_BP, declared_B)
+        return self.combined(x_BTD, self._stretched(positions_BP[:, : x_BTD.shape[1]], largest_B1))
+
     def untrained_rows(self, count: int) -> Tensor:
         """The first ``count`` rows past the table as they were never trained, [count, width]."""
         if self.initial == "sinusoidal":
@@ -122,10 +127,11 @@ class Learned(AbsoluteEncoding):
             self._untrained = torch.cat(blocks)
         return self._untrained[:count].to(self.table)
 
-    def _stretched(self, positions_BT: Tensor) -> Tensor:
+    def _stretched(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
+        _refuse_negative(positions_BT)
         last_row = self.table.shape[0] - 1
-        last_id_B1 = positions_BT.amax(dim=-1, keepdim=True).to(torch.float64)
-        where_BT = positions_BT.to(torch.float64) * (last_row / last_id_B1.clamp(min=max(last_row, 1)))
+        stretch_B1 = last_row / largest_B1.to(torch.float64).clamp(min=max(last_row, 1))
+        where_BT = positions_BT.to(torch.float64) * stretch_B1
         below_BT = where_BT.floor().long().clamp(max=last_row)
         share_BT1 = (where_BT - below_BT)[..., None].to(self.table.dtype)
         above_BT = (below_BT + 1).clamp(max=last_row)
@@ -137,3 +143,8 @@ class Learned(AbsoluteEncoding):
     def _load_from_state_dict(self, *args, **kwargs) -> None:
         self._untrained = torch.empty(0, self.width)  # the loaded seed draws others
         super()._load_from_state_dict(*args, **kwargs)
+
+
+def _refuse_negative(positions_BT: Tensor) -> None:
+    if positions_BT.min() < 0:
+        raise ValueError(f"learned positions start at 0; got {positions_BT.min().item()}")

@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, Invariance, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    Invariance,
+    ModelShape,
+    PositionalEncoding,
+    acts_at_embedding,
+)
 
 MakeScheme = Callable[[ModelShape], PositionalEncoding]
 
@@ -50,6 +56,11 @@ class Composition(PositionalEncoding):
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         for part in self._at_layer(0):
             x_BTD = part.embed(x_BTD, positions_BT)
+        return x_BTD
+
+    def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
+        for part in self._at_layer(0):
+            x_BTD = part.embed_sequence(x_BTD, positions_BP, declared_B)
         return x_BTD
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -107,7 +118,7 @@ class ByLayer(PositionalEncoding):
 def _acts_at_embedding(scheme: PositionalEncoding) -> bool:
     if isinstance(scheme, Composition):
         return any(_acts_at_embedding(part) for part in scheme._at_layer(0))
-    return type(scheme).embed is not PositionalEncoding.embed
+    return acts_at_embedding(scheme)
 
 
 def _instances(shape: ModelShape, make: MakeScheme, layers: int) -> nn.ModuleList:

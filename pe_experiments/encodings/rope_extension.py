@@ -19,7 +19,8 @@ class ExtendedRope(Rope):
     Args:
         shape: the model it serves; its ``train_length`` is the original length L0.
         base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
-        factor: s; None means tokens of the row / L0 (1 up to L0), for each row of each evaluated length.
+        factor: s; None means declared tokens / L0 (1 up to L0): one factor per evaluated length, fixed before
+            the answer is decoded.
 
     Raises:
         ValueError: a ``factor`` below 1, too few pairs, or what `Rope` refuses.
@@ -53,7 +54,7 @@ class ExtendedRope(Rope):
         return torch.tensor([self.factor], dtype=torch.float64, device=at.q_positions_BT.device)
 
     def times_longer_B(self, at: AttentionContext) -> Tensor:
-        """Tokens of each row / L0, at least 1."""
+        """Declared tokens of each row / L0, at least 1."""
         return (at.tokens_B.to(torch.float64) / self.shape.train_length).clamp(min=1)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.encodings.base import largest_ids
 from pe_experiments.errors import NotApplicable
 
 
@@ -28,21 +29,27 @@ class RawIndex(AbsoluteEncoding):
 
 
 class ScaledIndex(AbsoluteEncoding):
-    """The position as a share of the row's last one, 0 .. 1, in the first column.
+    """The position as a share of the row's largest one, 0 .. 1, in the first column.
 
-       Its step depends on the length:
-    neighbours are 1/4 apart among five tokens and 1/99 among a hundred; a row's vectors also
-       depend on tokens that are still to come. Source: a teaching baseline to Vaswani et al. 2017,
-       arXiv:1706.03762. Parameters: none. Beyond training: the range stays, the step shrinks.
+    Its step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. So
+    the length must be known before the first token: it is the declared one, with the longest answer. Source:
+    a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training: the range
+    stays, the step shrinks.
 
-       Args:
-           shape: the model it serves.
-           combine, width: see `AbsoluteEncoding`.
+    Args:
+        shape: the model it serves.
+        combine, width: see `AbsoluteEncoding`.
     """
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
-        last_B1 = positions_BT.amax(dim=-1, keepdim=True).to(torch.float64)
-        return _in_first_column(positions_BT / last_B1.clamp(min=1), self.width)
+        return self._shares(positions_BT, largest_ids(positions_BT, None))
+
+    def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
+        largest_B1 = largest_ids(positions_BP, declared_B)
+        return self.combined(x_BTD, self._shares(positions_BP[:, : x_BTD.shape[1]], largest_B1))
+
+    def _shares(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
+        return _in_first_column(positions_BT / largest_B1.to(torch.float64).clamp(min=1), self.width)
 
 
 class BinaryCounter(AbsoluteEncoding):

@@ -88,44 +88,50 @@ class Transformer(nn.Module):
         initialise_backbone(self, initialisation, seed)
 
     def forward(
-        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, lengths_B: Tensor | None = None
+        self,
+        tokens_BT: Tensor,
+        positions_BP: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        declared_B: Tensor | None = None,
     ) -> Tensor:
         """Logits [B, T, V].
 
         Args:
             tokens_BT: right-padded tokens.
-            positions_BT: position ids (B may be 1); None means 0 .. T-1.
+            positions_BP: position ids (B may be 1) of the declared tokens, the first T of them for
+                ``tokens_BT``; None means 0, 1, 2, ...
             lengths_B: tokens of each row without padding; None means no padding.
+            declared_B: tokens of each row if its answer were as long as it can be, at most P; None means
+                ``lengths_B``.
         """
-        return self.head(self.hidden(tokens_BT, positions_BT, lengths_B))
+        return self.head(self.hidden(tokens_BT, positions_BP, lengths_B, declared_B))
 
     def hidden(
-        self, tokens_BT: Tensor, positions_BT: Tensor | None = None, lengths_B: Tensor | None = None
+        self,
+        tokens_BT: Tensor,
+        positions_BP: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        declared_B: Tensor | None = None,
     ) -> Tensor:
         """Hidden states [B, T, D] after the final norm; the head may be applied to scored places alone."""
-        if positions_BT is None:
-            positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
-        x_BTD = self.embed(tokens_BT, positions_BT, lengths_B)
-        at = AttentionContext(
-            positions_BT,
-            positions_BT,
-            self._visibility(tokens_BT.shape[1], lengths_B, x_BTD.device),
-            lengths_B,
-        )
+        tokens = tokens_BT.shape[1]
+        declared_B = lengths_B if declared_B is None else declared_B
+        if positions_BP is None:
+            ids = tokens if declared_B is None else max(tokens, int(declared_B.max()))
+            positions_BP = torch.arange(ids, device=tokens_BT.device)[None]
+        x_BTD = self.embed(tokens_BT, positions_BP, declared_B)
+        here_BT = positions_BP[:, :tokens]
+        visible = self._visibility(tokens, lengths_B, x_BTD.device)
+        at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
         for index, layer in enumerate(self.layers):
             scheme = self.encodings[index if self.encodings[0].per_layer else 0]
             x_BTD = layer(x_BTD, scheme.for_layer(index), at)  # type: ignore[operator]
         return self.norm(x_BTD)
 
-    def embed(self, tokens_BT: Tensor, positions_BT: Tensor, lengths_B: Tensor | None = None) -> Tensor:
+    def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
         """Token embeddings as the encoding leaves them, [B, T, D]."""
         encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
-        if lengths_B is not None and type(encoding).embed is not PositionalEncoding.embed:
-            # Padding repeats the row's last id: a scheme may read the length of a row off its ids.
-            places_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-            places_BT = torch.minimum(places_T, lengths_B[:, None] - 1)
-            positions_BT = positions_BT.expand(len(tokens_BT), -1).gather(1, places_BT)
-        return encoding.embed(self.embedding(tokens_BT), positions_BT)
+        return encoding.embed_sequence(self.embedding(tokens_BT), positions_BP, declared_B)
 
     def _visibility(
         self, tokens: int, lengths_B: Tensor | None, device: torch.device

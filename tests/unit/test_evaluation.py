@@ -10,7 +10,7 @@ import torch
 from scipy.stats import binomtest
 
 from pe_experiments.config import Experiment
-from pe_experiments.data import TrainingStream
+from pe_experiments.data import TrainingStream, micro_batches
 from pe_experiments.evaluation import extrapolation_curve, summarise, tally, wilson_interval
 from pe_experiments.instantiation import build_model, source_of
 
@@ -82,7 +82,7 @@ class Oracle(torch.nn.Module):
         self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
         torch.nn.init.eye_(self.head.weight)
 
-    def hidden(self, tokens_BT: torch.Tensor, positions: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def hidden(self, *batch: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
 
 
@@ -135,6 +135,26 @@ def test_batches_are_pure_functions_of_their_index(tiny: Callable[..., Experimen
     lengths = [set(batch.lengths_B.tolist()) for batch in forwards]
     assert all(len(each) == 1 for each in lengths) == (batching == "single_length")
     assert set.union(*lengths) == {2 * n + 2 for n in range(1, 7)}
+
+
+@pytest.mark.parametrize("batching", ["mixed", "single_length"])
+def test_declared_lengths_leave_room_for_the_longest_answer(
+    tiny: Callable[..., Experiment], batching: str
+) -> None:
+    """Ids are drawn for them: a row has as many whatever the length of its answer."""
+    experiment = tiny("task=deduplicate", "positions=random_subset", "training.batch_size=64")
+    room = {experiment.format.tokens(n, min(n, 10)) for n in range(1, 7)}
+    batch = TrainingStream(source_of(experiment), 64, batching).batch(0)
+    block = source_of(experiment).evaluation_block(9, 0)
+    assert set(block.declared_B.tolist()) == {9 + 9 + 2}
+    for rows in (batch, block, *micro_batches(batch, experiment.shape.train_length)):
+        assert (rows.lengths_B <= rows.declared_B).all()
+        assert rows.positions_BP.shape[1] >= rows.declared_B.max()
+        for ids, declared in zip(rows.positions_BP, rows.declared_B.tolist(), strict=True):
+            assert len(ids[:declared].unique()) == declared
+            assert (ids.diff()[: declared - 1] > 0).all()
+    assert set(batch.declared_B.tolist()) <= room
+    assert (block.lengths_B < block.declared_B).any()
 
 
 def test_batches_are_the_same_for_every_scheme_and_policy(tiny: Callable[..., Experiment]) -> None:

@@ -28,6 +28,7 @@ def test_causal_with_answers_of_different_length() -> None:
         [-100, -100, -100, -100, 7, EOS, -100, -100],
     ]
     assert rows.lengths_B.tolist() == [7, 6]
+    assert rows.declared_B.tolist() == [8, 8]
 
 
 def test_slots_do_not_give_the_length_of_the_answer_away() -> None:

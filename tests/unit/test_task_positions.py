@@ -98,11 +98,11 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
     )
     assert experiment.shape.train_positions == 9
     stream = TrainingStream(source_of(experiment), 64, "mixed")
-    seen = torch.cat([stream.batch(i).positions_BT.flatten() for i in range(40)])
+    seen = torch.cat([stream.batch(i).positions_BP.flatten() for i in range(40)])
     assert seen.unique().tolist() == list(range(9))
     block = source_of(experiment).evaluation_block(9, 0)
-    assert block.positions_BT.shape == block.tokens_BT.shape
-    assert block.positions_BT[block.positions_BT > 0].min() == 1
+    assert block.positions_BP.shape == (100, block.declared_B.max())
+    assert block.positions_BP[block.positions_BP > 0].min() == 1
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])

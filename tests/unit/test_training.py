@@ -141,7 +141,7 @@ def test_the_loss_is_the_mean_over_scored_tokens(tiny: Callable[..., Experiment]
     network = build_model(experiment)
     batch = TrainingStream(source_of(experiment), 64, "mixed").batch(0)
     assert len(micro_batches(batch, network.shape.train_length)) > 1
-    logits = network(batch.tokens_BT, batch.positions_BT, batch.lengths_B).flatten(0, 1)
+    logits = network(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B).flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, batch.labels_BT.flatten(), ignore_index=IGNORE)
     torch.testing.assert_close(batch_loss(network, batch), expected)
 

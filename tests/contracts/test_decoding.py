@@ -1,0 +1,137 @@
+"""Exact match is the same, example by example, under teacher forcing and under greedy decoding.
+
+For every scheme under configs/pe and every position policy that counts tokens, past the training lengths, on
+a task whose answers differ in length. The models are untrained with large weights, so that what they answer
+depends on all they read; where such an answer ends it becomes the target, so that some examples are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from torch import Tensor
+
+from pe_experiments.checking import Subject
+from pe_experiments.checking.contract import VOCABULARY
+from pe_experiments.components import shipped
+from pe_experiments.data import Batch
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.errors import NotApplicable
+from pe_experiments.evaluation import all_right, forced_answers, greedy_answers
+from pe_experiments.formats import CausalFormat
+from pe_experiments.models import Transformer
+from pe_experiments.positions import Consecutive, Interpolated, PositionPolicy, RandomOffset, RandomSubset
+from pe_experiments.tasks import IGNORE
+from pe_experiments.tasks.copying import Deduplicate
+
+TASK = Deduplicate(vocab_size=6)
+FORMAT = CausalFormat(TASK.vocab_size, causal=True)
+TRAINED, LENGTH = FORMAT.tokens(2, 2), 8  # tokens in training, inputs in evaluation
+EXAMPLES = 24
+POLICIES = {
+    "consecutive": Consecutive(),
+    "random_offset": RandomOffset(),
+    "random_subset": RandomSubset(),
+    "random_subset_consecutive": RandomSubset(evaluation="consecutive"),
+    "interpolated": Interpolated(),
+}
+Make = Callable[[ModelShape], PositionalEncoding]
+
+
+def shipped_scheme(name: str) -> Make:
+    return lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all")
+
+
+SCHEMES: dict[str, Make] = {
+    **{name: shipped_scheme(name) for name in sorted(shipped("pe"))},
+    "learned, interpolated": lambda shape: Learned(shape, beyond="interpolate"),
+}
+BY_LENGTH = (
+    "rope_linear",
+    "rope_ntk",
+    "rope_dynamic_ntk",
+    "rope_yarn",
+    "scaled_index",
+    "learned, interpolated",
+)
+
+
+def laid_out(inputs_BN: Tensor, targets_BM: Tensor, policy: PositionPolicy) -> Batch:
+    rows = FORMAT.lay_out(inputs_BN, targets_BM)
+    ids_BP = policy.evaluation_ids(rows.declared_B, TRAINED, torch.Generator().manual_seed(1))
+    return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
+
+
+@torch.no_grad()
+def model_and_examples(make: Make, policy: PositionPolicy) -> tuple[Transformer, Batch]:
+    """An untrained model, and examples of the task, half of them with the model's own answer as their target.
+
+    In float64, so that no tie is broken by rounding. Without their mean, the hidden states of the places it
+    answers at name each symbol about as often; EOS is pushed until a tenth of the answers end.
+    """
+    inputs_BN, targets_BM = TASK.sample(LENGTH, EXAMPLES, torch.Generator().manual_seed(0))
+    random_BM = torch.randint(TASK.vocab_size, targets_BM.shape, generator=torch.Generator().manual_seed(2))
+    batch = laid_out(inputs_BN, random_BM, policy)
+    sizes = {"train_length": TRAINED, "train_positions": policy.train_positions(TRAINED)}
+    model = Subject(make).model(**sizes).double()
+    model.embedding.weight.mul_(0.2)  # an index in one column of 32 is to matter beside the tokens
+    for layer in model.layers:
+        for parameter in layer.parameters():
+            parameter.mul_(3.0)
+    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+    mean_D = hidden_BTD[:, LENGTH + 1 :].mean((0, 1))
+    mean_D /= mean_D.norm()
+    model.head.weight -= (model.head.weight @ mean_D)[:, None] * mean_D
+    model.head.weight[[FORMAT.bos, FORMAT.sep, *range(FORMAT.slot, VOCABULARY)]] = 0
+    while True:
+        answers_BM = greedy_answers(model, batch, FORMAT.eos)[:, LENGTH + 1 :]
+        own_B = (answers_BM == FORMAT.eos).any(dim=1) & (torch.arange(EXAMPLES) % 2 == 0)
+        if own_B.sum() > EXAMPLES / 10:
+            break
+        model.head.weight[FORMAT.eos] += 0.1 * mean_D
+    own_BM = answers_BM[:, :-1].masked_fill(answers_BM[:, :-1] == FORMAT.eos, IGNORE)
+    return model, laid_out(inputs_BN, own_BM.where(own_B[:, None], targets_BM), policy)
+
+
+@torch.no_grad()
+def both_ways(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Exact match of each example under teacher forcing and under greedy decoding."""
+    forced_BT, _ = forced_answers(model, batch)
+    greedy_BT = greedy_answers(model, batch, FORMAT.eos)
+    return all_right(batch.labels_BT, forced_BT), all_right(batch.labels_BT, greedy_BT)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("make", SCHEMES.values(), ids=SCHEMES)
+def test_greedy_decoding_equals_teacher_forcing(make: Make, policy: PositionPolicy) -> None:
+    try:
+        model, batch = model_and_examples(make, policy)
+    except NotApplicable:
+        assert isinstance(policy, Interpolated)  # not every scheme takes fractional ids
+        return
+    forced_B, greedy_B = both_ways(model, batch)
+    assert torch.equal(forced_B, greedy_B)
+    assert forced_B.any()
+    assert not forced_B.all()
+    assert len(batch.lengths_B.unique()) > 1
+
+
+@pytest.mark.parametrize("name", BY_LENGTH)
+def test_it_is_not_so_by_the_length_of_the_tokens_so_far(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a scheme goes by the tokens there are, the answer's own length decides what it answers."""
+    hidden = Transformer.hidden
+
+    def undeclared(
+        model: Transformer, tokens_BT: Tensor, positions_BP: Tensor, *lengths: Tensor | None
+    ) -> Tensor:
+        return hidden(model, tokens_BT, positions_BP[:, : tokens_BT.shape[1]], lengths[0])
+
+    monkeypatch.setattr(Transformer, "hidden", undeclared)
+    pairs = [
+        both_ways(*model_and_examples(SCHEMES[name], policy)) for policy in (Consecutive(), RandomSubset())
+    ]
+    assert not all(torch.equal(forced_B, greedy_B) for forced_B, greedy_B in pairs)
