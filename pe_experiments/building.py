@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,6 +56,11 @@ def source_of(experiment: Experiment) -> Source:
     )
 
 
+def evaluation_source_of(experiment: Experiment) -> Source:
+    """What the examples it is evaluated on are made from."""
+    return replace(source_of(experiment), task=experiment.evaluation_task)
+
+
 def preflight(experiment: Experiment) -> None:
     """Try what would otherwise fail after minutes: a training batch, and the longest evaluation's positions.
 
@@ -69,11 +75,11 @@ def preflight(experiment: Experiment) -> None:
         if logits.shape[:2] != batch.tokens_BT.shape:
             shape, expected = tuple(logits.shape[:2]), tuple(batch.tokens_BT.shape)
             raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
-    longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
+    longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
     with user_errors("evaluation", "makes no examples"):
-        block = source.evaluation_block(longest, last_block)
+        block = evaluation_source_of(experiment).evaluation_block(longest, last_block)
     with user_errors("pe", f"fails at evaluation length {longest}"), torch.no_grad():
         model.embed(block.tokens_BT[:1], block.positions_BP[:1], block.declared_B[:1])
         # The hooks of the layers too, at both ends of the sequence: far apart, fractional where the rest is.

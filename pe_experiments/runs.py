@@ -282,11 +282,16 @@ def state_of(run: RunDirectory, evaluation_hash: str) -> str:
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
-    """What distinguishes one evaluation of a training from another."""
+    """What distinguishes one evaluation of a training from another; what is as usual goes without saying."""
     pe = experiment.components["pe"]
     scheme = {"_target_": pe.target, **pe.arguments, "source": pe.fingerprint}
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
-    return {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
+    said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
+    if experiment.decoding != "teacher_forcing":
+        said["decoding"] = experiment.decoding
+    if task := experiment.other_task:
+        said["task"] = plain({**task.section, "source": task.fingerprint})
+    return said
 
 
 def kind_of(config: dict[str, Any]) -> str:
