@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from pe_experiments.components import user_errors
 from pe_experiments.config import Experiment
-from pe_experiments.data import BLOCK_EXAMPLES, TrainingStream
+from pe_experiments.data import BLOCK_EXAMPLES, Source, TrainingStream
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.models import Transformer
+
+
+def evaluation_source_of(experiment: Experiment) -> Source:
+    """What the examples it is evaluated on are made from."""
+    return replace(source_of(experiment), task=experiment.evaluation_task)
 
 
 def preflight(experiment: Experiment) -> None:
@@ -27,11 +33,11 @@ def preflight(experiment: Experiment) -> None:
         if logits.shape[:2] != batch.tokens_BT.shape:
             shape, expected = tuple(logits.shape[:2]), tuple(batch.tokens_BT.shape)
             raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
-    longest = experiment.task.nearest_length(max(experiment.evaluation_lengths))
+    longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
     with user_errors("evaluation", "makes no examples"):
-        block = source.evaluation_block(longest, last_block)
+        block = evaluation_source_of(experiment).evaluation_block(longest, last_block)
     with user_errors("pe", f"fails at evaluation length {longest}"), torch.no_grad():
         model.embed(block.tokens_BT[:1], block.positions_BP[:1], block.declared_B[:1])
         # The hooks of the layers too, at both ends of the sequence: far apart, fractional where the rest is.

@@ -25,7 +25,7 @@ from pe_experiments.config import CONFIG_DIR
 from pe_experiments.errors import UserError, allowed, nearest
 
 ALIASES = {"pe": {"nope": "none"}}
-CHANGEABLE = ("pe", "evaluation", "hardware", "logger")  # of a run that is trained
+CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
 GROUPS = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger", "sweep")
 
 
@@ -167,7 +167,7 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
         section, _, rest = key.partition(".")
         if override.is_sweep_override():
             raise UserError(f"{override.input_line}: one evaluation at a time; a list is written '[3,4]'")
-        if section not in CHANGEABLE or (not rest and section != "pe"):
+        if section not in CHANGEABLE or (not rest and section not in ("pe", "task")):
             raise UserError(
                 f"{key}: this run is trained; only {allowed(CHANGEABLE)} can change, as in pe=NAME or "
                 f"evaluation.lengths=..."

@@ -46,6 +46,11 @@ class Component:
             return instantiate({"_target_": self.target, **self.arguments, "_convert_": "all"}, *args)
 
     @property
+    def section(self) -> dict[str, Any]:
+        """The config section it is, every argument stated."""
+        return {"_target_": self.target, **self.arguments}
+
+    @property
     def label(self) -> str:
         """The config choice, or the class name, with the arguments that differ from its defaults."""
         name, defaults = self._choice()

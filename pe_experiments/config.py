@@ -99,10 +99,11 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """At which lengths, on how many examples each (`evaluation`)."""
+    """At which lengths, on how many examples each, and how answers are decoded (`evaluation`)."""
 
     lengths: Annotated[list[Count], Field(min_length=1)] | None
     examples: Count
+    decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
 
 
 class HardwareConfig(Section):
@@ -175,6 +176,18 @@ class Experiment:
     shape: ModelShape
     train_lengths: tuple[int, ...]
     evaluation_lengths: tuple[int, ...]
+    evaluation_task: Task  # mostly the one trained on
+    evaluated_on: Component  # that makes it
+
+    @property
+    def other_task(self) -> Component | None:
+        """The task it is evaluated on where that is not the one trained on."""
+        return None if self.evaluated_on == self.components["task"] else self.evaluated_on
+
+    @property
+    def decoding(self) -> Literal["teacher_forcing", "greedy"]:
+        """How answers are decoded; where a format feeds nothing back, both are the same forward pass."""
+        return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
 
     @property
     def max_length(self) -> int:
@@ -192,6 +205,7 @@ class Experiment:
             "warmup_steps": warmup_steps(self.config.training),
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
+            **({"evaluation_task": self.other_task.section} if self.other_task else {}),
         }
 
 
@@ -230,8 +244,12 @@ def check_sweep(config: DictConfig) -> SweepConfig:
         raise UserError(f"{key}={first['input']}: expected {expected}") from error
 
 
-def resolve(config: Config) -> Experiment:
+def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
     """Build the parts and derive the rest.
+
+    Args:
+        config: what is, or was, trained.
+        other_task: section of a task to evaluate on; lengths, sizes and ids stay those of the training.
 
     Raises:
         UserError: parts that do not exist, do not fit their arguments or do not fit each other.
@@ -239,7 +257,7 @@ def resolve(config: Config) -> Experiment:
     # Imported here: torch takes a second or two that a misspelt key need not wait for.
     from pe_experiments.components import load_component, user_errors
     from pe_experiments.encodings import ModelShape
-    from pe_experiments.formats import format_for
+    from pe_experiments.formats import format_for, refuse_misfit
 
     components = {
         group: load_component(group, getattr(config, group)) for group in ("pe", "positions", "task")
@@ -262,8 +280,13 @@ def resolve(config: Config) -> Experiment:
         train_length=train_length,
         train_positions=train_positions,
     )
-    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, task)
-    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths)
+    on = load_component("task", other_task or config.task)
+    shown = task if on == components["task"] else on.build()
+    with user_errors(f"task={on.choice}"):
+        refuse_misfit(format_for(shown, model.causal), layout)
+        positions.check(shown, [shortest_length(shown)])
+    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
+    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths, shown, on)
 
 
 def warmup_steps(training: TrainingConfig) -> int:
@@ -277,21 +300,35 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
     The default grid holds the quarters of the longest trained length and 1.25, 1.5, 2, 3, 4 and 8 times it,
     without those the task cannot make to within a tenth and those below the shortest trained length.
 
+    A length between two that the task can make (even ones alone, say) is evaluated at the one below.
+
     Raises:
-        UserError: a length asked for below the shortest the task can make.
+        UserError: a length asked for below the shortest or above the longest the task can make, or a task
+            without any length in the default grid.
     """
+    name = type(task).__name__
     if asked is not None:
         for length in asked:
-            if task.nearest_length(length) is None:
-                raise UserError(
-                    f"evaluation.lengths: {type(task).__name__} cannot make an input of length {length}; its "
-                    f"shortest is {shortest_length(task)}"
-                )
+            nearest = task.nearest_length(length)
+            if nearest is None:
+                bound = f"shortest is {shortest_length(task)}"
+            elif nearest < length and task.nearest_length(2 * length) == nearest:
+                bound = f"longest is {nearest}"
+            else:
+                continue
+            raise UserError(
+                f"evaluation.lengths: {name} cannot make an input of length {length}; its {bound}"
+            )
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
     grid = sorted({max(1, round(ratio * max(trained))) for ratio in ratios})
     made = [(length, task.nearest_length(length)) for length in grid]
-    return tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
+    kept = tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
+    if not kept:
+        raise UserError(
+            f"evaluation.lengths=null: {name} makes none of {', '.join(map(str, grid))}; say which lengths"
+        )
+    return kept
 
 
 def shortest_length(task: Task) -> int:

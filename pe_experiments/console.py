@@ -159,8 +159,9 @@ def show_result(result: RunResult) -> None:
             if result.experiment.format.prefix_is_known
             else "of the inputs"
         )
+        decoding = result.experiment.decoding.replace("_", " ").replace("greedy", "greedy decoding")
         note = (
-            f"exact match counts EOS; token accuracy is under teacher forcing; bag ceiling: the best token "
+            f"exact match counts EOS; token accuracy is under {decoding}; bag ceiling: the best token "
             f"accuracy that a bag {bound} allows"
         )
         print_table(curve_table(result.curve, result.experiment.max_length, note))
@@ -171,6 +172,8 @@ def show_result(result: RunResult) -> None:
     say(f"run:    {result.directory.path} ({words.get(result.done, result.done)})")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
+    if result.experiment.config.evaluation.decoding != result.experiment.decoding:
+        say("note:   decoding=greedy is one forward pass here, as always: this format feeds no answer back")
     asked = result.experiment.config.training.max_length
     if result.experiment.max_length < asked:
         task = type(result.experiment.task).__name__

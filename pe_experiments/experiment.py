@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments import console
-from pe_experiments.building import describe_model, preflight
+from pe_experiments.building import describe_model, evaluation_source_of, preflight
 from pe_experiments.checkpoints import model_weights, read_checkpoint
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.data import TrainingStream
@@ -136,7 +136,7 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
     Args:
         path: the run's directory.
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
-            ``logger``.
+            ``logger``; and ``task``, to evaluate on that one instead.
         display: shows the progress; None shows nothing.
 
     Raises:
@@ -149,7 +149,8 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
         **{key: value for key, value in saved["identity"].items() if key != "name"}, prefix=""
     )
     sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
-    experiment = resolve(check({**sections, **changes}))
+    other_task, changes = changes.get("task"), {k: v for k, v in changes.items() if k != "task"}
+    experiment = resolve(check({**sections, **changes}), other_task)
     device = prepare_hardware(experiment.config.hardware)
     result = run.read_result()
     if result is None or result["status"] != COMPLETED:
@@ -280,14 +281,14 @@ def _measure(
     from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
 
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
-    curve = []
-    display.start("evaluating lengths", len(lengths))
-    for row in extrapolation_curve(model, source_of(experiment), lengths, examples, experiment.max_length):
-        curve.append(row)
-        display.step(len(curve))
+    source, longest, other = evaluation_source_of(experiment), experiment.max_length, experiment.other_task
+    display.start("evaluating examples", len(lengths) * examples)
+    rows = extrapolation_curve(model, source, lengths, examples, longest, experiment.decoding, display.step)
+    # Lengths within those of the training are no in distribution examples of another task.
+    curve = [row | {"split": "other_task"} if other else row for row in rows]
     display.stop()
     tracker.curve(curve)
-    title = f"{label} on {experiment.components['task'].label}"
+    title = f"{label} on {(other or experiment.components['task']).label}"
     run_figure(curve, title, experiment.max_length, directory.figure)
     return curve, summarise(curve, experiment.max_length)
 
@@ -315,6 +316,8 @@ def _found(
     if evaluation["pe"] != finished["evaluation"]["pe"]:
         label = f"{label} evaluated as {experiment.components['pe'].label}"
     kept = {key: finished[key] for key in ("status", "name", "task", "model", "seed", "steps")}
+    if experiment.other_task:
+        kept["evaluated_on"] = experiment.other_task.label
     created = directory.create()
     with directory.lock():
         tracker = None

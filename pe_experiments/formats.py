@@ -146,6 +146,21 @@ class AlignedFormat(Format):
 FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsFormat}
 
 
+def refuse_misfit(theirs: Format, trained: Format) -> None:
+    """Refuse the format of a task that a model trained on another could not read.
+
+    Raises:
+        ValueError: other symbols, and so other marks, or another layout.
+    """
+    names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (theirs, trained))
+    for what, (has, needs) in (("symbols are", (theirs.bos, trained.bos)), ("format is", names)):
+        if has != needs:
+            raise ValueError(
+                f"its {what} {has}, those of the task the run was trained on {needs}; a run can be evaluated "
+                f"on tasks with as many symbols and the same format"
+            )
+
+
 def format_for(task: Task, causal: bool) -> Format:
     """The format in which a decoder (``causal``) or an encoder sees this task.
 

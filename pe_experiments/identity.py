@@ -71,7 +71,7 @@ def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
         more = experiment.task.data_files if group == "task" else ()
         files = named_files(part.arguments, part.classes, more)
         sources[group] = files | {name: digest for name, digest in own.items() if name not in shared}
-    derived = {key: value for key, value in experiment.derived.items() if key != "evaluation_lengths"}
+    derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}
     return sources | {"derived": derived | {"train_lengths": short_hash(derived["train_lengths"])}}
 
 

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
 from pe_experiments.errors import InUse, UserError
-from pe_experiments.fingerprints import changed, evaluation_code
+from pe_experiments.fingerprints import changed, evaluation_code, named_files
 from pe_experiments.identity import GROUPS, Identity, identify, plain, short_hash
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -237,13 +237,18 @@ def state_of(run: RunDirectory, evaluation_hash: str) -> str:
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
-    """What distinguishes one evaluation of a training from another."""
+    """What distinguishes one evaluation of a training from another; what is as usual goes without saying."""
     pe = experiment.components["pe"]
     scheme = {"_target_": pe.target, **pe.arguments}
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
+    said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
     classes = [cls for group in GROUPS for cls in experiment.components[group].classes]
-    what = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
-    return what | {"code": evaluation_code(classes)}
+    if experiment.decoding != "teacher_forcing":
+        said["decoding"] = experiment.decoding
+    if task := experiment.other_task:
+        said["task"] = plain(task.section) | named_files(task.arguments, task.classes)
+        classes += task.classes
+    return said | {"code": evaluation_code(classes)}
 
 
 def only_code_differs(evaluation: dict[str, Any], experiment: Experiment) -> bool:

@@ -14,6 +14,7 @@ from rich.table import Table
 from pe_experiments.comparison.attention import measure_attention
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.drawing import Drawer
+from pe_experiments.comparison.other_tasks import load_other_tasks, with_other_tasks
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.presentation import plain
 from pe_experiments.comparison.protocols import sections_of
@@ -128,7 +129,8 @@ def compare(
     attention = measure_attention(runs, Path(results_dir), options.attention)
     folder = Path(out) if out else Path(results_dir) / (study or "comparison")
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    return write_comparison(runs, title, folder, options, attention, display)
+    other_tasks = load_other_tasks(runs, Path(results_dir))
+    return write_comparison(runs, title, folder, options, attention, display, other_tasks)
 
 
 def write_comparison(
@@ -138,6 +140,7 @@ def write_comparison(
     options: Options,
     attention: pd.DataFrame | None = None,
     display: Display | None = None,
+    other_tasks: pd.DataFrame | None = None,
 ) -> Comparison:
     """Tables, figures and pages of these runs; the same runs give the same bytes.
 
@@ -148,6 +151,7 @@ def write_comparison(
         options: how to compare and draw.
         attention: by distance, of some of the runs.
         display: shows how far the figures are; None shows nothing.
+        other_tasks: what they score on tasks they were not trained on.
     """
     sections = sections_of(runs)
     named = options.labels.get
@@ -161,7 +165,11 @@ def write_comparison(
     attention = measure_attention(runs, Path(), ()) if attention is None else attention
     figures, pictures = drawer.draw_all(attention, folder / "figures", display or Display())
     report = build_report(title, runs, sections, table, baseline, options.metric, figures, cite(runs))
+    if other_tasks is not None:
+        report = with_other_tasks(report, other_tasks)
     texts = _texts(runs, table, report)
+    if other_tasks is not None and len(other_tasks):
+        texts["other_tasks.csv"] = other_tasks.to_csv(index=False)
     if len(attention):
         texts["attention.csv"] = attention.to_csv(index=False)
     texts["report.html"] = render_page(report, sections, table, looks, folder / "figures")

@@ -184,21 +184,23 @@ def _finite(value: Any) -> float | None:
 
 
 def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> list[Row]:
-    """The run's curve, with the lengths that later evaluations of the same scheme have added."""
+    """The run's curve, with the lengths that later evaluations of the same kind have added."""
     rows = {row["content_length"]: row for row in _sound_curve(run, result)}
     for path in sorted(run.path.glob("evaluations/*/")):
         other = RunDirectory(path)
         try:
             stored = other.read_result()
-            same = stored and all(
-                stored["evaluation"].get(key) == result["evaluation"].get(key) for key in ("pe", "code")
-            )
-            if stored and same:
+            if stored and _but_lengths(stored["evaluation"]) == _but_lengths(result["evaluation"]):
                 for row in _sound_curve(other, stored):
                     rows.setdefault(row["content_length"], row)
         except (UserError, OSError, ValueError, KeyError, TypeError) as error:
             left_out[f"{run.name}/evaluations/{path.name}"] = str(error)
     return [rows[length] for length in sorted(rows)]
+
+
+def _but_lengths(evaluation: Row) -> Row:
+    """What tells kinds of evaluation apart: scheme, decoding and task."""
+    return {key: value for key, value in evaluation.items() if key not in ("lengths", "examples")}
 
 
 def _sound_curve(run: RunDirectory, result: Row) -> list[Row]:

@@ -11,10 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 
+from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
 
 Script = Callable[..., Outcome]
@@ -164,6 +167,39 @@ def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> 
     assert again.out.count("\n") == outcome.out.count("\n") - 1  # the same table, no progress line
 
 
+def test_evaluate_on_another_task(script: Script, results: Path) -> None:
+    """Lengths are those of the training; the trained task itself is no other task."""
+    script("train", *TINY, "evaluation.lengths=null", f"results_dir={results}")
+    (run,) = (results / "runs").iterdir()
+    for arguments, label in (
+        (["task=modular_arithmetic", "task.modulus=7"], "modular_arithmetic(modulus=7)"),
+        (["task=reverse", "evaluation.decoding=greedy"], "reverse"),
+    ):
+        before = set((run / "evaluations").glob("*"))
+        outcome = script("evaluate", f"run={run}", *arguments)
+        assert outcome.code == 0, outcome.err
+        (folder,) = set((run / "evaluations").iterdir()) - before
+        result = json.loads((folder / "result.json").read_text())
+        assert (result["task"], result["evaluated_on"]) == ("copy", label)
+        assert result["evaluation"]["task"]["_target_"].startswith("pe_experiments.tasks.")
+        saved = yaml.safe_load((folder / "config.yaml").read_text())
+        assert saved["derived"]["train_lengths"] == [1, 2, 3, 4, 5, 6]
+        assert saved["derived"]["evaluation_task"] == saved_task(result)
+        rows = read_csv(folder / "extrapolation.csv")
+        assert {row["split"] for row in rows} == {"other_task"}
+        assert rows[-1]["length"] == "48"
+        again = script("evaluate", f"run={run}", *arguments)
+        assert "found finished" in again.out
+    assert rows[0]["loss"] == ""  # of greedy decoding
+    same = script("evaluate", f"run={run}", "task=copy", "task.vocab_size=10")
+    assert f"{run} (found finished)" in same.out
+    assert len(list((run / "evaluations").iterdir())) == 2
+
+
+def saved_task(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result["evaluation"]["task"].items() if key != "source"}
+
+
 def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
@@ -175,8 +211,21 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     for arguments, words in (
         (["evaluation.lengths=[5]"], ["run is missing"]),
         ([f"run={results}/nothing"], ["nothing", "no run"]),
-        ([f"run={run}", "task=reverse"], ["task", "only pe, evaluation"]),
-        ([f"run={run}", "training.steps=3"], ["training.steps", "only pe, evaluation"]),
+        ([f"run={run}", "model=encoder"], ["model", "only pe, task, evaluation"]),
+        ([f"run={run}", "training.steps=3"], ["training.steps", "only pe, task, evaluation"]),
+        ([f"run={run}", "task=parity"], ["task=parity", "symbols are 4", "trained on 10"]),
+        ([f"run={run}", "task=lag"], ["task=lag", "format is aligned", "trained on causal"]),
+        ([f"run={run}", "task.vocab_size=11"], ["task=copy", "symbols are 11"]),
+        ([f"run={run}", "task=revers"], ["task=revers", "Did you mean reverse"]),
+        ([f"run={run}", "task.k=2"], ["task.k is not an argument of Copy"]),
+        (
+            [f"run={run}", "task=sort", "task.vocab_size=10", "evaluation.lengths=[4,11]"],
+            ["length 11", "longest is 10"],
+        ),
+        (
+            [f"run={run}", "evaluation.decoding=beam"],
+            ["evaluation.decoding=beam", "teacher_forcing or greedy"],
+        ),
         ([f"run={run}", "evaluation.length=[3]"], ["evaluation.length", "Did you mean lengths"]),
         ([f"run={run}", "evaluation.lengths=[]"], ["evaluation.lengths", "at least one"]),
         ([f"run={run}", "pe=learned"], ["pe=learned", "other parameters"]),

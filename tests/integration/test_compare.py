@@ -21,6 +21,7 @@ from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.experiment import run_experiment
 from pe_experiments.instantiation import build_model
 from pe_experiments.runs import RunDirectory
+from pe_experiments.tracking import read_csv
 from tests.conftest import TINY, Outcome
 from tests.integration.test_tracking import mirror
 from tests.synthetic import fading, write_run, write_study
@@ -175,3 +176,34 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
     methods = (tmp_path / "methods.md").read_text()
     assert "rope [@su2021roformer]. Every" in methods
     assert "barbero2024round" in text
+
+
+def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) -> None:
+    """They are in a table and a file of their own, and never in the curve of the task trained on."""
+    for pe in ("none", "sinusoidal"):
+        script("train", *TINY, f"pe={pe}", f"results_dir={results}")
+    scores = {}
+    for run in sorted((results / "runs").iterdir()):
+        evaluate = ("evaluate", f"run={run}", "task=reverse", "evaluation.lengths=[3,5]")
+        assert script(*evaluate).code == 0
+        assert script(*evaluate, "evaluation.decoding=greedy").code == 0
+        scores[run.name] = [float(row["exact_match"]) for row in other_curve(run)]
+    comparison = compare(results)
+    assert set(comparison.runs.curves["content_length"]) == {4, 6, 9}
+    stored = pd.read_csv(comparison.folder / "other_tasks.csv")
+    assert set(stored["evaluated_on"]) == {"reverse"}
+    assert set(stored["decoding"]) == {"teacher_forcing", "greedy"}
+    for name, expected in scores.items():
+        for _, rows in stored[stored["name"] == name].groupby("decoding"):
+            assert list(rows["exact_match"]) == expected
+    (part,) = comparison.report.sections
+    table = part.tables[-1]
+    assert table.caption.startswith("Also evaluated on reverse")
+    assert table.headings == ["scheme", "3", "5"]
+    assert [row[0] for row in table.rows] == [["none"], ["sinusoidal"]]
+    for page in ("report.md", "report.html"):
+        assert "Also evaluated on reverse" in (comparison.folder / page).read_text()
+
+
+def other_curve(run: Path) -> list[dict[str, str]]:
+    return read_csv(next((run / "evaluations").iterdir()) / "extrapolation.csv")

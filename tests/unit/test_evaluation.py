@@ -10,8 +10,15 @@ import torch
 from scipy.stats import binomtest
 
 from pe_experiments.config import Experiment
-from pe_experiments.data import TrainingStream, micro_batches
-from pe_experiments.evaluation import extrapolation_curve, summarise, tally, wilson_interval
+from pe_experiments.data import Batch, TrainingStream, micro_batches
+from pe_experiments.errors import UserError
+from pe_experiments.evaluation import (
+    extrapolation_curve,
+    greedy_answers,
+    summarise,
+    tally,
+    wilson_interval,
+)
 from pe_experiments.instantiation import build_model, source_of
 
 
@@ -86,6 +93,20 @@ class Oracle(torch.nn.Module):
         return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
 
 
+class Successor(torch.nn.Module):
+    """Says one more than the token it reads, 0 after a mark and EOS after 3."""
+
+    def __init__(self, vocabulary: int, eos: int):
+        super().__init__()
+        self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
+        torch.nn.init.eye_(self.head.weight)
+        self.eos = eos
+
+    def hidden(self, tokens_BT: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        said = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
+        return torch.nn.functional.one_hot(said.clamp(max=13), 14).float()
+
+
 def test_evaluation_does_not_depend_on_the_batch_size(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,15 +122,53 @@ def test_evaluation_does_not_depend_on_the_batch_size(
 
 
 def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("task=unique_copy", "task.vocab_size=12", "evaluation.lengths=[6,40]")
-    rows = list(extrapolation_curve(build_model(experiment), source_of(experiment), [6, 40], 20, 6))
+    experiment = tiny("task=modular_arithmetic", "evaluation.lengths=[5,40]")  # odd lengths alone
+    rows = list(extrapolation_curve(build_model(experiment), source_of(experiment), [5, 40], 20, 5))
     assert [(row["length"], row["content_length"], row["split"]) for row in rows] == [
-        (6, 6, "in_distribution"),
-        (40, 12, "extrapolation"),
+        (5, 5, "in_distribution"),
+        (40, 39, "extrapolation"),
     ]
-    assert [row["tokens"] for row in rows] == [14, 26]
-    assert [row["largest_position"] for row in rows] == [13, 25]
-    assert [row["untrained_positions"] for row in rows] == [0, 12]
+    assert [row["tokens"] for row in rows] == [8, 42]
+    assert [row["largest_position"] for row in rows] == [7, 41]
+    assert [row["untrained_positions"] for row in rows] == [0, 34]
+
+
+@pytest.mark.parametrize(
+    ("task", "longest"),
+    [("unique_copy", 80), ("sort", 80), ("associative_recall", 161), ("variable_assignment", None)],
+)
+def test_a_length_above_the_longest_is_refused(
+    tiny: Callable[..., Experiment], task: str, longest: int | None
+) -> None:
+    """At once, however large; lengths between two that can be made are not above the longest."""
+    with pytest.raises(UserError, match=rf"input of length 1000000000; its longest is {longest or ''}"):
+        tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,1000000000]")
+    tiny("task=even_pairs", "evaluation.lengths=[9,1000000000]")
+    tiny("task=addition_padded", "evaluation.lengths=[9,1000000000]")
+
+
+def test_progress_is_shown_within_a_length(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("task=deduplicate")
+    for decoding in ("teacher_forcing", "greedy"):
+        shown: list[int] = []
+        model, source = build_model(experiment), source_of(experiment)
+        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, shown.append))  # type: ignore[arg-type]
+        assert shown == [100, 200, 250, 350, 450, 500]
+
+
+def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
+    """A model that says the successor of what it reads, and EOS after 3."""
+    experiment = tiny("task=copy")
+    format_, successor = experiment.format, Successor(experiment.format.vocab_size, experiment.format.eos)
+    rows = format_.lay_out(
+        torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
+    )
+    batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
+    answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
+    assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
+    counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
+    assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
+    assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]
 
 
 def test_streams_hold_other_examples_than_evaluation(tiny: Callable[..., Experiment]) -> None:
