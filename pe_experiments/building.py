@@ -12,6 +12,7 @@ from pe_experiments.config import Experiment
 from pe_experiments.data import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.errors import UserError, allowed
+from pe_experiments.limits import refuse_long_measurements
 from pe_experiments.models import Transformer
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.randomness import named_seed
@@ -64,15 +65,19 @@ CUTS = 8  # places after which the tokens of a row are changed to see what moves
 MOVED = 1e-4  # of the largest logit; ours move nothing at all, and a looser scheme may round
 
 
-def preflight(experiment: Experiment) -> None:
+def preflight(experiment: Experiment) -> list[str]:
     """Try what would otherwise fail after minutes or go unnoticed, on an untrained model.
 
     A training batch and the longest evaluation must give finite logits, and in a decoder no token may depend
     on later ones.
 
+    Returns:
+        What the schemes remark on.
+
     Raises:
         UserError: it cannot be carried out, or its numbers would mean nothing.
     """
+    refuse_long_measurements(experiment)
     model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
@@ -87,6 +92,8 @@ def preflight(experiment: Experiment) -> None:
     _refuse_telling_ids(experiment)
     with user_errors("pe", "fails on a training batch"):
         _refuse_looking_ahead(model, batch, experiment.config.seed)
+    said = (f"{type(scheme).__name__}: {scheme.remark}" for scheme in _schemes(model) if scheme.remark)
+    return list(dict.fromkeys(said))
 
 
 def _try_longest(experiment: Experiment, model: Transformer, source: Source) -> None:
@@ -155,12 +162,13 @@ def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
         with torch.random.fork_rng(devices=[]):  # a scheme that draws in forward draws the same twice
             torch.manual_seed(seed)
             logits.append(model(variant_bT, positions_bT, lengths_b).detach())
-    moved = float((logits[0] - logits[1])[before_bT].abs().max() / logits[0].abs().max())
-    if not moved <= MOVED:
+    moved, largest = (logits[0] - logits[1])[before_bT].abs().max(), logits[0].abs().max()
+    if moved > MOVED * largest:
         names = allowed(dict.fromkeys(type(scheme).__name__ for scheme in _schemes(model)))
         raise ValueError(
             f"{names} looks ahead: in a decoder, other tokens later on change what is predicted before them "
-            f"(by {moved:.1g} of the largest logit); a class that means to says looks_ahead = True"
+            f"(by {float(moved / largest):.1g} of the largest logit); a class that means to says "
+            f"looks_ahead = True"
         )
 
 

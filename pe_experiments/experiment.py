@@ -24,6 +24,7 @@ from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware, processor
 from pe_experiments.errors import UserError, disk_problem
 from pe_experiments.evaluation import extrapolation_curve, summarise
+from pe_experiments.limits import refuse_large_training
 from pe_experiments.models import Transformer
 from pe_experiments.runs import (
     COMPLETED,
@@ -88,7 +89,9 @@ def run_experiment(
     identity, run = planned.identity, planned.run
     if planned.state in TRAINED:
         return _found(experiment, identity, run, run.read_result() or {}, device, display)
-    preflight(experiment)
+    refuse_large_training(experiment)
+    for remark in preflight(experiment):
+        console.say(remark)
     for other, parts in edited_sources(run, identity).items():
         console.say(f"The source of {parts} has changed since {other}: this is a new run.")
     _settle_matmul(experiment, run, device)
@@ -123,6 +126,7 @@ def try_out(experiment: Experiment) -> None:
         UserError: something is.
     """
     prepare_hardware(experiment.config.hardware)
+    refuse_large_training(experiment)
     preflight(experiment)
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import ValidationError
 
 from pe_experiments.command_line import composed
 from pe_experiments.comparison.compare import Options
-from pe_experiments.config import LoggerConfig
+from pe_experiments.config import LoggerConfig, validated
 from pe_experiments.errors import UserError
 
 FILTERS = ("pe", "task", "model")
@@ -83,11 +82,4 @@ def _several(key: str, value: str) -> list[str]:
 
 
 def _logger(section: dict[str, Any] | None) -> LoggerConfig | None:
-    if section is None:
-        return None
-    try:
-        return LoggerConfig.model_validate(section)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, ["logger", *first["loc"]]))
-        raise UserError(f"{key}={first['input']}: {first['msg']}") from error
+    return None if section is None else validated(LoggerConfig, section, "logger")

@@ -184,12 +184,14 @@ class PositionalEncoding(nn.Module):
             ``nothing``, a common ``shift`` of all of them, or anything (``ids``: the scheme does not read
             them; order reaches it through the mask or the content). A promise that is tested; None promises
             nothing and leaves it untested.
+        remark: what a user should know about the scheme in this model; said when a run starts.
     """
 
     per_layer = False
     causal_only = False
     position_width = 0
     looks_ahead = False
+    remark = ""
     invariant_to: Invariance | None = None
 
     def __init__(self, shape: ModelShape):
