@@ -183,9 +183,18 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
                 raise UserError(f"{key}={choice} is not a choice.{nearest(choice, _choices(section))}")
             saved[section] = _other_choice(saved[section], section, choice)
         else:
-            OmegaConf.update(saved, key, override.value(), force_add=True)
+            _update(saved, key, override.value())
         changed[section] = OmegaConf.to_container(saved[section])
     return path, changed
+
+
+def _update(saved: DictConfig, key: str, value: Any) -> None:
+    try:
+        OmegaConf.update(saved, key, value, force_add=True)
+    except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{shown(key)} is not a setting: {key.rpartition('.')[0]} holds no settings"
+        ) from error
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.

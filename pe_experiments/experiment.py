@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments import console, matmul
 from pe_experiments.building import build_model, describe_model, preflight, source_of
-from pe_experiments.checkpoints import model_weights, read_checkpoint
+from pe_experiments.checkpoints import load_weights, model_weights, read_checkpoint
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware, processor
@@ -230,8 +230,9 @@ def _train(
 
     training, source = experiment.config.training, source_of(experiment)
     model = build_model(experiment)
+    if checkpoint:
+        load_weights(model, checkpoint, run.checkpoint)
     if checkpoint and checkpoint["finished"]:
-        model.load_state_dict(model_weights(checkpoint))
         return model, {"finished_step": checkpoint["global_step"]}
     module = TrainingModule(model, training, experiment.config.seed)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.config import CONFIG_DIR
-from pe_experiments.runs import write_atomically
+from pe_experiments.runs import read_json, write_atomically
 
 IDENTIFYING = ("pe", "positions", "task", "model", "training", "evaluation", "seed", "label")
 
@@ -34,7 +34,7 @@ class Memory:
         self.compared = ""
         self._stored = None
         try:
-            content = json.loads(self.path.read_text())
+            content = read_json(self.path)
             if content["code"] == code_hash():
                 self._names, self.compared = dict(content["names"]), str(content["compared"])
                 self._stored = content

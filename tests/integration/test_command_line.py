@@ -267,6 +267,11 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
         ([f"run={run}", "pe=larned"], ["pe=larned", "Did you mean learned"]),
         ([f"run={run}", "evaluation.lengths=3,4"], ["evaluation.lengths=3,4", "'[3,4]'"]),
         (["+run=foo"], ["run=foo", "no run"]),
+        ([f"run={run}", "evaluation.lengths.x=1"], ["evaluation.lengths.x", "holds no settings"]),
+        (
+            [f"run={run}", "evaluation.lengths=[130000]", "evaluation.examples=1000"],
+            ["up to 130000", "hours"],
+        ),
     ):
         failed = script("evaluate", *arguments)
         assert failed.code != 0
