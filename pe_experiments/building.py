@@ -6,12 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pe_experiments.components import user_errors
 from pe_experiments.config import Experiment
-from pe_experiments.data import BLOCK_EXAMPLES, Source, TrainingStream
+from pe_experiments.data import BLOCK_EXAMPLES, Batch, Source, TrainingStream
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.errors import UserError, allowed
 from pe_experiments.instantiation import build_model, source_of
+from pe_experiments.limits import refuse_long_measurements
 from pe_experiments.models import Transformer
+from pe_experiments.models.initialisation import initialise_backbone
+from pe_experiments.tasks import IGNORE
 
 
 def evaluation_source_of(experiment: Experiment) -> Source:
@@ -19,20 +25,43 @@ def evaluation_source_of(experiment: Experiment) -> Source:
     return replace(source_of(experiment), task=experiment.evaluation_task)
 
 
-def preflight(experiment: Experiment) -> None:
-    """Try what would otherwise fail after minutes: a training batch, and the longest evaluation's positions.
+TRIED_TOKENS = 1024  # of a longer row the first ones and the last four are tried
+CUTS = 8  # places after which the tokens of a row are changed to see what moves before them
+MOVED = 1e-4  # of the largest logit; ours move nothing at all, and a looser scheme may round
+
+
+def preflight(experiment: Experiment) -> list[str]:
+    """Try what would otherwise fail after minutes or go unnoticed, on an untrained model.
+
+    A training batch and the longest evaluation must give finite logits, and in a decoder no token may depend
+    on later ones.
+
+    Returns:
+        What the schemes remark on.
 
     Raises:
-        UserError: either fails.
+        UserError: it cannot be carried out, or its numbers would mean nothing.
     """
+    refuse_long_measurements(experiment)
     model, source, training = build_model(experiment), source_of(experiment), experiment.config.training
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
     with user_errors("pe", "fails on a training batch"), torch.no_grad():
-        logits = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        if logits.shape[:2] != batch.tokens_BT.shape:
-            shape, expected = tuple(logits.shape[:2]), tuple(batch.tokens_BT.shape)
+        logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+        if logits_BTV.shape[:2] != batch.tokens_BT.shape:
+            shape, expected = tuple(logits_BTV.shape[:2]), tuple(batch.tokens_BT.shape)
             raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
+        inside_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
+        _require_finite(logits_BTV[inside_BT], "on a training batch")
+    _try_longest(experiment, model)
+    _refuse_telling_ids(experiment)
+    with user_errors("pe", "fails on a training batch"):
+        _refuse_looking_ahead(model, batch, experiment.config.seed)
+    said = (f"{type(scheme).__name__}: {scheme.remark}" for scheme in _schemes(model) if scheme.remark)
+    return list(dict.fromkeys(said))
+
+
+def _try_longest(experiment: Experiment, model: Transformer) -> None:
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
@@ -40,10 +69,76 @@ def preflight(experiment: Experiment) -> None:
         block = evaluation_source_of(experiment).evaluation_block(longest, last_block)
     with user_errors("pe", f"fails at evaluation length {longest}"), torch.no_grad():
         model.embed(block.tokens_BT[:1], block.positions_BP[:1], block.declared_B[:1])
-        # The hooks of the layers too, at both ends of the sequence: far apart, fractional where the rest is.
-        tokens = block.tokens_BT.shape[1]
-        ends = sorted({*range(min(4, tokens)), *range(max(0, tokens - 4), tokens)})
-        model(block.tokens_BT[:1, ends], block.positions_BP[:1, ends])
+        tried = torch.arange(int(block.lengths_B[0]))
+        if len(tried) > TRIED_TOKENS:  # both ends: far apart, fractional where the rest is
+            tried = torch.cat([tried[: TRIED_TOKENS - 4], tried[-4:]])
+        logits_1TV = model(block.tokens_BT[:1, tried], block.positions_BP[:1, tried])
+        _require_finite(logits_1TV, f"at evaluation length {longest}")
+
+
+def _require_finite(logits: Tensor, where: str) -> None:
+    if not logits.isfinite().all():
+        raise ValueError(f"its outputs {where} are NaN or infinite before any training")
+
+
+def _refuse_telling_ids(experiment: Experiment) -> None:
+    """Position ids that change with the answer would tell it before it is asked for."""
+    task = experiment.task
+    if not experiment.positions.task_ids:
+        return
+    inputs_BN, targets_BM = task.sample(experiment.max_length, CUTS, torch.Generator().manual_seed(0))
+    others_BM = torch.where(targets_BM == IGNORE, IGNORE, (targets_BM + 1) % task.vocab_size)
+    ids, other = task.position_ids(inputs_BN, targets_BM), task.position_ids(inputs_BN, others_BM)
+    for kind in set(ids) & set(experiment.positions.task_ids):
+        pairs = zip(ids[kind], other[kind], strict=True)
+        if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
+            raise UserError(
+                f"task: the {kind} ids of {type(task).__name__} change with what its answers say, which they "
+                f"may not; they may follow from the inputs and the number of targets"
+            )
+
+
+def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
+    """Change a decoder's tokens from some place on, another in every row: nothing before it may move.
+
+    The model is left with other weights, under which every path through it is open: as initialised, attention
+    adds little to the logits and a gate may be shut.
+
+    Raises:
+        ValueError: something moves, and no class says that it means to (``looks_ahead``).
+    """
+    if not model.shape.causal or any(part.looks_ahead for part in _schemes(model)):
+        return
+    generator = torch.Generator().manual_seed(seed)
+    initialise_backbone(model, "pytorch", seed)
+    with torch.no_grad():
+        for parameter in model.encodings.parameters():
+            noise = 0.1 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(torch.where(parameter == 0, noise.to(parameter.dtype), parameter))
+    rows_b = torch.arange(CUTS) % len(batch.tokens_BT)
+    tokens_bT, lengths_b = batch.tokens_BT[rows_b], batch.lengths_B[rows_b]
+    positions_bP = batch.positions_BP.expand(len(batch.tokens_BT), -1)[rows_b]
+    cuts_b = 1 + torch.arange(CUTS) * (lengths_b - 2).clamp(min=0) // (CUTS - 1)
+    before_bT = torch.arange(tokens_bT.shape[1]) < cuts_b[:, None]
+    vocabulary = model.head.out_features
+    others_bT = tokens_bT + torch.randint(1, vocabulary, tokens_bT.shape, generator=generator)
+    logits = []
+    for variant_bT in (tokens_bT, torch.where(before_bT, tokens_bT, others_bT % vocabulary)):
+        with torch.random.fork_rng(devices=[]):  # a scheme that draws in forward draws the same twice
+            torch.manual_seed(seed)
+            logits.append(model(variant_bT, positions_bP, lengths_b, batch.declared_B[rows_b]).detach())
+    moved, largest = (logits[0] - logits[1])[before_bT].abs().max(), logits[0].abs().max()
+    if moved > MOVED * largest:
+        names = allowed(dict.fromkeys(type(scheme).__name__ for scheme in _schemes(model)))
+        raise ValueError(
+            f"{names} looks ahead: in a decoder, other tokens later on change what is predicted before them "
+            f"(by {float(moved / largest):.1g} of the largest logit); a class that means to says "
+            f"looks_ahead = True"
+        )
+
+
+def _schemes(model: Transformer) -> list[PositionalEncoding]:
+    return [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
 
 
 def describe_model(model: Transformer, experiment: Experiment) -> dict[str, Any]:

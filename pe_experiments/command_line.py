@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.config import CONFIG_DIR
-from pe_experiments.errors import UserError, allowed, nearest
+from pe_experiments.errors import UserError, allowed, nearest, shown
 
 ALIASES = {"pe": {"nope": "none"}}
 CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
@@ -69,6 +70,10 @@ def normalised(arguments: list[str]) -> list[str]:
             raise UserError(f"{argument}: {key} takes one choice; for several runs write -m {key}={several}")
         if key == "sweep" and "," in value:
             raise UserError(f"{argument}: one sweep at a time")
+        if key in GROUPS and any(choice.endswith(".yaml") for choice in value.split(",")):
+            raise UserError(f"{argument}: choices are written without .yaml")
+        if key == "sweep.baselines" and value and value[0] not in "[\"'":  # one list, not several sweeps
+            value = f"[{value}]"
         if key in GROUPS and value in ("", "null") and equals and key != "sweep":
             raise UserError(f"{argument}: {key} needs a choice.{nearest(value, _choices(key))}")
         for alias, name in ALIASES.get(key, {}).items():
@@ -178,9 +183,18 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
                 raise UserError(f"{key}={choice} is not a choice.{nearest(choice, _choices(section))}")
             saved[section] = _other_choice(saved[section], section, choice)
         else:
-            OmegaConf.update(saved, key, override.value(), force_add=True)
+            _update(saved, key, override.value())
         changed[section] = OmegaConf.to_container(saved[section])
     return path, changed
+
+
+def _update(saved: DictConfig, key: str, value: Any) -> None:
+    try:
+        OmegaConf.update(saved, key, value, force_add=True)
+    except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{shown(key)} is not a setting: {key.rpartition('.')[0]} holds no settings"
+        ) from error
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.
@@ -211,7 +225,7 @@ def sentence(error: BaseException, config_name: str = "config") -> str:
     if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)'", text):
         group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
         choices = re.findall(r"^\s+(\S+)$", text.partition("Available options")[2], re.MULTILINE)
-        return f"{group}={choice} is not a choice.{nearest(choice, choices)}"
+        return f"{group}={shown(choice)} is not a choice.{nearest(choice, choices)}"
     if match := re.search(r"In '[^']*': Could not find '(\w+)/([^']+)'", text):
         return f"{match[1]}={match[2]} is not a choice.{nearest(match[2], _choices(match[1]))}"
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
@@ -232,6 +246,7 @@ def _unknown_key(key: str, config_name: str) -> str:
     within = GlobalHydra.instance().is_initialized()  # a sweep: Hydra is at work and cannot be started again
     with nullcontext() if within else initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         node: Any = compose(config_name)
+    whole = node
     for part in head.split(".") if head else []:
         node = node.get(part) if isinstance(node, DictConfig) else None
     if head in ("pe", "positions", "task"):
@@ -240,7 +255,12 @@ def _unknown_key(key: str, config_name: str) -> str:
             f"argument with +{key}=..."
         )
     known = [str(name) for name in node] if isinstance(node, DictConfig) else list(GROUPS)
-    return f"{key} is not a setting.{nearest(last or key, known)}"
+    inside = [f"{section}.{name}" for section in GROUPS for name in whole.get(section) or {}]
+    close = difflib.get_close_matches(last, {name.partition(".")[2] for name in inside}, 1, 0.8)
+    if close and (last in close or not difflib.get_close_matches(last, known, 1, 0.8)):
+        meant = [name for name in inside if name.partition(".")[2] in close]
+        return f"{shown(key)} is not a setting. Did you mean {allowed(meant)}?"
+    return f"{shown(key)} is not a setting.{nearest(last or key, known)}"
 
 
 def _unreadable(argument: str) -> str:

@@ -6,15 +6,17 @@ derives what is derived (format, lengths, sizes) and still writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pe_experiments.errors import UserError, allowed, nearest
+from pe_experiments.errors import UserError, allowed, shown
+from pe_experiments.validation import validated
 
 if TYPE_CHECKING:
     from pe_experiments.components import Component
@@ -27,13 +29,19 @@ _HERE = Path(__file__).resolve().parent
 # In a wheel the choices lie inside the package, in a checkout beside it.
 CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 
+# The random streams number what they draw inside 32 bits (`randomness`), which bounds these.
+LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
 Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+NAME = r"^[A-Za-z0-9_+=(),-][A-Za-z0-9_.+=(),-]*$"
 # A name becomes part of a path and of a command line; a year is a fair name for a study.
 Name = Annotated[
     str,
-    BeforeValidator(lambda value: str(value) if isinstance(value, int) else value),
-    Field(pattern=r"^[A-Za-z0-9_+=(),-][A-Za-z0-9_.+=(),-]*$", max_length=120),
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(pattern=NAME, max_length=120),
 ]
+Folder = Annotated[str, Field(min_length=1)]
+Label = Annotated[str, Field(pattern=NAME, max_length=120)]
 
 
 class Section(BaseModel):
@@ -66,23 +74,25 @@ class ModelConfig(Section):
                 f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}; "
                 f"allowed here: {allowed(divisors)}"
             )
+        if self.d_model == 1:
+            raise ValueError("model.d_model=1: a layer norm over one column is constant; allowed: 2 or more")
         return self
 
 
 class TrainingConfig(Section):
     """What is trained on, for how long and how (`training`)."""
 
-    steps: Count
+    steps: Annotated[int, Field(ge=1, le=MOST_BATCHES)]
     batch_size: Count
-    min_length: Count
-    max_length: Count
+    min_length: Length
+    max_length: Length
     batching: Literal["mixed", "single_length"]
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     warmup_steps: Annotated[int, Field(ge=0)] | None
     schedule: Literal["cosine", "linear", "constant"]
     final_learning_rate: Annotated[float, Field(ge=0, le=1)]
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    clip_norm: Annotated[float, Field(gt=0)] | None
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
     precision: Literal["float32", "bfloat16"]
     check_every: Count
     check_examples: Count
@@ -101,8 +111,8 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     """At which lengths, on how many examples each, and how answers are decoded (`evaluation`)."""
 
-    lengths: Annotated[list[Count], Field(min_length=1)] | None
-    examples: Count
+    lengths: Annotated[list[Length], Field(min_length=1)] | None
+    examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
 
 
@@ -111,7 +121,7 @@ class HardwareConfig(Section):
 
     accelerator: Literal["auto", "cpu", "gpu"]
     devices: Literal[1]
-    threads: Annotated[int, Field(ge=1, le=1024)]
+    threads: Count
     matmul: Literal["auto", "default", "onednn"] = "auto"  # runs of version 0.1 lack it
 
 
@@ -153,14 +163,18 @@ class Config(Section):
     logger: LoggerConfig
     seed: Annotated[int, Field(ge=0)]
     study: Name | None
-    label: Name | None
-    results_dir: str
+    label: Label | None
+    results_dir: Folder
     rerun: bool
 
     @model_validator(mode="after")
     def _study_has_a_folder_of_its_own(self) -> Config:
         if self.study in RESERVED:
             raise ValueError(f"study={self.study} is reserved; allowed: any name but {allowed(RESERVED)}")
+        if self.label and not any(map(str.isalpha, self.label)):
+            raise ValueError(
+                f"label={self.label} would be read back as a number; allowed: a name with a letter"
+            )
         return self
 
 
@@ -220,12 +234,21 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(plain, dict)
-    try:
-        return Config.model_validate(
-            {str(key): value for key, value in plain.items() if key not in OF_THE_CALL}
-        )
-    except ValidationError as error:
-        raise UserError(_sentence(error, plain)) from error
+    if "sweep" in plain:
+        check_sweep(OmegaConf.create(plain))
+    is_dry_run(plain)
+    return validated(Config, {str(key): value for key, value in plain.items() if key not in OF_THE_CALL})
+
+
+def is_dry_run(config: Mapping[Any, Any]) -> bool:
+    """What ``dry_run`` says.
+
+    Raises:
+        UserError: neither true nor false.
+    """
+    if not isinstance(dry_run := config.get("dry_run", False), bool):
+        raise UserError(f"dry_run={shown(dry_run)}: expected true or false")
+    return dry_run
 
 
 def check_sweep(config: DictConfig) -> SweepConfig:
@@ -235,13 +258,7 @@ def check_sweep(config: DictConfig) -> SweepConfig:
         UserError: a wrong value.
     """
     plain = OmegaConf.to_container(config.sweep, resolve=True)
-    try:
-        return SweepConfig.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(["sweep", *map(str, first["loc"])])
-        expected = _EXPECTED.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
-        raise UserError(f"{key}={first['input']}: expected {expected}") from error
+    return validated(SweepConfig, plain, "sweep")
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
@@ -321,7 +338,7 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
             )
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-    grid = sorted({max(1, round(ratio * max(trained))) for ratio in ratios})
+    grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
     made = [(length, task.nearest_length(length)) for length in grid]
     kept = tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
     if not kept:
@@ -345,58 +362,3 @@ def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
             f"{type(task).__name__} makes no input of such a length; its shortest is {shortest_length(task)}"
         )
     return made
-
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list such as '[50,100]'",
-    "dict_type": "one choice with its settings",
-    "greater_than_equal": "{ge} or more",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "finite_number": "a finite number",
-    "too_short": "at least one entry",
-    "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only, no dot first",
-    "string_too_long": "at most {max_length} characters",
-}
-
-
-def _sentence(error: ValidationError, plain: dict[Any, Any]) -> str:
-    """The first complaint as one sentence with key, value and what is allowed."""
-    first = error.errors()[0]
-    where = [
-        str(part)
-        for part in first["loc"]
-        if not (isinstance(part, str) and part.startswith(("list[", "constrained")))
-    ]
-    key = ".".join(where)
-    kind, value = first["type"], first["input"]
-    if kind == "value_error":
-        return str(first["ctx"]["error"])
-    if kind == "extra_forbidden":
-        siblings = _known_keys(where[:-1])
-        return f"{key} is not a setting.{nearest(where[-1], siblings)}"
-    if kind == "missing":
-        return f"{key} is missing"
-    if kind == "literal_error":
-        options = first["ctx"]["expected"].replace("'", "")
-        if key == "hardware.devices":
-            return (
-                f"{key}={value}: one run trains on one device; allowed: 1 (a sweep runs several side by side)"
-            )
-        return f"{key}={value} is not one of the choices: {options}"
-    if value is None:
-        value = "null"
-    expected = _EXPECTED.get(kind, first["msg"]).format(**first.get("ctx", {}))
-    return f"{key}={value}: expected {expected}"
-
-
-def _known_keys(path: list[str]) -> list[str]:
-    section: Any = Config
-    for name in path:
-        section = section.model_fields[name].annotation
-    return list(section.model_fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import subprocess
 import sys
@@ -27,8 +28,13 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
     """Set threads, device and how matrices are multiplied; returns ``cpu`` or ``cuda``.
 
     Raises:
-        UserError: a device that is not there, or products that would not be float32.
+        UserError: a device that is not there, more threads than cores, or products that would not be float32.
     """
+    cores = os.cpu_count() or 1
+    if hardware.threads > cores:
+        raise UserError(
+            f"hardware.threads={hardware.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
+        )
     torch.set_num_threads(hardware.threads)
     _keep_freed_memory()
     if hardware.accelerator == "gpu" and not torch.cuda.is_available():

@@ -35,10 +35,22 @@ def allowed(options: Iterable[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
 
 
+SHOWN = 60  # characters of a value in a sentence
+LISTED = 12  # choices in a sentence
+
+
+def shown(value: object) -> str:
+    """A value as it would be typed, cut where it is long."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """``Did you mean x?`` where an option resembles the word, and what is allowed in any case."""
     options = sorted(options)
     close = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     close = close or [option for option in options if len(word) > 2 and option.startswith(word[:3])]
     hint = f" Did you mean {allowed(close)}?" if close else ""
+    if len(options) > LISTED:
+        options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
     return f"{hint} Allowed: {allowed(options)}."

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments import console
 from pe_experiments.building import describe_model, evaluation_source_of, preflight
-from pe_experiments.checkpoints import model_weights, read_checkpoint
+from pe_experiments.checkpoints import load_weights, model_weights, read_checkpoint
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware
@@ -27,6 +27,7 @@ from pe_experiments.evaluation import extrapolation_curve, summarise
 from pe_experiments.fingerprints import changed
 from pe_experiments.identity import Identity, identify, plain, short_hash
 from pe_experiments.instantiation import build_model, source_of
+from pe_experiments.limits import refuse_large_training
 from pe_experiments.models import Transformer
 from pe_experiments.runs import (
     COMPLETED,
@@ -91,7 +92,9 @@ def run_experiment(
     identity, run = planned.identity, planned.run
     if finished := _finished(experiment, planned):
         return _found(experiment, identity, run, finished, device, display)
-    preflight(experiment)
+    refuse_large_training(experiment)
+    for remark in preflight(experiment):
+        console.say(remark)
     for other, names in edited_sources(run, identity).items():
         several = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         what = ", ".join(names[:MOST_NAMES]) + several
@@ -127,6 +130,7 @@ def try_out(experiment: Experiment) -> None:
         UserError: something is.
     """
     prepare_hardware(experiment.config.hardware)
+    refuse_large_training(experiment)
     preflight(experiment)
 
 
@@ -247,8 +251,9 @@ def _train(
 
     training, source = experiment.config.training, source_of(experiment)
     model = build_model(experiment)
+    if checkpoint:
+        load_weights(model, checkpoint, run.checkpoint)
     if checkpoint and checkpoint["finished"]:
-        model.load_state_dict(model_weights(checkpoint))
         return model, {"finished_step": checkpoint["global_step"]}
     module = TrainingModule(model, training, experiment.config.seed)
 

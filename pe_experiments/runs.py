@@ -26,7 +26,7 @@ from pe_experiments.identity import GROUPS, Identity, identify, plain, short_has
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TRAINED = ("finished", "to evaluate", "diverged")  # states in which nothing is left to train
-RESULT_KEYS = ("name", "label", "task", "model", "seed", "evaluation")  # in every result.json
+RESULT_KEYS = ("name", "label", "task", "model", "seed", "steps", "evaluation")  # in every result.json
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -34,6 +34,19 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        ValueError: it is none, or nested too deep to be read.
+        OSError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 class RunDirectory:
@@ -71,11 +84,13 @@ class RunDirectory:
         if not self.result.exists():
             return None
         try:
-            result = json.loads(self.result.read_text())
+            result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise KeyError("status")
             for key in RESULT_KEYS:
                 result[key]
+            for key in ("lengths", "pe"):
+                result["evaluation"][key]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.result} is damaged ({type(error).__name__}: {error}); delete it to go on from the "
@@ -327,8 +342,11 @@ def tuned_settings(path: Path) -> list[str]:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text())
-        return content | {"runs": list(content["runs"])}
+        content = read_json(path)
+        names = content["runs"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("its runs are no names")
+        return content
     except FileNotFoundError as error:
         studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))
         known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"

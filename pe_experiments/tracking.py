@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.config import LoggerConfig
-from pe_experiments.errors import UserError
+from pe_experiments.errors import UserError, shown
 from pe_experiments.runs import RunDirectory, write_atomically
 
 METRICS = (
@@ -62,7 +62,7 @@ class Tracker:
         from_step: rows of ``metrics.csv`` up to here are kept (the step of the checkpoint resumed from).
 
     Raises:
-        UserError: Weights & Biases cannot start in the mode asked for.
+        UserError: Weights & Biases cannot start in the mode asked for, or ``metrics.csv`` is damaged.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Tracker:
         from_step: int = 0,
     ):
         self.run = run
-        kept = [row for row in read_csv(run.metrics) if 0 < _step(row) <= from_step] if from_step else []
+        kept = [row for row in read_metrics(run.metrics) if row["step"] <= from_step] if from_step else []
         self._wandb = (
             None
             if logger.mode == "disabled"
@@ -91,7 +91,7 @@ class Tracker:
             write_atomically(run.metrics, to_csv(METRICS, kept))
             self._metrics = run.metrics.open("a", newline="")
             for row in kept:
-                self._mirror_metrics({key: _number(value) for key, value in row.items() if value})
+                self._mirror_metrics(row)
 
     def metrics(self, row: Row) -> None:
         """One row of the training curve."""
@@ -201,21 +201,43 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if None not in row and None not in row.values()]
 
 
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a ``metrics.csv`` with their types, without the cells that are empty.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        rows = read_csv(path)
+        if rows and set(rows[0]) != set(METRICS):
+            raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
+        typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
+        steps = [step for row in typed if isinstance(step := row.get("step"), int)]
+        if len(steps) < len(typed) or steps != sorted(steps):
+            raise ValueError("a step that is none, or out of order")
+        return typed
+    except (ValueError, csv.Error) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); delete it to go on from the checkpoint without these rows, or add "
+            f"rerun=true"
+        ) from error
+
+
 def read_curve(path: Path) -> list[Row]:
     """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty.
 
     Raises:
         UserError: the file is missing or damaged.
     """
-    rows = read_csv(path)
     try:
+        rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
         return [
             {key: row[key] if key == "split" else _cell(row[key]) for key in CURVE}
             for row in map(_current, rows)
         ]
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, csv.Error) as error:
         raise UserError(
             f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
         ) from error
@@ -228,10 +250,6 @@ def _current(row: dict[str, str]) -> dict[str, str]:
 
 def _cell(text: str) -> int | float | None:
     return _number(text) if text else None
-
-
-def _step(row: dict[str, str]) -> int:
-    return int(row["step"]) if row["step"].isdigit() else 0
 
 
 def _number(text: str) -> int | float:

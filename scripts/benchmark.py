@@ -1,6 +1,6 @@
 """How fast is it here: beside other libraries, scheme by scheme, over length and over cores.
 
-python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=results/benchmark]
+python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=DIR]
 """
 
 import sys

@@ -17,12 +17,15 @@ def main() -> int:
     if wants_help(__doc__, "results"):
         return 0
     asked = composed("results", sys.argv[1:])
-    from pe_experiments.errors import UserError
+    from pe_experiments.errors import UserError, shown
     from pe_experiments.runs import write_atomically
     from pe_experiments.studies import publishing
 
+    for key in ("results_dir", "publish"):
+        if not isinstance(asked[key], str) and not (key == "publish" and asked[key] is None):
+            raise UserError(f"{key}={shown(asked[key])}: expected text")
     if not isinstance(asked.check, bool) or (asked.check and asked.publish is not None):
-        raise UserError(f"check={asked.check}: allowed: true, without publish, or false")
+        raise UserError(f"check={shown(asked.check)}: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.publish is not None:
         publishing.publish(str(asked.publish), results_dir)

@@ -60,6 +60,7 @@ def write_run(
         "task": experiment.components["task"].choice,
         "model": experiment.config.model.choice,
         "seed": experiment.config.seed,
+        "steps": experiment.config.training.steps,
         "evaluation": evaluated(experiment),
     }
     if status == COMPLETED:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from pydantic import Field
 from rich.table import Table
 
 from pe_experiments.analysis.audit import AUDITED, Finding, audit
@@ -16,12 +17,26 @@ from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
 from pe_experiments.command_line import ALIASES
 from pe_experiments.components import Component, load_component, shipped, user_errors
+from pe_experiments.config import Count, Folder, Section, validated
 from pe_experiments.console import print_table, say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.identity import safe_name
 from pe_experiments.randomness import named_seed
+
+
+class Settings(Section):
+    """What ``configs/show_encoding.yaml`` may say; the sizes are what a picture needs and memory allows."""
+
+    pe: dict[str, Any]
+    schemes: Annotated[list[str], Field(min_length=1)] | None
+    d_model: Annotated[int, Field(ge=1, le=4096)]
+    num_heads: Count
+    train_length: Annotated[int, Field(ge=1, le=2048)]
+    seed: Annotated[int, Field(ge=0)]
+    out: Folder | None
+    results_dir: Folder
 
 
 def show_encodings(config: DictConfig) -> Path | None:
@@ -33,43 +48,35 @@ def show_encodings(config: DictConfig) -> Path | None:
     Raises:
         UserError: unknown schemes, impossible sizes.
     """
-    components = _components(config)
-    for key in ("d_model", "num_heads", "train_length", "seed"):
-        if not isinstance(config[key], int) or config[key] < (key != "seed"):
-            raise UserError(f"{key}={config[key]}: expected a whole number, {int(key != 'seed')} or more")
+    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
+    components = _components(asked)
     with user_errors("d_model, num_heads"):
         # As many rows in a learned table as the audit looks at.
-        shape = ModelShape(config.d_model, config.num_heads, 2, True, config.train_length, AUDITED)
-    built = {component.label: _build(component, config.seed, shape) for component in components}
+        shape = ModelShape(asked.d_model, asked.num_heads, 2, True, asked.train_length, AUDITED)
+    built = {component.label: _build(component, asked.seed, shape) for component in components}
     drawn = {label: scheme for label, scheme in built.items() if type(scheme) is not PositionalEncoding}
     for label, encoding in drawn.items():
         print_table(_audit_table(label, encoding))
         say("")
-    print_table(_blindness_table(components, config))
+    print_table(_blindness_table(components, asked))
     if not drawn:
         return None
-    folder = Path(config.out or Path(config.results_dir) / "encodings")
+    folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{'-'.join(safe_name(component.label) for component in components)}.png"
-    encoding_figure(drawn, 2 * config.train_length).savefig(path, dpi=130)
+    encoding_figure(drawn, 2 * asked.train_length).savefig(path, dpi=130)
     say(f"\nfigure: {path}")
     return path
 
 
-def _components(config: DictConfig) -> list[Component]:
-    if config.schemes is None:
-        section = OmegaConf.to_container(config.pe)
-        return [load_component("pe", section)]  # type: ignore[arg-type]
+def _components(asked: Settings) -> list[Component]:
+    if asked.schemes is None:
+        return [load_component("pe", asked.pe)]
     choices = shipped("pe")
-    names: Any = config.schemes
-    if OmegaConf.is_list(names):
-        names = OmegaConf.to_container(names)
-    if not isinstance(names, list) or not names:
-        raise UserError(f"schemes={names}: expected a list such as '[sinusoidal,learned]'")
-    names = [ALIASES["pe"].get(name, name) for name in names]
+    names = [ALIASES["pe"].get(name, name) for name in asked.schemes]
     for name in names:
         if name not in choices:
-            raise UserError(f"schemes: {name} is not a choice.{nearest(str(name), choices)}")
+            raise UserError(f"schemes: {name} is not a choice.{nearest(name, choices)}")
     return [load_component("pe", choices[name]) for name in names]
 
 
@@ -97,7 +104,7 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     return table
 
 
-def _blindness_table(components: list[Component], config: DictConfig) -> Table:
+def _blindness_table(components: list[Component], asked: Settings) -> Table:
     first, second = (" ".join(words) for words in SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
     table = Table(title=title, title_justify="left", show_edge=False)
@@ -108,9 +115,9 @@ def _blindness_table(components: list[Component], config: DictConfig) -> Table:
         if component.cls.causal_only:  # type: ignore[attr-defined]
             table.add_row(component.label, "", "", "causal only: there is no such encoder")
             continue
-        shape = ModelShape(config.d_model, config.num_heads, 2, False, config.train_length, AUDITED)
+        shape = ModelShape(asked.d_model, asked.num_heads, 2, False, asked.train_length, AUDITED)
         with user_errors("pe", "fails on three words"):
-            found = order_blindness(partial(_build, component, config.seed), shape, config.seed)
+            found = order_blindness(partial(_build, component, asked.seed), shape, asked.seed)
         mirror = " (to mirror images)" if component.cls is not PositionalEncoding else ""
         blind = f"yes{mirror}" if found.blind else "no"
         table.add_row(component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", blind)

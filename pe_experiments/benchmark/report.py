@@ -6,24 +6,25 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
-from pydantic import ValidationError
+from pydantic import Field
 
 from pe_experiments import __version__, matmul
 from pe_experiments.benchmark.parts import PARTS, Bench
 from pe_experiments.benchmark.timing import Row
 from pe_experiments.comparison import style
-from pe_experiments.config import Count, Section
+from pe_experiments.config import Count, Folder, Section
 from pe_experiments.console import display_for, say, say_files
 from pe_experiments.environment import prepare_hardware, processor
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.runs import write_atomically
+from pe_experiments.validation import validated
 
 WARM_UP = 3
 COLUMNS = list(Row.__dataclass_fields__)
@@ -32,10 +33,10 @@ COLUMNS = list(Row.__dataclass_fields__)
 class Settings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: list[str]
+    parts: Annotated[list[str], Field(min_length=1)]
     repeats: Count
     threads: Count
-    out: str
+    out: Folder
 
 
 def benchmark(config: DictConfig) -> list[Path]:
@@ -45,7 +46,6 @@ def benchmark(config: DictConfig) -> list[Path]:
         UserError: a wrong setting.
     """
     asked = _settings(config)
-    torch.set_num_threads(asked.threads)
     _prepare(asked.threads)
     machine, folder = describe_machine(asked.threads), Path(asked.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,14 +87,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
 
 
 def _settings(config: DictConfig) -> Settings:
-    content: Any = OmegaConf.to_container(config, resolve=True)
-    try:
-        asked = Settings(**content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UserError(f"{first['loc'][0]}={first['input']}: {first['msg']}") from error
-    if not asked.parts:
-        raise UserError(f"parts=[]: nothing to measure; allowed: {allowed(PARTS)}")
+    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
     for part in asked.parts:
         if part not in PARTS:
             raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")

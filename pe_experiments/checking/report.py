@@ -14,7 +14,7 @@ from pe_experiments.checking.identify import Likeness, common_forms, compare, id
 from pe_experiments.checking.mutants import MUTANTS
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
-from pe_experiments.errors import UserError, nearest
+from pe_experiments.errors import UserError, nearest, shown
 
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 VERDICTS = {True: "holds", False: "FAILS", None: "-"}
@@ -60,6 +60,9 @@ def _reference(component: Component, config: DictConfig) -> Component | None:
         raise UserError(f"against={config.against} is not a choice.{nearest(str(config.against), choices)}")
     known = reference_of(config.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
+    if not OmegaConf.is_dict(config.against_arguments):
+        value = shown(config.against_arguments)
+        raise UserError(f"against_arguments={value}: expected arguments, as in +against_arguments.base=500")
     given: Any = OmegaConf.to_container(config.against_arguments)
     return reference_of(config.against, **{**shared, **given})
 

@@ -7,7 +7,6 @@ with which is settled here: by protocol, everything that was trained except sche
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import pandas as pd
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
 from pe_experiments.identity import short_hash
-from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings
+from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_json, read_manifest, tuned_settings
 from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")
@@ -307,7 +306,7 @@ def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:
 
 def _environment(run: RunDirectory) -> Row:
     try:
-        content = json.loads(run.environment.read_text())
+        content = read_json(run.environment)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import ValidationError
 
 from pe_experiments.command_line import composed
 from pe_experiments.comparison.compare import Options
 from pe_experiments.config import LoggerConfig
 from pe_experiments.errors import UserError
+from pe_experiments.validation import validated
 
 FILTERS = ("pe", "task", "model")
 LISTS = (*FILTERS, "order", "attention")
@@ -83,11 +83,4 @@ def _several(key: str, value: str) -> list[str]:
 
 
 def _logger(section: dict[str, Any] | None) -> LoggerConfig | None:
-    if section is None:
-        return None
-    try:
-        return LoggerConfig.model_validate(section)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, ["logger", *first["loc"]]))
-        raise UserError(f"{key}={first['input']}: {first['msg']}") from error
+    return None if section is None else validated(LoggerConfig, section, "logger")

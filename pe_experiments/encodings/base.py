@@ -185,15 +185,20 @@ class PositionalEncoding(nn.Module):
         causal_only: True when the scheme means nothing without a causal mask; an encoder refuses it.
         position_width: columns of ``d_model`` the scheme fills by itself (concatenation instead of addition).
             The transformer then embeds tokens in the columns that remain.
+        looks_ahead: True when a query may depend on later tokens although the model is causal; a run of any
+            other scheme that does is refused.
         invariant_to: what may happen to the position ids of a sequence without changing any output:
             ``nothing``, a common ``shift`` of all of them, or anything (``ids``: the scheme does not read
             them; order reaches it through the mask or the content). A promise that is tested; None promises
             nothing and leaves it untested.
+        remark: what a user should know about the scheme in this model; said when a run starts.
     """
 
     per_layer = False
     causal_only = False
     position_width = 0
+    looks_ahead = False
+    remark = ""
     invariant_to: Invariance | None = None
 
     def __init__(self, shape: ModelShape):

@@ -57,6 +57,8 @@ class Rope(PositionalEncoding):
             raise ValueError(
                 f"rotary_fraction={rotary_fraction} of head_dim={shape.head_dim} leaves no pair of channels"
             )
+        if int(rotary_fraction * shape.head_dim) % 2:
+            self.remark = f"channels turn in pairs, so one of each head's {shape.head_dim} is left unrotated"
         self.base = base
         self.turning = round(kept_frequencies * self.pairs)
 

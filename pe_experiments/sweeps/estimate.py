@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from pe_experiments.command_line import sentence
 from pe_experiments.errors import NotApplicable
-from pe_experiments.runs import COMPLETED, kind_of
+from pe_experiments.runs import COMPLETED, kind_of, read_json
 from pe_experiments.sweeps.overview import duration, progress
 from pe_experiments.sweeps.planning import FAILED, LEFT, NOT_APPLICABLE, Job
 
@@ -55,7 +54,7 @@ def measured(jobs: Sequence[Job]) -> dict[str, float]:
     for results_dir in {job.config["results_dir"] for job in jobs}:
         for path in Path(results_dir).glob("runs/*/result.json"):
             try:
-                result = json.loads(path.read_text())
+                result = read_json(path)
                 if result["status"] != COMPLETED or "seconds_per_step" not in result:
                     continue
                 kind = result["kind"]

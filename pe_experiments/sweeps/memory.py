@@ -17,7 +17,7 @@ from typing import Any
 
 from pe_experiments.config import CONFIG_DIR
 from pe_experiments.fingerprints import named_files
-from pe_experiments.runs import write_atomically
+from pe_experiments.runs import read_json, write_atomically
 
 IDENTIFYING = ("pe", "positions", "task", "model", "training", "evaluation", "seed", "label")
 
@@ -35,7 +35,7 @@ class Memory:
         self.compared = ""
         self._stored = None
         try:
-            content = json.loads(self.path.read_text())
+            content = read_json(self.path)
             if content["code"] == code_hash():
                 self._names, self.compared = dict(content["names"]), str(content["compared"])
                 self._stored = content

@@ -15,7 +15,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from pe_experiments.command_line import one_line
-from pe_experiments.config import SweepConfig, check_sweep
+from pe_experiments.config import SweepConfig, check_sweep, is_dry_run
 from pe_experiments.console import say
 from pe_experiments.sweeps.expansion import Request, expand
 from pe_experiments.sweeps.launching import Launching
@@ -62,7 +62,7 @@ class Sweep:
     def __init__(self, config: DictConfig):
         self.settings: SweepConfig = check_sweep(config)
         loader = GlobalHydra.instance().config_loader()
-        self.dry_run = bool(config.dry_run)
+        self.dry_run = is_dry_run(config)
         self.title = str(config.study or UNNAMED)
         self.launching = Launching(config, self.settings, loader)
         self.requests = expand(config, self.settings, loader)

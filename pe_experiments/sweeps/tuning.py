@@ -85,7 +85,7 @@ def note_tuned(jobs: Sequence[Job], key: str) -> None:
 
 def validation_loss(run: RunDirectory) -> float:
     """The last loss on fresh examples of the training lengths; infinite where it is none."""
-    from pe_experiments.tracking import read_csv
+    from pe_experiments.tracking import read_metrics
 
-    losses = [float(row["validation_loss"]) for row in read_csv(run.metrics) if row.get("validation_loss")]
+    losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
     return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf

@@ -28,7 +28,7 @@ from omegaconf import DictConfig
 
 from pe_experiments.command_line import sentence
 from pe_experiments.errors import InUse, NotApplicable, UserError
-from pe_experiments.runs import write_atomically
+from pe_experiments.runs import read_json, write_atomically
 
 RUNNING, ELSEWHERE = "running", "elsewhere"
 PARENT_SECONDS = 1.0  # between looks at whether the launching process is still there
@@ -107,7 +107,7 @@ def write_note(path: Path, note: dict[str, Any]) -> None:
 def read_note(path: Path) -> dict[str, Any]:
     """The note, or an empty one where there is none yet."""
     try:
-        return json.loads(path.read_text())
+        return read_json(path)
     except (OSError, ValueError):
         return {}
 

@@ -4,9 +4,12 @@ import os
 import signal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext
+from pe_experiments.tasks.base import PositionIds
+from pe_experiments.tasks.copying import Copy
 
 
 class CausalOnly(PositionalEncoding):
@@ -45,11 +48,59 @@ class Kills(PositionalEncoding):
 
 
 class FailsFar(PositionalEncoding):
-    """Breaks past twenty tokens, in attention, where nothing looks before the evaluation."""
+    """Breaks past twenty tokens and in several rows at once, which nothing tries before the evaluation."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
-        if k_BHSK.shape[2] > 20:
+        if k_BHSK.shape[2] > 20 and len(k_BHSK) > 1:
             raise RuntimeError("too far")
+
+
+class PoolsAll(PositionalEncoding):
+    """Looks ahead: adds to every token the mean of the whole row."""
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return x_BTD + x_BTD.mean(dim=1, keepdim=True)
+
+
+class MeansToPool(PoolsAll):
+    looks_ahead = True
+
+
+class SeesOneKeyTooMany(PositionalEncoding):
+    """Looks ahead: a mask of its own that is one key too wide."""
+
+    def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        visible_BTS = at.steps_BTS <= 1
+        return (q_BHTK @ k_BHSK.mT).masked_fill(~visible_BTS[:, None], -torch.inf).softmax(-1)
+
+
+class GatedByTheFuture(PositionalEncoding):
+    """Looks ahead as soon as its gate, shut at first, opens."""
+
+    per_layer = True
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.gate = nn.Parameter(torch.zeros(shape.d_model))
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        assert at.x_BSD is not None
+        pooled_BS = (at.x_BSD * self.gate).sum(-1).flip(1)
+        return pooled_BS[:, None, None].float()
+
+
+class NotANumberFar(PositionalEncoding):
+    """A logarithm of what turns negative far out."""
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return x_BTD + (100.0 - positions_BT)[..., None].log()
+
+
+class TellingIds(Copy):
+    """Its position ids are its answers."""
+
+    def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
+        return {"coupling": PositionIds(torch.ones_like(inputs_BN), 1 + targets_BM)}
 
 
 class Noisy(PositionalEncoding):

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from pe_experiments.command_line import normalised
 from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
 
@@ -26,7 +27,48 @@ HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 # what is typed -> words the one sentence must hold: key, value, what is allowed
 MISTAKES = {
     "unknown scheme": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "learned"]),
-    "unknown task": (["task=copie"], ["task=copie", "Did you mean copy", "reverse"]),
+    "unknown task": (["task=copie"], ["task=copie", "Did you mean copy", "or one of 30 more"]),
+    "a path for a task": (["task=/etc/passwd"], ["task=/etc/passwd is not a choice", "or one of 30 more"]),
+    "a file for a choice": (["model=decoder.yaml"], ["model=decoder.yaml", "without .yaml"]),
+    "a file among choices": (["-m", "pe=rope.yaml,none"], ["pe=rope.yaml,none", "without .yaml"]),
+    "section left out": (["learning_rate=0.1"], ["learning_rate", "Did you mean training.learning_rate?"]),
+    "section left out, short key": (["steps=10"], ["steps", "Did you mean training.steps?"]),
+    "section left out, misspelt": (["learning_rat=1"], ["Did you mean training.learning_rate?"]),
+    "another section": (["model.learning_rate=1"], ["Did you mean training.learning_rate?"]),
+    "neither a dry run nor none": (["dry_run=maybe"], ["dry_run=maybe", "true or false"]),
+    "a number for a dry run": (["dry_run=5"], ["dry_run=5", "true or false"]),
+    "no dry sweep either": (["-m", "seed=0,1", "dry_run=maybe"], ["dry_run=maybe", "true or false"]),
+    "jobs of a single run": (["sweep.jobs=abc"], ["sweep.jobs=abc", "whole number"]),
+    "no jobs": (["sweep.jobs=0"], ["sweep.jobs=0", "1 or more"]),
+    "a truth for a label": (["label=true"], ["label=true", "text"]),
+    "a number for a label": (["label=5"], ["label=5", "text"]),
+    "a number in quotes for a label": (["label='5'"], ["label=5", "a name with a letter"]),
+    "no place for results": (["results_dir="], ["results_dir=", "at least one character"]),
+    "infinite clipping": (["training.clip_norm=inf"], ["training.clip_norm=inf", "finite"]),
+    "one column": (["model.d_model=1", "model.num_heads=1"], ["model.d_model=1", "constant", "2 or more"]),
+    "too long to train": (["training.max_length=1000000000"], ["max_length=1000000000", "131071"]),
+    "a batch too long": (["training.max_length=100000"], ["of memory", "this machine has"]),
+    "too many layers": (["model.num_layers=100000"], ["of memory", "model.num_layers"]),
+    "too wide": (["model.d_model=10000000"], ["of memory", "model.d_model"]),
+    "too large a batch": ([f"training.batch_size={10**23}"], ["of memory", "training.batch_size"]),
+    "a batch in floats": (["training.batch_size=1e23"], ["training.batch_size=1e+23", "whole number"]),
+    "too many symbols": ([f"task.vocab_size={10**22}"], ["of memory", "task.vocab_size"]),
+    "too much to check": (
+        ["training.check_examples=1000000000000"],
+        ["training.check_examples=1000000000000", "hours", "the limit is 24"],
+    ),
+    "too long to measure": (["evaluation.lengths=[130000]"], ["evaluation.lengths up to 130000", "hours"]),
+    "too long for another task": (
+        ["task=sqrt", "evaluation.lengths=[100000]"],
+        ["evaluation.lengths up to 100000", "hours"],
+    ),
+    "too long for the streams": (["evaluation.lengths=[200000]"], ["=200000", "at most 131071"]),
+    "too many examples": (["evaluation.examples=1000000000"], ["evaluation.examples", "at most 409600"]),
+    "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
+    "looks ahead": (
+        ["pe=none", "pe._target_=tests.integration.outside.PoolsAll"],
+        ["pe: PoolsAll looks ahead", "looks_ahead = True"],
+    ),
     "unknown group": (["pee=none"], ["pee", "Did you mean pe"]),
     "unknown key": (["training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown top key": (["sede=3"], ["sede", "Did you mean seed"]),
@@ -86,8 +128,8 @@ MISTAKES = {
         ["pe=[none,learned]", "one choice", "-m pe=none,learned"],
     ),
     "several without -m": (["pe=none,learned"], ["pe=none,learned", "-m"]),
-    "no choice": (["pe=null"], ["pe=null", "sinusoidal"]),
-    "empty choice": (["pe="], ["pe=", "sinusoidal"]),
+    "no choice": (["pe=null"], ["pe=null", "alibi"]),
+    "empty choice": (["pe="], ["pe=", "alibi"]),
     "no such module": (
         ["pe=none", "pe._target_=nowhere.X"],
         ["pe._target_=nowhere.X", "no module 'nowhere'"],
@@ -102,7 +144,7 @@ MISTAKES = {
     "no such flag": (["--foo"], ["--foo", "not a flag"]),
     "hidden argument": (["+pe._base=3"], ["pe._base", "base"]),
     "not a number": (["pe.base=nan"], ["base=nan", "finite"]),
-    "too many threads": (["hardware.threads=1000000000000"], ["hardware.threads", "at most 1024"]),
+    "too many threads": (["hardware.threads=100000"], ["hardware.threads=100000", "cores; allowed: 1 to"]),
     "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
     "a study outside": (["study=.."], ["study=..", "no dot first"]),
     "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
@@ -134,9 +176,51 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     assert outcome.code != 0
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1, outcome.err
+    assert len(outcome.err) < 400, outcome.err
     for word in words:
         assert word in outcome.err, outcome.err
     assert not results.exists()
+
+
+OTHER_MISTAKES = {
+    "results: a number": ("results", ["results_dir=5"], ["results_dir=5", "text"]),
+    "results: nowhere": ("results", ["results_dir=null"], ["results_dir=null", "text"]),
+    "benchmark: threads": ("benchmark", ["threads=100000"], ["threads=100000", "allowed: 1 to"]),
+    "benchmark: no parts": ("benchmark", ["parts=[]"], ["parts", "at least one"]),
+    "check: arguments": (
+        "check_encoding",
+        ["pe=rope", "against=rope", "against_arguments=5"],
+        ["against_arguments=5", "arguments"],
+    ),
+    "show: a list": ("show_encoding", ["schemes=[[a]]"], ["schemes.0=['a']", "text"]),
+    "show: a mapping": ("show_encoding", ["schemes=[{a:1}]"], ["schemes.0={'a': 1}", "text"]),
+    "show: no list": ("show_encoding", ["schemes=rope"], ["schemes=rope", "list"]),
+    "show: out": ("show_encoding", ["out=5"], ["out=5", "text"]),
+    "show: results": ("show_encoding", ["results_dir=5"], ["results_dir=5", "text"]),
+    "show: width": ("show_encoding", ["d_model=10000000"], ["d_model=10000000", "at most 4096"]),
+    "show: length": ("show_encoding", ["train_length=100000"], ["train_length=100000", "at most 2048"]),
+}
+
+
+@pytest.mark.parametrize("mistake", OTHER_MISTAKES)
+def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Script) -> None:
+    name, arguments, words = OTHER_MISTAKES[mistake]
+    outcome = script(name, *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith("error: ")
+    assert "unexpected" not in outcome.err
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
+def test_baselines_may_be_written_without_brackets() -> None:
+    assert normalised(["sweep.baselines=rope,t5"]) == ["sweep.baselines=[rope,t5]"]
+    assert normalised(["sweep.baselines=[rope]"]) == ["sweep.baselines=[rope]"]
+
+
+def test_a_run_says_what_its_scheme_leaves_out(script: Script, results: Path) -> None:
+    outcome = script("train", *TINY, "pe=rope", "model.d_model=6", f"results_dir={results}")
+    assert "Rope: channels turn in pairs, so one of each head's 3 is left unrotated\n" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -232,6 +316,11 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
         ([f"run={run}", "pe=larned"], ["pe=larned", "Did you mean learned"]),
         ([f"run={run}", "evaluation.lengths=3,4"], ["evaluation.lengths=3,4", "'[3,4]'"]),
         (["+run=foo"], ["run=foo", "no run"]),
+        ([f"run={run}", "evaluation.lengths.x=1"], ["evaluation.lengths.x", "holds no settings"]),
+        (
+            [f"run={run}", "evaluation.lengths=[130000]", "evaluation.examples=1000"],
+            ["up to 130000", "hours"],
+        ),
     ):
         failed = script("evaluate", *arguments)
         assert failed.code != 0

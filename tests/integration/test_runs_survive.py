@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pe_experiments import console, training
 from pe_experiments.checkpoints import read_checkpoint
@@ -21,8 +23,9 @@ from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import evaluate_run, run_experiment
 from pe_experiments.identity import identify
-from pe_experiments.runs import RunDirectory
+from pe_experiments.runs import RunDirectory, read_manifest
 from tests.conftest import ROOT, TINY
+from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
@@ -271,6 +274,88 @@ def test_damaged_files_are_named_and_nothing_is_lost(tiny: Tiny) -> None:
     again = run_experiment(tiny())  # a finished training without a result: only the evaluation is repeated
     assert again.status == "completed"
     assert run.curve.read_bytes() == before
+
+
+def _other_model(run: RunDirectory) -> None:
+    checkpoint = torch.load(run.checkpoint, weights_only=True)
+    checkpoint["state_dict"] = {
+        name: torch.zeros(3, *value.shape) for name, value in checkpoint["state_dict"].items()
+    }
+    torch.save(checkpoint, run.checkpoint)
+
+
+def _a_file(run: RunDirectory) -> None:
+    shutil.rmtree(run.checkpoint.parent)
+    run.checkpoint.parent.write_text("")
+
+
+def _bytes(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
+    def damage(run: RunDirectory) -> None:
+        run.metrics.write_bytes(run.metrics.read_bytes().replace(old, new, 1))
+
+    return damage
+
+
+DAMAGED = {
+    "header": (_bytes(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on from the checkpoint"),
+    "number": (_bytes(b"\n2,", b"\n2x,"), "metrics.csv is damaged"),
+    "byte": (_bytes(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
+    "order": (_bytes(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
+    "another model": (_other_model, "last.ckpt holds the weights of another model; delete it"),
+    "a file for a folder": (_a_file, "checkpoints is a file where a directory belongs; delete it"),
+}
+
+
+@pytest.mark.usefixtures("checkpoint_every_step")
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_a_resume_cannot_read_is_named_and_nothing_is_lost(
+    damage: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "RECORD_EVERY", 2)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny(), StopAt(9, KeyboardInterrupt()))
+    run = RunDirectory(next(Path(tiny().config.results_dir).glob("runs/*")))
+    spoil, sentence = DAMAGED[damage]
+    spoil(run)
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=sentence):
+        run_experiment(tiny())
+    assert {path: path.read_bytes() for path in before} == before
+    if "metrics" in sentence:  # as the sentence says
+        run.metrics.unlink()
+        assert run_experiment(tiny()).done == "resumed"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"evaluation": None},
+        {"evaluation": "text"},
+        {"evaluation": {"lengths": [4], "examples": 20}},
+        {"steps": None},
+        {"deep": None},
+    ],
+    ids=str,
+)
+def test_a_result_that_is_none_is_one_sentence(damage: dict[str, Any], tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    content = json.loads(run.result.read_text()) | damage
+    if "steps" in damage:
+        del content["steps"]
+    text = json.dumps(content)
+    run.result.write_text(text.replace("null", "[" * 5000 + "]" * 5000) if "deep" in damage else text)
+    for attempt in (lambda: run_experiment(tiny()), lambda: evaluate_run(run.path, {})):
+        with pytest.raises(UserError, match=r"result\.json is damaged"):
+            attempt()
+
+
+@pytest.mark.parametrize("runs", ["[{}]", "[[1]]", "{}", "[" * 5000 + "]" * 5000])
+def test_a_manifest_that_lists_no_names_is_one_sentence(runs: str, tmp_path: Path) -> None:
+    manifest = tmp_path / "s" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text(f'{{"runs": {runs}, "study": "s"}}')
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        read_manifest(manifest)
 
 
 SCHEME = '''
