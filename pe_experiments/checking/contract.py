@@ -140,6 +140,16 @@ def padding_changes_nothing(subject: Subject) -> Verdict:
     return worst <= ROUNDING, f"outputs differ by {worst:.1e} of the largest"
 
 
+def prefixes_agree(subject: Subject) -> Verdict:
+    """What greedy decoding reads, token by token, is what teacher forcing reads at once."""
+    if not subject.causal:
+        return None, "an encoder does not decode"
+    model, tokens, declared = subject.model(), words(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
+    at_once = model(tokens, None, torch.full((2,), 2 * LENGTH), declared)
+    so_far = [model(tokens[:, :read], None, None, declared)[:, -1] for read in (5, 2 * LENGTH - 1)]
+    return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
+
+
 def gaps_and_offsets_work(subject: Subject) -> Verdict:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
@@ -282,6 +292,10 @@ CHECKS: dict[str, Check] = {
     "no look-ahead": Check(no_look_ahead, "something is computed from all keys before the mask is applied"),
     "padding and batch composition change nothing": Check(
         padding_changes_nothing, "the length of the batch is read where a row's own is meant (at.tokens_B)"
+    ),
+    "decoding token by token agrees with teacher forcing": Check(
+        prefixes_agree,
+        "the tokens there are are counted where the declared length is meant (at.tokens_B; embed_sequence)",
     ),
     "gaps, offsets and unsorted positions work": Check(
         gaps_and_offsets_work, "positions are taken to be 0 .. n-1; use the ids in `at`"

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from torch import Tensor
 
+from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.checking.identify import common_forms, identify, mutant_maker, reference_of
 from pe_experiments.checking.mutants import MUTANTS, scheme_of
+from pe_experiments.encodings import AttentionContext
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import RopeLinear
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -14,3 +19,16 @@ def test_every_mutant_is_caught_and_named(name: str) -> None:
     component = reference_of(choice)
     found = identify(mutant_maker(name, component), [choice], common_forms(component, [True, False]))
     assert [likeness.reference for likeness in found] == [name]
+
+
+class DividedByTokensSoFar(Rope):
+    """Linear interpolation by the tokens there are, which decoding changes at every step."""
+
+    def frequencies_BR(self, at: AttentionContext) -> Tensor:
+        return super().frequencies_BR(at) / (at.k_positions_BS.shape[1] / self.shape.train_length)
+
+
+def test_a_length_that_changes_while_decoding_is_found() -> None:
+    check = "decoding token by token agrees with teacher forcing"
+    assert CHECKS[check](Subject(DividedByTokensSoFar), check).holds is False
+    assert CHECKS[check](Subject(RopeLinear), check).holds is True
