@@ -133,10 +133,30 @@ class SweepConfig(Section):
     tune: str | None
 
 
+class EngineConfig(Section):
+    """What carries out the runs of a sweep (`sweeps.engines`).
+
+    Attributes:
+        kind: processes of this machine, jobs through submitit, or Ray.
+        cluster: of submitit: ``slurm``, or ``local`` for processes of this machine.
+        timeout_min: minutes one job may take; then it is queued again, and its run goes on.
+        max_num_timeout: how often at most.
+        parameters: others of submitit's, such as ``slurm_partition``.
+        address: of a running Ray; null starts one here.
+    """
+
+    kind: Literal["local", "submitit", "ray"]
+    cluster: Literal["slurm", "local"] = "slurm"
+    timeout_min: Count = 240
+    max_num_timeout: Annotated[int, Field(ge=0)] = 10
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    address: str | None = None
+
+
 RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
 
 
-OF_THE_CALL = ("dry_run", "sweep")  # said to train.py, not about a run
+CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
 
 
 class Config(Section):
@@ -207,9 +227,7 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(plain, dict)
     try:
-        return Config.model_validate(
-            {str(key): value for key, value in plain.items() if key not in OF_THE_CALL}
-        )
+        return Config.model_validate({str(key): value for key, value in plain.items() if key not in CLI_ONLY})
     except ValidationError as error:
         raise UserError(_sentence(error, plain)) from error
 
@@ -220,12 +238,25 @@ def check_sweep(config: DictConfig) -> SweepConfig:
     Raises:
         UserError: a wrong value.
     """
-    plain = OmegaConf.to_container(config.sweep, resolve=True)
+    return _section(SweepConfig, config, "sweep")
+
+
+def check_engine(config: DictConfig) -> EngineConfig:
+    """The ``engine`` section in typed form.
+
+    Raises:
+        UserError: a wrong value.
+    """
+    return _section(EngineConfig, config, "engine")
+
+
+def _section(schema: Any, config: DictConfig, name: str) -> Any:
+    plain = OmegaConf.to_container(config[name], resolve=True)
     try:
-        return SweepConfig.model_validate(plain)
+        return schema.model_validate(plain)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(["sweep", *map(str, first["loc"])])
+        key = ".".join([name, *map(str, first["loc"])])
         expected = _EXPECTED.get(first["type"], first["msg"]).format(**first.get("ctx", {}))
         raise UserError(f"{key}={first['input']}: expected {expected}") from error
 
