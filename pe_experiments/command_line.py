@@ -27,7 +27,18 @@ from pe_experiments.errors import UserError, allowed, nearest, shown
 
 ALIASES = {"pe": {"nope": "none"}}
 CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
-GROUPS = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger", "sweep")
+GROUPS = (
+    "pe",
+    "positions",
+    "task",
+    "model",
+    "training",
+    "evaluation",
+    "hardware",
+    "logger",
+    "engine",
+    "sweep",
+)
 
 
 def run_script(main: Callable[[], int | None]) -> int:
@@ -220,8 +231,6 @@ def sentence(error: BaseException, config_name: str = "config") -> str:
     if isinstance(error, UserError):
         return str(error)
     text = str(error)
-    if match := re.search(r"Could not find 'hydra/launcher/(ray|submitit_\w+)'", text):
-        return f'hydra/launcher: {match[1]} is not installed; pip install -e ".[cluster]" brings it'
     if match := re.search(r"Could not find '([^']+)'\s+Available options in '([^']+)'", text):
         group, choice = match[2], match[1].removeprefix(f"{match[2]}/")
         choices = re.findall(r"^\s+(\S+)$", text.partition("Available options")[2], re.MULTILINE)

@@ -144,10 +144,30 @@ class SweepConfig(Section):
     tune: str | None
 
 
+class EngineConfig(Section):
+    """What carries out the runs of a sweep (`sweeps.engines`).
+
+    Attributes:
+        kind: processes of this machine, jobs through submitit, or Ray.
+        cluster: of submitit: ``slurm``, or ``local`` for processes of this machine.
+        timeout_min: minutes one job may take; then it is queued again, and its run goes on.
+        max_num_timeout: how often at most.
+        parameters: others of submitit's, such as ``slurm_partition``.
+        address: of a running Ray; null starts one here.
+    """
+
+    kind: Literal["local", "submitit", "ray"]
+    cluster: Literal["slurm", "local"] = "slurm"
+    timeout_min: Count = 240
+    max_num_timeout: Annotated[int, Field(ge=0)] = 10
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    address: str | None = None
+
+
 RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
 
 
-OF_THE_CALL = ("dry_run", "sweep")  # said to train.py, not about a run
+CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
 
 
 class Config(Section):
@@ -237,7 +257,7 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     if "sweep" in plain:
         check_sweep(OmegaConf.create(plain))
     is_dry_run(plain)
-    return validated(Config, {str(key): value for key, value in plain.items() if key not in OF_THE_CALL})
+    return validated(Config, {str(key): value for key, value in plain.items() if key not in CLI_ONLY})
 
 
 def is_dry_run(config: Mapping[Any, Any]) -> bool:
@@ -257,8 +277,16 @@ def check_sweep(config: DictConfig) -> SweepConfig:
     Raises:
         UserError: a wrong value.
     """
-    plain = OmegaConf.to_container(config.sweep, resolve=True)
-    return validated(SweepConfig, plain, "sweep")
+    return validated(SweepConfig, OmegaConf.to_container(config.sweep, resolve=True), "sweep")
+
+
+def check_engine(config: DictConfig) -> EngineConfig:
+    """The ``engine`` section in typed form.
+
+    Raises:
+        UserError: a wrong value.
+    """
+    return validated(EngineConfig, OmegaConf.to_container(config.engine, resolve=True), "engine")
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.core.hydra_config import HydraConfig
 
 from pe_experiments import matmul
-from pe_experiments.command_line import command_alone
 from pe_experiments.config import HardwareConfig
 from pe_experiments.errors import UserError
 
 # glibc's mallopt parameters, from malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+command: list[str] = []  # what repeats the run of this process, set by whoever knows better than sys.argv
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -66,16 +65,8 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": hardware.threads,
         "matmul": matmul.current_route(),
-        "command": _command(),
+        "command": command or [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-def _command() -> list[str]:
-    """What repeats this run: of a sweep, this run alone."""
-    if Path(sys.argv[0]).name != "train.py" or not HydraConfig.initialized():
-        return [Path(sys.argv[0]).name, *sys.argv[1:]]
-    own = HydraConfig.get().overrides.task
-    return command_alone(text for text in own if not text.startswith("hydra.sweep.dir="))
 
 
 def _source_revision() -> str | None:

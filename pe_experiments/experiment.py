@@ -24,6 +24,7 @@ from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError, disk_problem
 from pe_experiments.evaluation import extrapolation_curve, summarise
+from pe_experiments.files import write_atomically
 from pe_experiments.fingerprints import changed
 from pe_experiments.identity import Identity, identify, plain, short_hash
 from pe_experiments.instantiation import build_model, source_of
@@ -42,7 +43,6 @@ from pe_experiments.runs import (
     list_in_study,
     only_code_differs,
     plan,
-    write_atomically,
 )
 from pe_experiments.tracking import Tracker, read_curve
 

@@ -21,32 +21,13 @@ from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
 from pe_experiments.errors import InUse, UserError
+from pe_experiments.files import read_json, write_atomically
 from pe_experiments.fingerprints import changed, evaluation_code, named_files
 from pe_experiments.identity import GROUPS, Identity, identify, plain, short_hash
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TRAINED = ("finished", "to evaluate", "diverged")  # states in which nothing is left to train
 RESULT_KEYS = ("name", "label", "task", "model", "seed", "steps", "evaluation")  # in every result.json
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a kill, finds the old content or the new, never half of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ValueError: it is none, or nested too deep to be read.
-        OSError: it cannot be read.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
 
 
 class RunDirectory:
@@ -217,16 +198,18 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     """Where the run of that name lives, or the same run under another label: the hash finds it."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
-        seed_and_hash = name[name.rindex("-s") :]
-        return RunDirectory(runs / _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash, name))
+        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(_seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
 @lru_cache(maxsize=8)
 def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
     """Run names by their end, ``-s<seed>-<hash8>``."""
-    names = sorted(name for name in os.listdir(runs) if "-s" in name and name[0] != ".")
-    return {name[name.rindex("-s") :]: name for name in names}
+    return {_seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
+
+
+def _seed_and_hash(name: str) -> str:
+    return name[name.rfind("-s") :]
 
 
 def _is_run_of(run: RunDirectory, identity: Identity) -> bool:

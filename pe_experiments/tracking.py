@@ -17,7 +17,8 @@ from typing import Any
 
 from pe_experiments.config import LoggerConfig
 from pe_experiments.errors import UserError, shown
-from pe_experiments.runs import RunDirectory, write_atomically
+from pe_experiments.files import write_atomically
+from pe_experiments.runs import RunDirectory
 
 METRICS = (
     "step",

@@ -18,7 +18,7 @@ def main() -> int:
         return 0
     asked = composed("results", sys.argv[1:])
     from pe_experiments.errors import UserError, shown
-    from pe_experiments.runs import write_atomically
+    from pe_experiments.files import write_atomically
     from pe_experiments.studies import publishing
 
     for key in ("results_dir", "publish"):

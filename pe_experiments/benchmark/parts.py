@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import get_args
 
-import joblib  # type: ignore[import-untyped]
 import torch
 
 from pe_experiments import matmul
@@ -187,7 +187,7 @@ def lengths(bench: Bench) -> Iterator[Row]:
 
 def cores(bench: Bench) -> Iterator[Row]:
     """A sweep of short runs by the number of processes."""
-    most = min(joblib.cpu_count(), 8)
+    most = min(os.cpu_count() or 1, 8)
     counts = sorted({1, most})
     runs, taken = 2 * most, {}
     bench.display.start("cores", len(counts))

@@ -23,7 +23,7 @@ from pe_experiments.config import Count, Folder, Section
 from pe_experiments.console import display_for, say, say_files
 from pe_experiments.environment import prepare_hardware, processor
 from pe_experiments.errors import UserError, allowed
-from pe_experiments.runs import write_atomically
+from pe_experiments.files import write_atomically
 from pe_experiments.validation import validated
 
 WARM_UP = 3

@@ -32,7 +32,7 @@ from pe_experiments.comparison.style import WIDTHS, styles
 from pe_experiments.comparison.table import has_baseline, scheme_table
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, allowed
-from pe_experiments.runs import write_atomically
+from pe_experiments.files import write_atomically
 
 BASELINE = "sinusoidal"
 

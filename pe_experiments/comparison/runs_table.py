@@ -17,8 +17,9 @@ import pandas as pd
 
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
+from pe_experiments.files import read_json
 from pe_experiments.identity import short_hash
-from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_json, read_manifest, tuned_settings
+from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings
 from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")

@@ -18,8 +18,8 @@ import pandas as pd
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.errors import UserError
+from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
-from pe_experiments.runs import write_atomically
 
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")

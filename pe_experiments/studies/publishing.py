@@ -19,7 +19,7 @@ from pe_experiments.comparison.compare import Options, write_comparison
 from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.console import Display, say
 from pe_experiments.errors import UserError, allowed
-from pe_experiments.runs import write_atomically
+from pe_experiments.files import write_atomically
 from pe_experiments.studies import core, precision, tutorial_claims
 from pe_experiments.studies.archive import FILES, read_archive, require_finished, write_archive
 from pe_experiments.studies.audits import measure

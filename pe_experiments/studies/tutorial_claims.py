@@ -20,7 +20,7 @@ from pe_experiments.comparison.statistics import FEWEST, Interval, mean_interval
 from pe_experiments.comparison.style import COLOURS, WIDTHS, drawing, save
 from pe_experiments.errors import UserError
 from pe_experiments.evaluation import SOLVED, summarise
-from pe_experiments.runs import write_atomically
+from pe_experiments.files import write_atomically
 from pe_experiments.studies.audit_verdicts import DEPENDS, FAILS, HOLDS, Verdict, judged
 from pe_experiments.studies.claim_figures import (
     bounds_figure,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.command_line import sentence
 from pe_experiments.config import SweepConfig
+from pe_experiments.console import Display
 from pe_experiments.errors import UserError
 
 Overrides = tuple[str, ...]
@@ -34,24 +36,27 @@ class Request:
     problem: str = ""
 
 
-def expand(config: DictConfig, settings: SweepConfig, loader: ConfigLoader) -> list[Request]:
+def expand(
+    config: DictConfig, settings: SweepConfig, loader: ConfigLoader, display: Display
+) -> list[Request]:
     """The runs a sweep stands for, each once, in the order of the command.
 
     Args:
         config: of the sweep, with its ``hydra`` section.
         settings: its ``sweep`` section.
         loader: composes the runs.
+        display: shows how far that is.
 
     Raises:
-        UserError: another sweeper than Hydra's basic one, or values it cannot enumerate.
+        UserError: another sweeper than Hydra's basic one, or values that cannot be enumerated.
     """
     if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
         raise UserError("hydra/sweeper: a sweep enumerates its runs; allowed: basic")
     typed = [str(override) for override in config.hydra.overrides.task]
     prepared = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed])
-    (combinations,) = BasicSweeper.split_arguments(parsed, None)
-    wanted = [tuple(combination) for combination in combinations]
+    wanted = list(
+        combinations(OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed]))
+    )
     if settings.cases:
         wanted = [run for one in wanted for run in _in_cases(one, settings.cases, typed)]
     if not wanted:
@@ -59,7 +64,14 @@ def expand(config: DictConfig, settings: SweepConfig, loader: ConfigLoader) -> l
         raise UserError(f"no case of this sweep has {chosen}; see sweep.cases in its file")
     if settings.baselines:
         wanted = [run for one in wanted for run in (one, *_baselines(one, settings.baselines))]
-    return list(_compose(dict.fromkeys(wanted), config, loader))
+    requests: list[Request] = []
+    runs = dict.fromkeys(wanted)
+    display.start("composing runs", len(runs))
+    for request in _compose(runs, config, loader):
+        requests.append(request)
+        display.step(len(requests))
+    display.stop()
+    return requests
 
 
 def value_of(overrides: Iterable[str], key: str) -> str | None:
@@ -89,10 +101,8 @@ def _in_cases(run: Overrides, cases: Sequence[Sequence[str]], typed: Sequence[st
 
 def _single(cases: Sequence[Sequence[str]]) -> Iterable[tuple[str, ...]]:
     """The cases with one value per setting: ``pe=rope,alibi`` in a case stands for two."""
-    parser = OverridesParser.create()
     for case in cases:
-        (combinations,) = BasicSweeper.split_arguments(parser.parse_overrides(list(case)), None)
-        yield from map(tuple, combinations)
+        yield from combinations(OverridesParser.create().parse_overrides(list(case)))
 
 
 def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:
@@ -101,12 +111,33 @@ def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:
     return ((*others, f"pe={name}") for name in baselines)
 
 
+def combinations(parsed: Sequence[Override]) -> Iterator[Overrides]:
+    """Every combination of the values that overrides stand for, the last key varying fastest.
+
+    Raises:
+        UserError: values that cannot be enumerated, such as an interval.
+    """
+    texts: dict[str, list[str]] = {}
+    for override in parsed:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            texts[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            texts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            raise UserError(f"{override.input_line}: a sweep takes values it can list, as in {key}=1,2,3")
+        if override.is_delete():
+            texts[key] = [override.input_line or f"~{key}"]
+    yield from product(*texts.values())
+
+
 def _compose(wanted: Iterable[Overrides], config: DictConfig, loader: ConfigLoader) -> Iterable[Request]:
-    """Composing takes 60 ms, so runs that differ by their seed alone share it."""
+    """Composing takes 60 ms, so runs that make the same choices share it; their settings are put in after."""
     composed: dict[Overrides, DictConfig | str] = {}
     parser = OverridesParser.create(config_loader=loader)
     for overrides in wanted:
-        shared = without(overrides, "seed")
+        settings = [text for text in overrides if text[0] not in "+~" and _is_setting(_key(text), config)]
+        shared = tuple(text for text in overrides if text not in settings)
         if shared not in composed:
             try:
                 composed[shared] = loader.load_sweep_config(config, list(shared))
@@ -117,14 +148,20 @@ def _compose(wanted: Iterable[Overrides], config: DictConfig, loader: ConfigLoad
             yield Request(overrides, {}, one)
             continue
         try:
-            if (seed := value_of(overrides, "seed")) is not None:
-                with open_dict(one):
-                    one.seed = parser.parse_override(f"seed={seed}").value()
             HydraConfig.instance().set_config(one)  # for ${hydra:...} in a user's own configuration
             own = OmegaConf.masked_copy(one, [str(key) for key in one if key != "hydra"])
+            for text in settings:
+                OmegaConf.update(own, _key(text), parser.parse_override(text).value())
             plain = OmegaConf.to_container(own, resolve=True)
         except Exception as error:
             yield Request(overrides, {}, sentence(error))
             continue
         assert isinstance(plain, dict)
         yield Request(overrides, {str(key): value for key, value in plain.items()})
+
+
+def _is_setting(key: str, config: DictConfig) -> bool:
+    """Whether a key names a value that every choice has, so that it can be set after composing."""
+    return key == "seed" or (
+        key.startswith("training.") and OmegaConf.select(config, key, default=key) != key
+    )

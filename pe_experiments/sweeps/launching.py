@@ -1,39 +1,26 @@
-"""Hands the runs that are left to one of Hydra's launchers, and sees to it that each comes to an end.
-
-The launcher is used as an engine: it starts processes, here or on a cluster, and each of them runs a
-`Worker`. What became of a run is read from the worker's note, not from the launcher, which loses everything
-where one process is killed.
-"""
+"""Hands the runs that are left to an engine, and sees to it that each comes to an end."""
 
 from __future__ import annotations
 
-import copy
-import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-import joblib  # type: ignore[import-untyped]
-from hydra._internal.callbacks import Callbacks
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.plugins import Plugins
-from hydra.core.utils import setup_globals
-from hydra.types import HydraContext
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig
 
-from pe_experiments.command_line import sentence
-from pe_experiments.config import SweepConfig
-from pe_experiments.errors import InUse, UserError
+from pe_experiments.command_line import command_alone
+from pe_experiments.config import EngineConfig, SweepConfig, check_engine
+from pe_experiments.errors import InUse
+from pe_experiments.sweeps.engines import Engine, LocalEngine, RayEngine, SubmititEngine
 from pe_experiments.sweeps.overview import Overview
 from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, Job
-from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, Worker, import_all, read_note
+from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, Order, read_note
 
 LOST = "lost"  # started, and its process ended without a word
 WAITING = "waiting"  # not started
@@ -53,8 +40,9 @@ def gpus() -> tuple[str, ...]:
 
 
 def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
-    """How many runs the local engine carries out at once."""
-    cores = max(1, joblib.cpu_count() // threads)
+    """How many runs this machine carries out at once."""
+    cores = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    cores = max(1, cores // threads)
     places = len(devices) * settings.jobs_per_device
     if settings.jobs is None:
         return min(cores, places) if devices else cores
@@ -62,46 +50,19 @@ def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) ->
 
 
 class Launching:
-    """One sweep's launcher.
+    """One sweep's engine.
 
     Args:
-        config: of the sweep, with its ``hydra`` section.
+        config: of the sweep.
         settings: its ``sweep`` section.
-        loader: composes the runs in the processes.
     """
 
-    def __init__(self, config: DictConfig, settings: SweepConfig, loader: ConfigLoader):
-        self.config, self.loader = config, loader
-        self.launcher = str(config.hydra.launcher._target_).rpartition(".")[2]
-        self.local = self.launcher in ("JoblibLauncher", "BasicLauncher")
-        self.parallel = self.launcher == "JoblibLauncher"
-        uses_gpu = self.parallel and str(config.hardware.accelerator) != "cpu"
+    def __init__(self, config: DictConfig, settings: SweepConfig):
+        self.results_dir = Path(str(config.results_dir))
+        self.engine: EngineConfig = check_engine(config)
+        uses_gpu = self.engine.kind == "local" and str(config.hardware.accelerator) != "cpu"
         self.devices = gpus() if uses_gpu else ()
-        self.settings = settings
         self.processes = side_by_side(settings, self.devices, int(config.hardware.threads))
-        if self.parallel and config.hydra.launcher.n_jobs != -1:
-            self.processes = joblib.effective_n_jobs(int(config.hydra.launcher.n_jobs))
-        if self.launcher == "BasicLauncher":
-            self.processes = 1
-        self._warming: Iterator[None] | None = None
-
-    def warm_up(self) -> None:
-        """Start the local engine's processes while this one still looks up runs: all import torch at once."""
-        if self.parallel and not self.devices and self.processes > 1 and self._warming is None:
-            settings = {key: value for key, value in self.config.hydra.launcher.items() if key != "_target_"}
-            settings |= {"n_jobs": self.processes, "backend": "loky", "batch_size": 1}
-            engine = joblib.Parallel(
-                **settings, return_as="generator"
-            )  # set otherwise it would not be reused
-            self._warming = engine(joblib.delayed(import_all)() for _ in range(self.processes))
-
-    def cool_down(self) -> None:
-        """Let go of processes that were warmed up for nothing."""
-        if self._warming is not None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # joblib's, about results nobody asks for
-                list(self._warming)
-            self._warming = None
 
     def carry_out(self, jobs: list[Job], overview: Overview) -> None:
         """Bring every job to an end: afterwards each is finished, diverged, failed or not applicable.
@@ -109,36 +70,37 @@ class Launching:
         A run that another process has is waited for. A run whose process is killed is tried once more, alone.
 
         Raises:
-            UserError: the launcher cannot start anything.
+            UserError: the engine cannot start anything.
             KeyboardInterrupt: interrupted; the processes have ended.
         """
         with self._folder(jobs) as folder:
-            rounds = 0
-            pending, elsewhere, suspects = list(jobs), list[Job](), list[Job]()
+            pending, elsewhere, lost = list(jobs), list[Job](), list[Job]()
             while pending or elsewhere:
-                if pending:
-                    rounds += 1
-                    self._round(pending, folder, rounds, overview, self.processes)
-                suspects += [job for job in pending if job.state == LOST]
+                self._round(pending, folder, self._made(folder, self.processes), overview)
+                lost += [job for job in pending if job.state == LOST]
                 elsewhere += [job for job in pending if job.state == ELSEWHERE]
-                pending = [job for job in pending if job.state == WAITING]
-                if not pending and elsewhere:
-                    pending = _free_again(elsewhere)
-            for job in suspects:
-                rounds += 1
-                self._round([job], folder, rounds, overview, 2)  # with 1, joblib would not leave this process
+                pending = _free_again(elsewhere) if elsewhere else []
+            for job in lost:
+                self._round([job], folder, self._made(folder, 1), overview)
                 if job.state not in (*DONE, FAILED, NOT_APPLICABLE):
                     job.state, job.reason = FAILED, "its process was killed twice (is there enough memory?)"
                     overview.ended(job, {})
 
+    def _made(self, folder: Path, processes: int) -> Engine:
+        if self.engine.kind == "submitit":
+            return SubmititEngine(self.engine, folder)
+        if self.engine.kind == "ray":
+            return RayEngine(self.engine, processes)
+        return LocalEngine(processes, folder, self.devices)
+
     @contextmanager
     def _folder(self, jobs: list[Job]) -> Iterator[Path]:
         """Where the processes leave their notes; on a cluster it must be seen from every node."""
-        if self.local:
+        if self.engine.kind == "local":
             with TemporaryDirectory(prefix="pe_experiments_") as scratch:
                 yield Path(scratch)
             return
-        shared = Path(self.config.results_dir).absolute() / ".launched"
+        shared = self.results_dir.absolute() / ".launched"
         shared.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=shared))
         logs_matter = False
@@ -152,81 +114,30 @@ class Launching:
             if not logs_matter:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _round(self, jobs: list[Job], folder: Path, number: int, overview: Overview, processes: int) -> None:
-        notes = folder / str(number)
-        notes.mkdir()
-        paths = [notes / f"{index}.json" for index in range(len(jobs))]
-        worker = Worker(
-            os.getcwd(), tuple(sys.path), self.devices, self.settings.jobs_per_device, str(folder)
-        )
-        broken: Exception | None = None
+    def _round(self, jobs: list[Job], folder: Path, engine: Engine, overview: Overview) -> None:
+        notes = Path(mkdtemp(prefix="notes-", dir=folder))
+        orders = [
+            Order(
+                job.config,
+                command_alone(job.overrides),
+                str(notes / f"{i}.json"),
+                os.getcwd(),
+                list(sys.path),
+            )
+            for i, job in enumerate(jobs)
+        ]
         for job in jobs:
             job.state = WAITING
-        with overview.watching(jobs, paths):
-            try:
-                self._launch(
-                    [[*job.overrides, f"hydra.sweep.dir={_quoted(notes)}"] for job in jobs],
-                    notes,
-                    worker,
-                    processes,
-                )
-            except Exception as error:
-                broken = error
-        for job, path in zip(jobs, paths, strict=True):
-            note = read_note(path)
-            job.state, job.reason = note.get("state", WAITING), note.get("reason", "")
-        if broken and all(job.state == WAITING for job in jobs):
-            raise UserError(f"hydra/launcher: {sentence(broken) or type(broken).__name__}") from broken
-        for job in jobs:
+        with overview.watching(jobs, [Path(order.note) for order in orders]):
+            engine.carry_out(orders)
+        for job, order in zip(jobs, orders, strict=True):
+            note = read_note(Path(order.note))
+            job.state, job.reason = note.get("state", LOST), note.get("reason", "")
             if job.state == RUNNING:
                 job.state = LOST
-            if not self.local and job.state in (LOST, WAITING):
-                job.state = FAILED
-                job.reason = f"its job ended without a result; logs: {notes}"
+            if job.state == LOST and not engine.local:
+                job.state, job.reason = FAILED, f"its job ended without a result; logs: {folder / 'logs'}"
                 overview.ended(job, {})
-
-    def _launch(self, runs: list[list[str]], notes: Path, worker: Worker, processes: int) -> None:
-        config = copy.deepcopy(self.config)
-        with read_write(config.hydra), open_dict(config.hydra):
-            config.hydra.sweep.dir = str(notes)
-            if self.parallel:
-                config.hydra.launcher.n_jobs = processes
-                config.hydra.launcher.batch_size = 1
-            if self.launcher == "RayLauncher":
-                _one_core_each(config.hydra.launcher.ray, self.settings)
-        if self._warming is not None:
-            list(self._warming)
-            self._warming = None
-        setup_globals()
-        launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=HydraContext(config_loader=self.loader, callbacks=Callbacks()),
-            task_function=worker,
-            config=config,
-        )
-        try:
-            launcher.launch(runs, initial_job_idx=0)
-        except BaseException:
-            if self.parallel:
-                end_workers()
-            raise
-
-
-def _one_core_each(ray: DictConfig, settings: SweepConfig) -> None:
-    """What the launcher leaves open: a Ray started here gets this machine's cores, and a run one of them."""
-    started_here = not ray.init.get("address")
-    if started_here:
-        ray.init.setdefault("num_cpus", settings.jobs or joblib.cpu_count())
-        ray.init.setdefault("include_dashboard", False)
-    ray.init.setdefault("log_to_driver", False)  # the terminal belongs to the overview
-    ray.init.setdefault("logging_level", logging.ERROR)
-    ray.remote.setdefault("num_cpus", 1)
-
-
-def end_workers() -> None:
-    """End the processes of the local engine at once; what they write is replaced atomically."""
-    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-untyped]
-
-    get_reusable_executor().shutdown(wait=False, kill_workers=True)
 
 
 def _free_again(elsewhere: list[Job]) -> list[Job]:
@@ -247,8 +158,3 @@ def _held(job: Job) -> bool:
         return True
     except OSError:  # the directory is gone: the other process could not carry it out
         return False
-
-
-def _quoted(path: Path) -> str:
-    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

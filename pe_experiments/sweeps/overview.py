@@ -1,6 +1,6 @@
 """How far a whole sweep is, shown while it goes on.
 
-Read from the runs' directories and the workers' notes, so that it is the same for every launcher.
+Read from the runs' directories and the workers' notes, so that it is the same for every engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.text import Text
 
 from pe_experiments.console import LINE_SECONDS
 from pe_experiments.sweeps.planning import FAILED, Job
-from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, read_note
+from pe_experiments.sweeps.worker import ELSEWHERE, METRICS, RUNNING, read_note
 
 LOOK_SECONDS = 0.5
 SHOWN = 12  # running runs on a terminal
@@ -51,7 +51,7 @@ class Overview:
 
     def __init__(self, title: str, found: int):
         self.title, self.found = title, found
-        self.out = sys.stdout  # jobs of the basic launcher are kept off sys.stdout
+        self.out = sys.stdout
         self.console = Console(file=self.out)
         self.watched: list[Watched] = []
         self.counts = {"finished": 0, "diverged": 0, FAILED: 0, "not applicable": 0}
@@ -92,12 +92,12 @@ class Overview:
         if note.get("state") == ELSEWHERE:
             self._print(f"{job.name}: being run by another process; waiting for it")
             return
-        inside, twice = (note.get("figures") or {}).values() if note.get("figures") else (None, None)
-        figures = "" if inside is None else f", exact match inside {inside:.3f}"
-        figures += "" if twice is None else f", at 2x {twice:.3f}"
+        inside, twice = (note["metrics"].get(key) for key in METRICS) if note.get("metrics") else (None, None)
+        metrics = "" if inside is None else f", exact match in distribution {inside:.3f}"
+        metrics += "" if twice is None else f", at 2x {twice:.3f}"
         reason = "" if job.state == "finished" else f" ({' '.join(job.reason.split())})"
         done = f"{note['done']}, " if note.get("done") and job.state != FAILED else ""
-        self._print(f"{job.name}: {done}{job.state}{reason}{figures}")
+        self._print(f"{job.name}: {done}{job.state}{reason}{metrics}")
 
     def _watch(self, stop: threading.Event) -> None:
         while not stop.wait(LOOK_SECONDS):

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from pe_experiments.command_line import command_alone, one_line
 from pe_experiments.console import say, say_files
-from pe_experiments.identity import short_hash
 from pe_experiments.runs import list_in_study, read_manifest, run_directory, write_manifest
-from pe_experiments.sweeps.memory import Memory
 from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, UNNAMED, Job
 
 
@@ -72,14 +70,10 @@ def compare_studies(jobs: Sequence[Job]) -> None:
             folder / "manifest.json", names
         ):  # what an unnamed sweep compares is this sweep
             write_manifest(Path(results_dir), UNNAMED, names)
-        memory = Memory(folder)
-        made_of = _made_of(results_dir, folder)
-        if memory.compared == made_of and (folder / "table.csv").exists():
+        if _up_to_date(results_dir, folder):
             say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
-            continue
-        _compare(results_dir, study or UNNAMED)
-        memory.compared = made_of
-        memory.save()
+        else:
+            _compare(results_dir, study or UNNAMED)
 
 
 def _compare(results_dir: str, study: str) -> None:
@@ -93,11 +87,13 @@ def _lists_these(manifest: Path, names: list[str]) -> bool:
     return manifest.exists() and set(read_manifest(manifest)) == set(names)
 
 
-def _made_of(results_dir: str, folder: Path) -> str:
-    """Changes with every result the study lists and with every further evaluation of its runs."""
-    stamps = []
-    for name in read_manifest(folder / "manifest.json"):
-        run = run_directory(results_dir, name)
-        results = sorted([run.result, *run.path.glob("evaluations/*/result.json")])
-        stamps.append([name, [path.stat().st_mtime_ns for path in results if path.exists()]])
-    return short_hash(stamps)
+def _up_to_date(results_dir: str, folder: Path) -> bool:
+    """Whether the comparison is newer than every result it is made of and than the list of them."""
+    table = folder / "table.csv"
+    if not table.exists():
+        return False
+    runs = [run_directory(results_dir, name) for name in read_manifest(folder / "manifest.json")]
+    sources = [folder / "manifest.json", *(run.result for run in runs)]
+    sources += [path for run in runs for path in run.path.glob("evaluations/*/result.json")]
+    made = table.stat().st_mtime_ns
+    return all(path.stat().st_mtime_ns < made for path in sources if path.exists())

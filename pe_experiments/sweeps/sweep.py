@@ -1,7 +1,7 @@
 """One sweep from its command to its comparison.
 
 Hydra's own multirun cannot be resumed and ends with the first run that fails. So its callback takes over once
-Hydra has read the command line: the runs are listed and looked up here, and only the launcher is Hydra's.
+Hydra has read the command line: the runs are listed, looked up and carried out here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from pe_experiments.command_line import one_line
-from pe_experiments.config import SweepConfig, check_sweep, is_dry_run
-from pe_experiments.console import say
+from pe_experiments.command_line import one_line, sentence
+from pe_experiments.config import SweepConfig, check, check_sweep, is_dry_run, resolve
+from pe_experiments.console import display_for, say
+from pe_experiments.errors import NotApplicable
+from pe_experiments.runs import kind_of
+from pe_experiments.sweeps.estimate import estimate
 from pe_experiments.sweeps.expansion import Request, expand
 from pe_experiments.sweeps.launching import Launching
 from pe_experiments.sweeps.overview import Overview
-from pe_experiments.sweeps.planning import DONE, FAILED, LEFT, UNNAMED, Job, plan_jobs
+from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, PENDING, UNNAMED, Job, plan_jobs
 from pe_experiments.sweeps.summary import compare_studies, list_jobs, say_failures, say_not_applicable, totals
 from pe_experiments.sweeps.tuning import Tuning, note_tuned
-
-MANY = 50  # runs whose looking up takes seconds
 
 
 class SweepOver(BaseException):
@@ -61,11 +62,10 @@ class Sweep:
 
     def __init__(self, config: DictConfig):
         self.settings: SweepConfig = check_sweep(config)
-        loader = GlobalHydra.instance().config_loader()
         self.dry_run = is_dry_run(config)
         self.title = str(config.study or UNNAMED)
-        self.launching = Launching(config, self.settings, loader)
-        self.requests = expand(config, self.settings, loader)
+        self.launching = Launching(config, self.settings)
+        self.requests = expand(config, self.settings, GlobalHydra.instance().config_loader(), display_for())
 
     def carry_out(self) -> int:
         """Run what is left, or list it (``dry_run=true``); answers the exit code.
@@ -92,7 +92,7 @@ class Sweep:
         assert self.settings.tune
         tuning = Tuning(self.requests, self.settings.tune)
         grid = self._complete(tuning.grid())
-        if self.dry_run and any(job.state in LEFT for job in grid):
+        if self.dry_run and any(job.state in PENDING for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
             return grid, []
         best = tuning.best(grid)
@@ -102,13 +102,11 @@ class Sweep:
 
     def _complete(self, requests: Sequence[Request]) -> list[Job]:
         """Look up the runs and carry out those that are left."""
-        if len(requests) > MANY:
-            say(f"{self.title}: looking up {len(requests)} runs")
+        jobs = plan_jobs(requests, display_for())
         if self.dry_run:
-            self._try_out(jobs := plan_jobs(requests, remember=False))
+            self._try_out(jobs)
             return jobs
-        jobs = plan_jobs(requests, remember=True, before_torch=self.launching.warm_up)
-        todo = [job for job in jobs if job.state in LEFT and job.can_start]
+        todo = [job for job in jobs if job.state in PENDING and job.can_start]
         found = sum(job.state in DONE for job in jobs)
         if found:
             say(f"{self.title}: {found} of {len(jobs)} runs are finished already")
@@ -118,21 +116,35 @@ class Sweep:
         if todo:
             overview = Overview(self.title, found)
             self.launching.carry_out(todo, overview)
-        self.launching.cool_down()
         return jobs
 
     def _try_out(self, jobs: list[Job]) -> None:
-        """List the runs, after trying what would fail at once, once for all seeds."""
-        from pe_experiments.sweeps.estimate import estimate, problem
-
+        """List the runs, after trying what would fail at once, once for all of a kind."""
         tried: dict[str, tuple[str, str]] = {}
-        for job in jobs:
-            if job.state in LEFT and job.can_start:
-                kind = str({key: value for key, value in job.config.items() if key != "seed"})
-                if kind not in tried:
-                    tried[kind] = problem(job)
-                if (found := tried[kind])[0]:
-                    (job.state, job.reason), job.can_start = found, False
+        waiting = [job for job in jobs if job.state in PENDING and job.can_start]
+        display = display_for()
+        display.start("trying out runs", len(waiting))
+        for number, job in enumerate(waiting, 1):
+            kind = f"{kind_of(job.config)} {job.config['evaluation']}"
+            if kind not in tried:
+                tried[kind] = _problem(job)
+            if tried[kind][0]:
+                (job.state, job.reason), job.can_start = tried[kind], False
+            display.step(number)
+        display.stop()
         list_jobs(jobs)
         say(f"{totals(jobs)}; {estimate(jobs, self.launching.processes)}")
         say("nothing was run (dry_run=true)")
+
+
+def _problem(job: Job) -> tuple[str, str]:
+    """State and reason of a run that would fail at once; empty where it can be carried out."""
+    from pe_experiments.experiment import try_out
+
+    try:
+        try_out(resolve(check(job.config)))
+    except NotApplicable as error:
+        return NOT_APPLICABLE, str(error)
+    except Exception as error:
+        return FAILED, sentence(error)
+    return "", ""

@@ -1,7 +1,7 @@
-"""What one process of a sweep does, whichever launcher started it.
+"""What one process of a sweep does, whichever engine started it.
 
-In a sweep a job neither raises nor exits: in Hydra either would end all of them. It notes what has become of
-it in a file beside those of the others, and the launching process reads the notes.
+A run neither raises nor exits here: either would end the runs behind it. It notes what has become of it in a
+file beside those of the others, and the launching process reads the notes.
 """
 
 from __future__ import annotations
@@ -9,95 +9,79 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
-from pe_experiments.command_line import sentence
 from pe_experiments.errors import InUse, NotApplicable, UserError
-from pe_experiments.runs import read_json, write_atomically
+from pe_experiments.files import read_json, write_atomically
 
 RUNNING, ELSEWHERE = "running", "elsewhere"
-PARENT_SECONDS = 1.0  # between looks at whether the launching process is still there
-
-_device: FileLock | None = None  # held for the life of the process
+METRICS = ("exact_match_in_distribution", "exact_match_at_2x")  # said of a finished run
 
 
 @dataclass(frozen=True)
-class Worker:
-    """Carries out one run; the task function given to a launcher.
+class Order:
+    """One run to carry out; plain enough for a pipe or a cluster.
 
     Attributes:
+        config: composed.
+        command: what carries it out alone.
+        note: file to note its state in.
         directory: where the command was typed.
         path: where modules were found there; schemes of the user's own may lie in the working directory.
-        devices: GPUs to spread the processes over; none: leave it to the launcher.
-        jobs_per_device: processes per GPU.
-        claims: folder in which processes claim their place on a GPU.
     """
 
+    config: dict[str, Any]
+    command: list[str]
+    note: str
     directory: str
-    path: tuple[str, ...]
-    devices: tuple[str, ...]
-    jobs_per_device: int
-    claims: str
+    path: list[str]
 
-    def __call__(self, config: DictConfig) -> None:
-        hydra = HydraConfig.get()
-        note = Path(hydra.sweep.dir) / f"{hydra.job.num}.json"
+    def __call__(self) -> None:
+        """Carry it out and note its state."""
+        note = Path(self.note)
         write_note(note, {"state": RUNNING, "started": time.time()})
         said = io.StringIO()
         with redirect_stdout(said), redirect_stderr(said):  # the terminal belongs to the overview
-            outcome = carry_out(config, self)
+            outcome = self._carry_out()
         write_note(note, outcome | {"said": said.getvalue().splitlines()})
 
+    def _carry_out(self) -> dict[str, Any]:
+        try:
+            if os.getcwd() != self.directory and os.path.isdir(self.directory):
+                os.chdir(self.directory)
+            sys.path += [entry for entry in self.path if entry not in sys.path]
+            from pe_experiments import environment
+            from pe_experiments.config import check, resolve
+            from pe_experiments.experiment import run_experiment
 
-def carry_out(config: DictConfig, worker: Worker) -> dict[str, Any]:
-    """Run one configuration; answers its ``state`` and, where it failed, the ``reason``."""
-    try:
-        _settle_in(worker)  # before torch is imported
-        from pe_experiments.config import check, resolve
-        from pe_experiments.experiment import run_experiment
-
-        outcome = run_experiment(resolve(check(config)))
-    except NotApplicable as error:
-        return {"state": "not applicable", "reason": str(error)}
-    except InUse as error:
-        return {"state": ELSEWHERE, "reason": str(error)}
-    except UserError as error:
-        return {"state": "failed", "reason": str(error)}
-    except (Exception, SystemExit) as error:  # the others must go on
-        reason = sentence(error) or type(error).__name__
-        return {"state": "failed", "reason": reason, "traceback": traceback.format_exc()}
-    states = {"completed": "finished", "diverged": "diverged", "error": "failed"}
-    return {
-        "state": states[outcome.status],
-        "reason": outcome.result.get("reason", ""),
-        "done": outcome.done,
-        "figures": {key: outcome.result.get(key) for key in FIGURES},
-    }
-
-
-def import_all() -> None:
-    """What every run needs, before there is one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    importlib.import_module("pe_experiments.training")
-    importlib.import_module("pe_experiments.comparison.figures")
-
-
-FIGURES = ("exact_match_in_distribution", "exact_match_at_2x")
+            environment.command = self.command
+            outcome = run_experiment(resolve(check(self.config)))
+        except NotApplicable as error:
+            return {"state": "not applicable", "reason": str(error)}
+        except InUse as error:
+            return {"state": ELSEWHERE, "reason": str(error)}
+        except UserError as error:
+            return {"state": "failed", "reason": str(error)}
+        except (Exception, SystemExit) as error:  # the others must go on
+            reason = f"{type(error).__name__}: {error}"
+            return {"state": "failed", "reason": reason, "traceback": traceback.format_exc()}
+        states = {"completed": "finished", "diverged": "diverged", "error": "failed"}
+        return {
+            "state": states[outcome.status],
+            "reason": outcome.result.get("reason", ""),
+            "done": outcome.done,
+            "metrics": {key: outcome.result.get(key) for key in METRICS},
+        }
 
 
 def write_note(path: Path, note: dict[str, Any]) -> None:
@@ -112,51 +96,34 @@ def read_note(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _settle_in(worker: Worker) -> None:
-    """What a process that a launcher has started needs once."""
-    if multiprocessing.current_process().name.startswith("LokyProcess"):
-        _leave_with_the_parent()
-    if os.getcwd() != worker.directory and os.path.isdir(worker.directory):
-        os.chdir(worker.directory)
-    sys.path += [entry for entry in worker.path if entry not in sys.path]
-    if worker.devices:
-        claim_device(Path(worker.claims), worker.devices, worker.jobs_per_device)
+def as_line(order: Order) -> str:
+    """An order as one line of text."""
+    return json.dumps(asdict(order)) + "\n"
 
 
-def _leave_with_the_parent() -> None:
-    """Ctrl-C is for the launching process to answer; should that be killed, its workers end too."""
+def serve() -> None:
+    """Carry out the orders that arrive on standard input, a line each; a line on standard output ends one.
+
+    Ctrl-C is for the launching process to answer. Should that be killed, standard input ends, and so does
+    this process at once, whatever it is doing.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if any(thread.name == "parent" for thread in threading.enumerate()):
-        return
-    parent = os.getppid()
+    reply = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    lines: queue.Queue[str] = queue.Queue()
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_SECONDS)
+    def listen() -> None:
+        for line in sys.stdin:
+            lines.put(line)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, name="parent", daemon=True).start()
+    threading.Thread(target=listen, daemon=True).start()
+    importlib.import_module("pe_experiments.training")  # what every run needs, before there is one
+    while True:
+        Order(**json.loads(lines.get()))()
+        reply.write("\n")
+        reply.flush()
 
 
-def claim_device(claims: Path, devices: Sequence[str], jobs_per_device: int) -> None:
-    """Take a free place on a GPU for the life of this process; must come before torch is imported.
-
-    Raises:
-        UserError: more processes than places.
-    """
-    global _device
-    if _device is not None:
-        return
-    for place in range(jobs_per_device):  # every device once before any twice
-        for device in devices:
-            lock = FileLock(claims / f"device-{device}-{place}.lock", timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                continue
-            _device = lock
-            os.environ["CUDA_VISIBLE_DEVICES"] = device
-            return
-    raise UserError(
-        f"all {len(devices)} GPUs have {jobs_per_device} processes already; raise sweep.jobs_per_device"
-    )
+if __name__ == "__main__":
+    serve()

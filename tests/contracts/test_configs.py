@@ -15,6 +15,7 @@ from pe_experiments.building import preflight
 from pe_experiments.command_line import composed
 from pe_experiments.components import shipped
 from pe_experiments.config import CONFIG_DIR, Experiment, check
+from pe_experiments.console import Display
 from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.instantiation import build_model, source_of
@@ -96,7 +97,7 @@ def planned(script: Callable[..., Outcome], *arguments: str) -> list[tuple[str, 
     jobs: list[tuple[str, str]] = []
 
     def look(sweep: Sweep) -> int:
-        jobs.extend((job.state, job.name) for job in plan_jobs(sweep.requests, remember=False))
+        jobs.extend((job.state, job.name) for job in plan_jobs(sweep.requests, Display()))
         return 0
 
     with pytest.MonkeyPatch.context() as patch:

@@ -148,7 +148,7 @@ MISTAKES = {
     "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
     "a study outside": (["study=.."], ["study=..", "no dot first"]),
     "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
-    "no such launcher": (["-m", "hydra/launcher=foo", "seed=0,1"], ["hydra/launcher=foo", "joblib"]),
+    "no such engine": (["-m", "engine=foo", "seed=0,1"], ["engine=foo", "slurm"]),
     "a scheme that fails": (
         ["pe=none", "pe._target_=tests.integration.outside.Fails"],
         ["pe fails on a training batch", "first line second line"],
@@ -495,9 +495,7 @@ def test_commands_of_the_readme_can_be_carried_out(command: str, script: Script,
         return
     target = "tests.integration.outside.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
-    outcome = script(
-        "train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true", "hydra/launcher=basic"
-    )
+    outcome = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true")
     assert outcome.code == 0, outcome.err
     assert "new" in outcome.out
 

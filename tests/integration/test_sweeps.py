@@ -1,4 +1,4 @@
-"""Sweeps: killed, interrupted, doubled, failing in part, and moved to other launchers."""
+"""Sweeps: killed, interrupted, doubled, failing in part, and moved to other engines."""
 
 from __future__ import annotations
 
@@ -192,16 +192,41 @@ def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Scr
     assert len(stamps(results)) == 1
 
 
-def test_a_finished_sweep_is_recognised_before_torch_is_imported(results: Path, script: Script) -> None:
+@pytest.mark.parametrize("moment", ["importing", "training"])
+def test_workers_end_with_a_killed_launching_process(moment: str, results: Path) -> None:
+    arguments = [*TINY, "training.steps=100000", *FOUR, f"results_dir={results}"]
+    process = subprocess.Popen([*TRAIN, *arguments], stdout=subprocess.DEVNULL, text=True)
+    if moment == "importing":
+        wait_for(lambda: children(process.pid), process)
+    else:
+        wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), process)
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 2
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [worker for worker in workers if alive(worker)]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits for its parent to take note does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_finished_sweep_starts_nothing(
+    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
-    probe = "import runpy\ntry: runpy.run_path(sys.argv[0], run_name='__main__')\n"
-    probe += "except SystemExit as e: code=e.code\n"
-    probe += "print(code, [m for m in ('torch','pandas','matplotlib','wandb') if m in sys.modules])"
-    launched = f"import sys; sys.argv={[TRAIN[1], *arguments]!r}\n{probe}"
-    done = subprocess.run([sys.executable, "-c", launched], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "0 []", done.stdout + done.stderr
-    assert "4 of 4 runs are finished already" in done.stdout
+    monkeypatch.setattr("pe_experiments.comparison.compare", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    outcome = script("train", *arguments)
+    assert outcome.code == 0, outcome.err
+    assert "4 of 4 runs are finished already" in outcome.out
 
 
 def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
@@ -242,24 +267,21 @@ def test_versus_runs_only_what_is_missing(results: Path, script: Script) -> None
     assert labels == {"rope", "none", "Recency(slope=0.2)"}
 
 
-@pytest.mark.parametrize("launcher", ["basic", "submitit_local", "ray"])
-def test_every_launcher_gives_the_same_tables(launcher: str, tmp_path: Path, script: Script) -> None:
-    """As joblib."""
-    needed = {"submitit_local": "submitit", "ray": "ray"}.get(launcher)
-    if needed and not importlib.util.find_spec(needed):
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["submitit_local", "ray"])
+def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, script: Script) -> None:
+    """As the local one. In a process of its own: Ray stays in the one that started it."""
+    needed = {"submitit_local": "submitit"}.get(engine, engine)
+    if not importlib.util.find_spec(needed):
         pytest.skip(f'{needed} is not installed: pip install -e ".[cluster]"')
     arguments = [*TINY, "training.steps=30", "-m", "pe=none,learned", "study=s"]
-    assert script("train", *arguments, f"results_dir={tmp_path / 'joblib'}").code == 0
-    other = [f"results_dir={tmp_path / launcher}", f"hydra/launcher={launcher}"]
-    if needed:  # in a process of its own: Ray stays in the one that started it
-        done = subprocess.run([*TRAIN, *arguments, *other], capture_output=True, text=True, cwd=tmp_path)
-        code, out = done.returncode, done.stdout
-    else:
-        code, out, _ = script("train", *arguments, *other)
-    assert code == 0, out
-    assert out.count(": trained, finished") == 2
-    assert everything(tmp_path / launcher) == everything(tmp_path / "joblib")
-    assert len(everything(tmp_path / launcher)) == 2 * 2 + 2
+    assert script("train", *arguments, f"results_dir={tmp_path / 'local'}").code == 0
+    other = [f"results_dir={tmp_path / engine}", f"engine={engine}"]
+    done = subprocess.run([*TRAIN, *arguments, *other], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": trained, finished") == 2
+    assert everything(tmp_path / engine) == everything(tmp_path / "local")
+    assert len(everything(tmp_path / engine)) == 2 * 2 + 2
 
 
 @pytest.mark.parametrize(

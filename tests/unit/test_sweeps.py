@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.errors import HydraException
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pe_experiments.command_line import sentence
+from pe_experiments.command_line import composed
 from pe_experiments.config import SweepConfig
 from pe_experiments.errors import UserError
-from pe_experiments.sweeps import memory, worker
-from pe_experiments.sweeps.expansion import Request, _baselines, _in_cases, value_of, without
-from pe_experiments.sweeps.launching import gpus, side_by_side
-from pe_experiments.sweeps.memory import Memory
+from pe_experiments.sweeps.engines import LocalEngine
+from pe_experiments.sweeps.expansion import Request, _baselines, _in_cases, combinations, value_of, without
+from pe_experiments.sweeps.launching import Launching, gpus, side_by_side
 from pe_experiments.sweeps.overview import Overview, Watched, duration
 from pe_experiments.sweeps.planning import Job
 from pe_experiments.sweeps.tuning import Tuning
-from pe_experiments.sweeps.worker import claim_device
 
 SETTINGS: dict[str, Any] = {"jobs": None, "jobs_per_device": 2, "baselines": [], "cases": [], "tune": None}
 CONFIG: dict[str, Any] = {
@@ -55,58 +53,31 @@ def test_overrides_are_read_by_key() -> None:
     assert without(("++a=1", "b=2", "~c"), "a", "c") == ("b=2",)
 
 
-def test_notes_are_good_for_the_code_they_were_made_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Memory(tmp_path / "s")
-    assert first.recall(CONFIG) is None
-    first.learn(CONFIG, {"name": "n", "evaluation": "e"})
-    first.save()
-    assert Memory(tmp_path / "s").recall(CONFIG) == {"name": "n", "evaluation": "e"}
-    for change in ({"seed": 1}, {"pe": {"_target_": "pe_experiments.x.Y"}}, {"training": {"steps": 9}}):
-        assert Memory(tmp_path / "s").recall(CONFIG | change) is None
-    assert Memory(tmp_path / "s").recall(CONFIG | {"study": "t", "rerun": True}) is not None
-    stamp = first.path.stat().st_mtime_ns
-    Memory(tmp_path / "s").save()  # nothing new: nothing written
-    assert first.path.stat().st_mtime_ns == stamp
-    monkeypatch.setattr(memory, "code_hash", lambda: "edited")
-    assert Memory(tmp_path / "s").recall(CONFIG) is None
-    first.path.write_text("{")
-    assert Memory(tmp_path / "s").recall(CONFIG) is None
+def test_every_combination_of_what_a_command_stands_for() -> None:
+    parse = OverridesParser.create().parse_overrides
+    assert list(combinations(parse(["pe=a,b", "seed=range(2)", "x=[1,2]", "~y", "seed=7,8"]))) == [
+        ("pe=a", "seed=7", "x=[1,2]", "~y"),
+        ("pe=a", "seed=8", "x=[1,2]", "~y"),
+        ("pe=b", "seed=7", "x=[1,2]", "~y"),
+        ("pe=b", "seed=8", "x=[1,2]", "~y"),
+    ]
+    with pytest.raises(UserError, match=r"lr=interval.*values it can list"):
+        list(combinations(parse(["lr=interval(0,1)"])))
 
 
-def test_a_scheme_from_outside_is_looked_up_each_time(tmp_path: Path) -> None:
-    """Its source may change without the package noticing."""
-    notes = Memory(tmp_path)
-    for outside in ("mine.X", "pe_experimental.X"):
-        config = CONFIG | {"pe": {"inner": [{"_target_": outside}], **CONFIG["pe"]}}
-        notes.learn(config, {"name": "n", "evaluation": "e"})
-        assert notes.recall(config) is None
-
-
-def test_gpus_are_filled_evenly_and_never_beyond_their_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = []
-    held = []
-    for _ in range(4):
-        monkeypatch.setattr(worker, "_device", None)  # as in a process of its own
-        claim_device(tmp_path, ("0", "3"), 2)
-        taken.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        held.append(worker._device)
-    assert taken == ["0", "3", "0", "3"]
-    claim_device(tmp_path, ("0", "3"), 2)  # the process has its place already
-    monkeypatch.setattr(worker, "_device", None)
-    with pytest.raises(UserError, match=r"sweep\.jobs_per_device"):
-        claim_device(tmp_path, ("0", "3"), 2)
-    for lock in held:
-        assert lock
-        lock.release()
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+def test_processes_take_turns_on_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "subprocess.Popen", lambda *_, env, **__: seen.append(env["CUDA_VISIBLE_DEVICES"]) or None
+    )
+    engine = LocalEngine(4, tmp_path, ("0", "3"))
+    for index in range(4):
+        engine._start(index)
+    assert seen == ["0", "3", "0", "3"]
 
 
 def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("joblib.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     free, two = SweepConfig(**SETTINGS), SweepConfig(**SETTINGS | {"jobs": 2})
     assert side_by_side(free, (), threads=1) == 8
     assert side_by_side(free, (), threads=3) == 2
@@ -173,10 +144,13 @@ def test_the_time_left_is_counted_in_steps(tmp_path: Path) -> None:
     assert [duration(s) for s in (3, 100, 7200)] == ["3 s", "2 min", "2.0 h"]
 
 
-def test_a_missing_launcher_says_what_brings_it() -> None:
-    """As Hydra puts it, on the command line and inside our own file for slurm."""
-    for text in (
-        "In 'hydra/launcher/slurm': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options",
-        "Could not find 'hydra/launcher/ray'\n\nAvailable options in 'hydra/launcher':\n\tbasic",
-    ):
-        assert 'pip install -e ".[cluster]"' in sentence(HydraException(text))
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_a_missing_library_says_what_brings_it(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = composed("config", [f"engine={engine}", f"results_dir={tmp_path}"])
+    for name in ("submitit", "ray"):
+        monkeypatch.setitem(sys.modules, name, None)
+    launching = Launching(config, SweepConfig(**SETTINGS))
+    with pytest.raises(UserError, match=r'is not installed; pip install -e "\.\[cluster\]"'):
+        launching._made(tmp_path, 1).carry_out([])
