@@ -223,7 +223,9 @@ def test_a_finished_sweep_starts_nothing(
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
     monkeypatch.setattr("pe_experiments.comparison.compare", lambda *_: pytest.fail("compared again"))
-    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(
+        "pe_experiments.sweeps.engines.LocalEngine.carry_out", lambda *_: pytest.fail("started")
+    )
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert "4 of 4 runs are finished already" in outcome.out
