@@ -1,4 +1,4 @@
-"""The machine: where a run computes, and what it was made with."""
+"""The machine a run computes on, and a description of it for the run's directory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set threads, device and how matrices are multiplied; returns ``cpu`` or ``cuda``.
+    """Set the threads and the matmul backend; returns the device, ``cpu`` or ``cuda``.
 
     Raises:
-        UserError: a device that is not there, or products that would not be float32.
+        UserError: the device does not exist, or the backend would compute in less than float32.
     """
     torch.set_num_threads(hardware.threads)
     _keep_freed_memory()
@@ -59,13 +59,13 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
         "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": hardware.threads,
-        "matmul": matmul.current_route(),
+        "matmul": matmul.current_backend(),
         "command": _command(),
     }
 
 
 def _command() -> list[str]:
-    """What repeats this run: of a sweep, this run alone."""
+    """The command that repeats this run; in a sweep, this run alone."""
     if Path(sys.argv[0]).name != "train.py" or not HydraConfig.initialized():
         return [Path(sys.argv[0]).name, *sys.argv[1:]]
     own = HydraConfig.get().overrides.task
