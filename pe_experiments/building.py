@@ -110,7 +110,7 @@ def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
     if not model.shape.causal or any(part.looks_ahead for part in _schemes(model)):
         return
     generator = torch.Generator().manual_seed(seed)
-    initialise_backbone(model, "pytorch", seed)
+    initialise_backbone(model, "pytorch", model.shape.num_layers, seed)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
             noise = 0.1 * torch.randn(parameter.shape, generator=generator)

@@ -1,9 +1,8 @@
 """Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
 
-Every scheme sees the same batches for one seed, and a resumed run sees the batches an uninterrupted one
-would.
+With one seed every scheme sees the same batches, and so does a run that was interrupted and resumed.
 
-Shapes: B rows, T tokens, P position ids: those of the declared lengths, so at least as many as tokens.
+Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from pe_experiments.randomness import block_index, stream
 from pe_experiments.tasks import IGNORE, Task
 
 BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
-MICRO_BATCH_TOKENS = 1300  # below about so many, a part of a batch costs more than its padding did (measured)
-WIDTH_STEP = 8  # widths and rows come in steps: a kernel is set up anew for every shape it has not seen
-BLOCK_EXAMPLES = 100  # evaluation examples come in fixed blocks, whatever the batch size
+MICRO_BATCH_TOKENS = 1300  # splitting a batch into parts of fewer tokens costs more than the padding it saves
+WIDTH_STEP = 8  # widths and rows are multiples of it: kernels are set up anew for every new shape
+BLOCK_EXAMPLES = 100  # evaluation examples are drawn in blocks of this size, whatever the batch size
 
 
 class Batch(NamedTuple):
-    """What one forward pass reads: `formats.Sequences` and the position ids (B may be 1)."""
+    """The input of one forward pass: `formats.Sequences` and position ids (B may be 1)."""
 
     tokens_BT: Tensor
     labels_BT: Tensor
@@ -37,11 +36,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What examples are made from.
+    """Makes examples of a task in a format, with position ids.
 
     Attributes:
         task, format, positions: the parts.
-        train_lengths: input lengths training draws from.
+        train_lengths: input lengths of training.
         train_length: tokens of the longest training sequence.
         seed: of the run.
     """
@@ -79,10 +78,10 @@ class TrainingStream:
     """Batches of the training lengths.
 
     Args:
-        source: what examples are made from.
+        source: makes the examples.
         batch_size: rows per batch.
-        batching: ``mixed``, each row draws its own length; ``single_length``, each batch draws one.
-        name: ``training`` or ``validation``; their examples never meet.
+        batching: ``mixed``: each row draws its own length; ``single_length``: each batch draws one.
+        name: ``training`` or ``validation``; their examples are drawn independently.
     """
 
     def __init__(self, source: Source, batch_size: int, batching: str, name: str = "training"):
@@ -94,11 +93,11 @@ class TrainingStream:
 
     def batch(self, index: int) -> Batch:
         """Batch ``index``, trimmed to its longest row."""
-        draw, place = divmod(index, BATCHES_PER_DRAW)
+        draw, within = divmod(index, BATCHES_PER_DRAW)
         if self._draw is None or self._draw[0] != draw:
             self._draw = draw, self._sequences(draw)
         drawn, source = self._draw[1], self.source
-        rows = slice(place * self.batch_size, (place + 1) * self.batch_size)
+        rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
         declared_B = drawn.declared_B[rows]
         chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
         positions = stream(source.seed, f"{self.name} positions", index)
@@ -123,27 +122,27 @@ class TrainingStream:
         tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
         for length in lengths_R.unique().tolist():
-            where = (lengths_R == length).nonzero()[:, 0]
-            made = source.examples(length, len(where), generator)
+            of_length = (lengths_R == length).nonzero()[:, 0]
+            made = source.examples(length, len(of_length), generator)
             width = made.tokens_BT.shape[1]
-            tokens_RT[where, :width] = made.tokens_BT
-            labels_RT[where, :width] = made.labels_BT
-            tokens_R[where] = made.lengths_B
-            declared_R[where] = made.declared_B
+            tokens_RT[of_length, :width] = made.tokens_BT
+            labels_RT[of_length, :width] = made.labels_BT
+            tokens_R[of_length] = made.lengths_B
+            declared_R[of_length] = made.declared_B
             if ids_RT is not None and made.ids_BT is not None:
-                ids_RT[where, :width] = made.ids_BT
+                ids_RT[of_length, :width] = made.ids_BT
         return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
-    """The batch in parts of similar lengths, which waste little on padding.
+    """The batch in parts of similar lengths, to save padding.
 
     Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
-    The sum of the losses over the parts is that of the batch.
+    The summed losses of the parts add up to that of the batch.
 
     Args:
-        batch: of mixed lengths; one of a single length is left whole.
-        train_length: tokens of the longest sequence there can be, which settles the rows of a part.
+        batch: of mixed lengths; a batch of a single length is returned whole.
+        train_length: tokens of the longest training sequence, which determines the rows of a part.
     """
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
@@ -160,22 +159,24 @@ def rounded_up(count: int, step: int) -> int:
 def _part(batch: Batch, rows_b: Tensor) -> Batch:
     """These rows, longest first."""
     lengths_b = batch.lengths_B[rows_b]
-    places_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
-    inside_bt = torch.arange(len(places_t)) < lengths_b[:, None]
+    index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
+    real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
     declared_b = batch.declared_B[rows_b]
-    ids_p = torch.arange(max(len(places_t), int(declared_b.max()))).clamp(max=batch.positions_BP.shape[1] - 1)
+    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(
+        max=batch.positions_BP.shape[1] - 1
+    )
     shared = len(batch.positions_BP) == 1
     return Batch(
-        batch.tokens_BT[rows_b][:, places_t],
-        batch.labels_BT[rows_b][:, places_t].masked_fill(~inside_bt, IGNORE),
+        batch.tokens_BT[rows_b][:, index_t],
+        batch.labels_BT[rows_b][:, index_t].masked_fill(~real_bt, IGNORE),
         lengths_b,
         declared_b,
-        (batch.positions_BP if shared else batch.positions_BP[rows_b])[:, ids_p],
+        (batch.positions_BP if shared else batch.positions_BP[rows_b])[:, index_p],
     )
 
 
 def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
-    """Tokens as wide as the longest row: answers may all be shorter than there is room for."""
+    """Tokens cut to the longest row: all answers may be shorter than the longest possible one."""
     longest = int(rows.lengths_B.max())
     tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
     return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

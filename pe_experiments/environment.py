@@ -1,4 +1,4 @@
-"""The machine: where a run computes, and what it was made with."""
+"""The machine a run computes on, and a description of it for the run's directory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set threads, device and how matrices are multiplied; returns ``cpu`` or ``cuda``.
+    """Set the threads and the matmul backend; returns the device, ``cpu`` or ``cuda``.
 
     Raises:
-        UserError: a device that is not there, more threads than cores, or products that would not be float32.
+        UserError: the device does not exist, there are fewer cores than threads, or the backend would compute
+            in less than float32.
     """
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
@@ -64,7 +65,7 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
         "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": hardware.threads,
-        "matmul": matmul.current_route(),
+        "matmul": matmul.current_backend(),
         "command": command or [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 

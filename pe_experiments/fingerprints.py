@@ -1,8 +1,8 @@
-"""Which code made a run: a digest of every module that its training, or its evaluation, goes through.
+"""Fingerprints of the code behind a run: a digest of every module its training, or its evaluation, uses.
 
-Modules are found by following imports, in this package and in the code of whoever wrote a scheme or a task;
-installed libraries are left out. A digest is of what a module means: comments, layout and docstrings do not
-count. Modules need not be imported to be read.
+Modules are found by following imports, in this package and in code outside it that defines a scheme or a
+task; installed libraries are left out. Comments, layout and docstrings do not change a digest. Modules are
+read without being imported.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 TRAINING = ("pe_experiments.training", "pe_experiments.instantiation")
 EVALUATION = ("pe_experiments.evaluation",)
-# Read by code that trains, without deciding what it computes: what configuration and derivation decide is
-# part of a run's identity as values; evaluation and ceilings make a run's numbers, never its weights.
+# Imported by code that trains without deciding what it computes: the values of configuration and derivation
+# are part of a run's identity; evaluation and ceilings determine a run's metrics, never its weights.
 NEVER = ("pe_experiments", "pe_experiments.errors", "pe_experiments.config", "pe_experiments.components")
 NOT_TRAINING = (*NEVER, *EVALUATION, "pe_experiments.tasks.ceilings")
-# Methods of a task that no training calls.
+# Methods of a task that training does not call.
 SCORES = ("chance", "bag_ceiling", "bag_ceiling_error", "input_blind")
 TASKS = "pe_experiments.tasks."
 LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
-FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
+FOREIGN = ("torch", "builtins", "abc", "typing")  # no scheme or task is defined there
 DIGITS = 12
 LONGEST_FILE_NAME = 255
 
@@ -36,7 +36,7 @@ Digests = dict[str, str]
 
 
 def training_code(classes: Iterable[type] = (), scores: bool = False) -> Digests:
-    """Digest by module of the code that trains, whatever the scheme and task, or of these classes alone.
+    """Digest by module of the code that trains: the code shared by all runs, or that of these classes.
 
     Args:
         classes: their modules, those of their ancestors and what these import; none: the shared code.
@@ -47,7 +47,7 @@ def training_code(classes: Iterable[type] = (), scores: bool = False) -> Digests
 
 
 def evaluation_code(classes: Iterable[type]) -> Digests:
-    """Digest by module of the code that evaluates these classes, less the shared code that trains."""
+    """Digest by module of the code that evaluates these classes, without the shared code that trains."""
     found = _without_files(classes) | _digests((*EVALUATION, *_modules(classes)), NEVER)
     return {name: digest for name, digest in found.items() if name not in training_code()}
 
@@ -56,9 +56,9 @@ def named_files(arguments: Any, classes: Iterable[type] = (), more: Iterable[str
     """Digest by path of the data files a part reads.
 
     Args:
-        arguments: of the part; every text in them that names a file is taken for one.
-        classes: their source is searched for such texts too, if it is not of this package.
-        more: files the part says it reads.
+        arguments: of the part; every string among them that names an existing file counts.
+        classes: outside this package, strings in their source count too.
+        more: files the part declares.
     """
     texts = {(text, Path()) for text in _texts(arguments)} | {(str(path), Path()) for path in more}
     for name in _digests(_modules(classes), NEVER):
@@ -70,7 +70,7 @@ def named_files(arguments: Any, classes: Iterable[type] = (), more: Iterable[str
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of what differs between two groups of digests, as `Identity.sources` holds them."""
+    """Names of the modules and files that differ between two `Identity.sources`."""
     flat = [
         {name: digest for group in sources.values() for name, digest in dict(group).items()}
         for sources in (before, now)
@@ -109,7 +109,7 @@ def _meaning(node: Any) -> Any:
 
 
 def _digests(roots: Sequence[str], stop: Iterable[str], scored: str | None = None) -> Digests:
-    """Digest by module of what is reached from these modules without passing through ``stop``.
+    """Digest by module of the modules imported, directly or not, by these without passing through ``stop``.
 
     In modules whose name begins with ``scored`` the scores of tasks do not count.
     """
@@ -117,9 +117,8 @@ def _digests(roots: Sequence[str], stop: Iterable[str], scored: str | None = Non
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        path = (
-            _origin(name) if name in roots else _source(name)
-        )  # a scheme may come from an installed library
+        # A scheme may come from an installed library; what it imports there is left out.
+        path = _origin(name) if name in roots else _source(name)
         if name in found or name in stop or path is None:
             continue
         left_out = SCORES if scored is not None and name.startswith(scored) else ()
@@ -129,7 +128,7 @@ def _digests(roots: Sequence[str], stop: Iterable[str], scored: str | None = Non
 
 
 def _modules(classes: Iterable[type]) -> tuple[str, ...]:
-    """Where classes and their ancestors are defined."""
+    """The modules that define classes and their ancestors."""
     names = dict.fromkeys(ancestor.__module__ for cls in classes for ancestor in cls.__mro__)
     return tuple(name for name in names if name.partition(".")[0] not in FOREIGN)
 
@@ -159,7 +158,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def _source(module: str) -> Path | None:
-    """The file of a module that is no installed library."""
+    """The file of a module unless it is of an installed library."""
     if not _is_own(module.partition(".")[0]):
         return None
     return _origin(module)
@@ -167,11 +166,11 @@ def _source(module: str) -> Path | None:
 
 @cache
 def _is_own(top: str) -> bool:
-    """Whether a top-level module is ours, or of whoever wrote the scheme or task."""
+    """Whether a top-level module is this package or the code of a user."""
     if top == "pe_experiments":
         return True
     path = _origin(top)
-    return path is not None and not any(path.is_relative_to(place) for place in LIBRARIES)
+    return path is not None and not any(path.is_relative_to(library) for library in LIBRARIES)
 
 
 def _origin(module: str) -> Path | None:
@@ -187,7 +186,7 @@ def _origin(module: str) -> Path | None:
 
 
 def _without_files(classes: Iterable[type]) -> Digests:
-    """Digests of classes typed into a notebook or a shell: of what their methods were compiled to."""
+    """Digests of classes defined in a notebook or a shell: of their methods' bytecode."""
     typed = [cls for cls in classes if _origin(cls.__module__) is None and cls.__module__ != "builtins"]
     return {f"{cls.__module__}.{cls.__qualname__}": _hash(str(_compiled(vars(cls)))) for cls in typed}
 

@@ -1,7 +1,7 @@
-"""How a pair (input, target) becomes the token sequence a model reads, and where it is scored.
+"""Formats: the token sequence a model reads for a pair (input, target), and which of its tokens are scored.
 
-Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. Marks follow the task's
-symbols: BOS, SEP, EOS and SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
+Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. The marks BOS, SEP, EOS and
+SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pe_experiments.tasks import IGNORE, PositionIds, Task
 
 @dataclass(frozen=True)
 class Sequences:
-    """What a model reads and is asked.
+    """The tokens a model reads and the labels its output is scored on.
 
     Attributes:
         tokens_BT: int64 tokens, right-padded.
-        labels_BT: the token expected at each place, -100 where none is scored.
+        labels_BT: the expected output at each token, -100 where it is not scored.
         lengths_B: tokens of each row without padding.
-        declared_B: tokens of each row if its answer were the longest there is at this input length: known
-            before the answer is, and what a scheme or position policy that depends on the length goes by.
+        declared_B: tokens of each row if its answer were the longest possible at this input length. Known
+            before the answer; schemes and position policies that depend on the length read it.
         ids_BT: position ids that the task gives its symbols, 0 for all other tokens; None where the position
-            policy does not ask for them.
+            policy does not use them.
     """
 
     tokens_BT: Tensor
@@ -37,14 +37,14 @@ class Sequences:
 
 
 class Format:
-    """Shared marks. Subclasses lay examples of one input length out as sequences.
+    """The marks, and the contract of the formats: lay out examples of one input length as sequences.
 
     Args:
         symbols: the task's ``vocab_size``.
-        causal: whether the reader is a decoder.
+        causal: whether the model is a decoder.
     """
 
-    prefix_is_known = False  # True when the model has read, in order, what stands before what it predicts
+    prefix_is_known = False  # True when the model has read, in order, all tokens before the one it predicts
     feeds_back = False  # True when a model that decodes reads its own answer so far
 
     def __init__(self, symbols: int, causal: bool):
@@ -61,12 +61,12 @@ class Format:
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
-        """The task's ids [rows, T] where `lay_out` puts the symbols they belong to."""
+        """The task's ids [rows, T], at the tokens where `lay_out` puts their symbols."""
         raise TypeError(f"{type(self).__name__} does not define lay_out_ids()")
 
 
 class CausalFormat(Format):
-    """A decoder reads ``BOS x SEP y`` and is scored on ``y EOS``, each one token ahead."""
+    """A decoder reads ``BOS x SEP y`` and predicts each next token; ``y EOS`` is scored."""
 
     prefix_is_known = True
     feeds_back = True
@@ -94,10 +94,10 @@ class CausalFormat(Format):
 
 
 class SlotsFormat(Format):
-    """An encoder reads ``x`` and one SLOT per target symbol and is scored on the slots.
+    """An encoder reads ``x`` and one SLOT per target symbol, and is scored on the slots.
 
-    There are as many slots as the longest answer of that input length; where an answer is shorter, the slot
-    behind it expects EOS, so that the number of slots gives nothing away.
+    There are as many slots as the longest answer of that input length has symbols, so that their number does
+    not reveal the answer's length. The slot after a shorter answer expects EOS.
     """
 
     def tokens(self, inputs: int, targets: int) -> int:
@@ -120,7 +120,7 @@ class SlotsFormat(Format):
 
 
 class AlignedFormat(Format):
-    """Target t is read out at input t: ``BOS x`` in a decoder, ``x`` in an encoder."""
+    """Target t is predicted at input token t: of ``BOS x`` in a decoder, of ``x`` in an encoder."""
 
     @property
     def prefix_is_known(self) -> bool:  # type: ignore[override]
@@ -162,10 +162,10 @@ def refuse_misfit(theirs: Format, trained: Format) -> None:
 
 
 def format_for(task: Task, causal: bool) -> Format:
-    """The format in which a decoder (``causal``) or an encoder sees this task.
+    """The format in which a decoder (``causal``) or an encoder reads this task.
 
     Raises:
-        NotApplicable: the task cannot be shown to such a model.
+        NotApplicable: the task has no format for such a model.
     """
     for name in ("aligned", "causal" if causal else "slots"):
         if name in task.formats:

@@ -1,4 +1,4 @@
-"""From a resolved experiment to what is trained: the untrained model, and the source of its examples."""
+"""The untrained model of a resolved experiment, and the source of its examples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build_model(experiment: Experiment) -> Transformer:
 
 
 def source_of(experiment: Experiment) -> Source:
-    """What the examples of an experiment are made from."""
+    """The source of an experiment's examples."""
     return Source(
         experiment.task,
         experiment.format,

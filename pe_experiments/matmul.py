@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pe_experiments.errors import UserError
 
-Route = Literal["default", "onednn"]
+Backend = Literal["default", "onednn"]
 
 # Rows, columns summed over and columns of the products of a small transformer, forward and backward.
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
@@ -28,12 +28,12 @@ SAME_ERROR = 4.0  # times the default's; bfloat16 would be some ten thousand tim
 
 
 @dataclass(frozen=True)
-class Probe:
-    """How far float32 products are off on this processor.
+class Float32Errors:
+    """Errors of both backends' float32 products on this processor, relative to the product of magnitudes.
 
     Attributes:
-        error: largest error of oneDNN's beside float64, as a share of the product of magnitudes.
-        default_error: the same of the default.
+        error: oneDNN's largest error against float64.
+        default_error: the default backend's.
     """
 
     error: float
@@ -44,65 +44,67 @@ class Probe:
         return self.error <= SAME_ERROR * self.default_error
 
     @property
-    def route(self) -> Route:
-        return "onednn" if _switchable() and self.keeps_float32 else "default"
+    def backend(self) -> Backend:
+        """The faster backend of those that keep float32."""
+        return "onednn" if _selectable() and self.keeps_float32 else "default"
 
 
-def set_route(route: Route) -> None:
-    """Compute all float32 matrix products of this process that way from now on."""
-    if _switchable():
-        _switch().fp32_precision = "bf16" if route == "onednn" else "ieee"
+def set_backend(backend: Backend) -> None:
+    """Compute all float32 matrix products of this process with it from now on."""
+    if _selectable():
+        _setting().fp32_precision = "bf16" if backend == "onednn" else "ieee"
 
 
-def current_route() -> Route:
-    """The route products take now."""
-    return "onednn" if _switchable() and _switch().fp32_precision == "bf16" else "default"
+def current_backend() -> Backend:
+    """The backend in use."""
+    return "onednn" if _selectable() and _setting().fp32_precision == "bf16" else "default"
 
 
 @contextmanager
-def routed(route: Route) -> Iterator[None]:
-    """Take a route for a while."""
-    before = current_route()
-    set_route(route)
+def using_backend(backend: Backend) -> Iterator[None]:
+    """Use a backend inside a with block."""
+    before = current_backend()
+    set_backend(backend)
     try:
         yield
     finally:
-        set_route(before)
+        set_backend(before)
 
 
-def select(choice: str) -> Route:
-    """Set the route and return it.
+def select(choice: str) -> Backend:
+    """Select the backend for this process and return it.
 
     Args:
-        choice: ``hardware.matmul``: a route, or ``auto``: oneDNN wherever it keeps float32. Processor and
-            error decide, never a timing: the same run is computed alike on a busy machine.
+        choice: ``hardware.matmul``: ``default``, ``onednn`` or ``auto``, which is oneDNN wherever it keeps
+            float32. The processor and the measured error decide, never a timing: a busy machine computes the
+            same run the same way.
 
     Raises:
         UserError: oneDNN is asked for where it would compute in less than float32.
     """
-    route: Route = "default" if choice == "default" else probe().route
-    if choice == "onednn" and route != "onednn":
+    backend: Backend = "default" if choice == "default" else float32_errors().backend
+    if choice == "onednn" and backend != "onednn":
         raise UserError(
             "hardware.matmul=onednn: here it is not there, or would compute float32 products in "
             "bfloat16; allowed here: auto, default"
         )
-    set_route(route)
-    return route
+    set_backend(backend)
+    return backend
 
 
 @cache
-def probe() -> Probe:
-    """Measure the errors of both routes over a small transformer's products."""
+def float32_errors() -> Float32Errors:
+    """Measure the errors of both backends over a small transformer's products."""
     generator = torch.Generator().manual_seed(0)
     pairs = [pair for m, k, n in SHAPES for pair in _layouts(m, k, n, generator)]
     rows, tokens, width = HEADS
     q, k = (torch.randn(rows, tokens, width, generator=generator) for _ in range(2))
     pairs += [(q, k.mT), (q @ k.mT, k)]
-    errors: dict[Route, float] = {}
-    for route in get_args(Route):
-        with routed(route):
-            errors[route] = max(_error(a, b) for a, b in pairs)
-    return Probe(errors["onednn"], errors["default"])
+    errors: dict[Backend, float] = {}
+    for backend in get_args(Backend):
+        with using_backend(backend):
+            errors[backend] = max(_error(a, b) for a, b in pairs)
+    return Float32Errors(errors["onednn"], errors["default"])
 
 
 def _layouts(m: int, k: int, n: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
@@ -116,10 +118,10 @@ def _error(a: Tensor, b: Tensor) -> float:
     return float(((a @ b).double() - a64 @ b64).abs().max() / (a64.abs() @ b64.abs()).max())
 
 
-def _switchable() -> bool:
-    """Whether this PyTorch has oneDNN and lets its float32 products be chosen."""
+def _selectable() -> bool:
+    """Whether this PyTorch has oneDNN and a setting for its float32 products."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.backends.mkldnn, "matmul")
 
 
-def _switch() -> Any:
+def _setting() -> Any:
     return torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

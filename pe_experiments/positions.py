@@ -1,9 +1,9 @@
-"""Which position ids the tokens of a sequence get, independently of the encoding that reads them.
+"""Position policies: the position ids of a sequence's tokens, independent of the encoding that reads them.
 
-Shapes: B rows, P ids. A row gets ids for its declared length, the tokens it has when its answer is as long as
-it can be, and uses the first of them: no id depends on how long the answer is, and decoding token by token
-meets the same ids. Ids are drawn per row from the data stream, so no result depends on how an evaluation is
-cut into batches.
+Shapes: B rows, P ids. Each row gets ids for its declared length (its tokens if its answer were as long as it
+can be), of which its tokens use the first. So no id depends on the length of the answer, and decoding token
+by token uses the same ids. Random ids are drawn per row from the data stream, so no result depends on how an
+evaluation is cut into batches.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class PositionPolicy:
     """Consecutive ids 0 .. n-1, and the contract of every other policy.
 
     Attributes:
-        task_ids: kinds of ids it takes from `Task.position_ids` instead of counting tokens, the first the
-            task has; none: it counts.
+        task_ids: kinds of `Task.position_ids` to use instead of counting tokens; the first one that the task
+            has is taken. Empty: tokens are counted.
     """
 
     task_ids: tuple[str, ...] = ()
 
     def check(self, task: Task, train_lengths: Sequence[int]) -> None:
-        """Refuse a task the policy cannot serve at these input lengths.
+        """Check that the policy has ids for this task at these input lengths.
 
         Raises:
-            ValueError: it cannot.
+            ValueError: it has not.
         """
 
     def train_positions(self, train_length: int) -> int:
-        """How many different ids training can show when its longest sequence has ``train_length`` tokens.
+        """Number of distinct ids that can occur in training on sequences of up to ``train_length`` tokens.
 
         Raises:
             ValueError: the policy has fewer ids than such a sequence needs.
@@ -52,7 +52,7 @@ class PositionPolicy:
         return torch.arange(int(declared_B.max()))[None]
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Ids [B, P] for training rows, given those of the task; only for policies with ``task_ids``."""
+        """Ids [B, P] for training rows from those of the task; only for policies with ``task_ids``."""
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 
@@ -61,10 +61,10 @@ class Consecutive(PositionPolicy):
 
 
 class RandomOffset(PositionPolicy):
-    """Ids o .. o+n-1 with o drawn uniformly per training row so that every id below the maximum is trained.
+    """Ids o .. o+n-1 in training, with a random o per row, so that all ids below the maximum are trained.
 
-    Evaluation starts at 0. Distances between tokens stay those of training; what changes is which absolute
-    ids have been seen. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
+    Evaluation starts at 0. Distances between tokens are those of consecutive ids; only more absolute ids are
+    trained. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
 
     Args:
         max_positions: ids in all; None means four times the longest training sequence.
@@ -87,7 +87,7 @@ class RandomOffset(PositionPolicy):
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         room_B = self.train_positions(train_length) - declared_B + 1
         offsets_B = (torch.rand(len(declared_B), generator=generator, dtype=torch.float64) * room_B).long()
-        # Padding repeats no promise: its ids are clamped so that they never leave the table.
+        # The ids of padding are clamped so that they never leave the table.
         ids_BP = offsets_B[:, None] + torch.arange(int(declared_B.max()))
         return torch.minimum(ids_BP, (offsets_B + declared_B - 1)[:, None])
 
@@ -95,12 +95,12 @@ class RandomOffset(PositionPolicy):
 class RandomSubset(PositionPolicy):
     """n distinct ids drawn uniformly from 0 .. max_positions - 1 and sorted, one draw per row.
 
-    The order of tokens stays, distances do not: training shows every id and every distance that a longer
-    sequence will need. Source: Ruoss et al. 2023, arXiv:2305.16843, where evaluation draws too.
+    The order of tokens stays, distances do not: training covers the ids and distances of longer sequences.
+    Source: Ruoss et al. 2023, arXiv:2305.16843, where evaluation draws too.
 
     Args:
         max_positions: ids to draw from; 2,048 as in the source. No sequence may be longer.
-        evaluation: ``draw``, or ``consecutive``: ids 0 .. n-1, distances of one.
+        evaluation: ``draw``, or ``consecutive`` for ids 0 .. n-1.
     """
 
     def __init__(self, max_positions: int = 2048, evaluation: Literal["draw", "consecutive"] = "draw"):
@@ -135,20 +135,20 @@ class RandomSubset(PositionPolicy):
 
     def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())
-        # In random order: any first n of them are a subset.
+        # In random order, so that the first n of them are a random subset.
         drawn_BP = distinct(len(declared_B), longest, self.max_positions, generator)
-        inside_BP = torch.arange(longest) < declared_B[:, None]
-        ids_BP = drawn_BP.masked_fill(~inside_BP, self.max_positions).sort(dim=-1).values
+        real_BP = torch.arange(longest) < declared_B[:, None]
+        ids_BP = drawn_BP.masked_fill(~real_BP, self.max_positions).sort(dim=-1).values
         last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
         return torch.minimum(ids_BP, last_B1)  # padding repeats the last id
 
 
 def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
-    """``count`` different numbers of 0 .. among - 1 per row, in random order, every choice equally likely."""
+    """``count`` distinct numbers below ``among`` per row, in random order, all choices equally likely."""
     if 4 * count > among:
         return torch.rand(rows, among, generator=generator).topk(count, dim=-1).indices
-    # Far fewer than there are: draw with repetition and keep what is new, in the order drawn. Whether a row
-    # has too few different ones, and is drawn otherwise, says nothing about which ones they are.
+    # Few of many: draw with replacement and keep the first of equals, in the order drawn. Rows with too few
+    # distinct numbers are drawn as above; which rows these are does not depend on the numbers themselves.
     drawn_RN = torch.randint(among, (rows, 2 * count), generator=generator)
     sorted_RN, order_RN = drawn_RN.sort(dim=-1, stable=True)
     new_RN = torch.ones_like(drawn_RN, dtype=torch.bool)
@@ -163,10 +163,10 @@ def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> T
 
 
 class Interpolated(PositionPolicy):
-    """Ids 0 .. n-1, squeezed by L0/n in sequences of n > L0 tokens, L0 the longest in training.
+    """Ids 0 .. n-1, multiplied by L0/n in sequences of n > L0 tokens; L0 is the longest in training.
 
-    No id is larger than those of training, but most are fractions: only schemes that take these work. Source:
-    Chen et al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
+    No id is larger than those of training, but most are fractions, which only some schemes take. Source: Chen
+    et al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
     """
 
     def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
@@ -182,9 +182,9 @@ TaskIdKind = Literal["coupling", "abacus"]
 class TaskProvided(PositionPolicy):
     """Ids from the task (`Task.position_ids`), which related symbols share; other tokens have id 0.
 
-    In training the ids of a row are raised together by a random start, so that every id below the maximum is
-    trained; evaluation uses them as they are, from 1. The ids say what the task is about, which no other
-    policy does: compare such runs with each other.
+    In training a random start is added to all ids of a row, so that all ids below the maximum are trained;
+    evaluation uses them as they are, from 1. The ids contain knowledge of the task that no other policy has:
+    compare such runs with each other only.
 
     Sources: ``coupling``, Cho et al. 2024, arXiv:2405.20671 (digits of one significance, a symbol and its
     copy); ``abacus``, McLeish et al. 2024, arXiv:2405.17399 (index of a digit in its number).
@@ -224,7 +224,7 @@ class TaskProvided(PositionPolicy):
         return 4 * train_length if self.max_positions is None else self.max_positions
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """The task's ids [B, P] from a random start per row, for training; 0 stays 0."""
+        """The task's ids [B, P] plus a random start per row, for training; 0 stays 0."""
         room_B = self.train_positions(train_length) - ids_BP.amax(dim=1)
         start_B = (torch.rand(len(ids_BP), generator=generator, dtype=torch.float64) * room_B).long()
         return (ids_BP + start_B[:, None]).where(ids_BP > 0, 0)

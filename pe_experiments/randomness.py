@@ -1,7 +1,7 @@
 """Seeds of the random streams: named, independent of each other, the same on every machine.
 
-PyTorch's CPU generator keeps 32 bits of a seed. Streams of one run are therefore numbered inside 32 bits and
-scrambled by a bijection, so that no two of them can meet, rather than hashed, where they sometimes would.
+PyTorch's CPU generator keeps 32 bits of a seed. The streams of one run are therefore numbered within 32 bits
+and scrambled by a bijection, so that no two of them share a seed; hashes would sometimes collide.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ def stream(seed: int, name: str, index: int) -> torch.Generator:
 
 
 def block_index(length: int, block: int) -> int:
-    """Where block ``block`` of the evaluation examples of one length stands in its stream.
+    """Index, in its stream, of block ``block`` of the evaluation examples of one length.
 
     Raises:
         ValueError: a length of 131,072 or more, or more than 4,096 blocks.

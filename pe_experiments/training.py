@@ -1,4 +1,4 @@
-"""Training one model: the LightningModule, optimiser and schedule, what is recorded, checkpoints."""
+"""Training one model: the LightningModule, optimiser and schedule, the training curve, checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pe_experiments.randomness import named_seed
 from pe_experiments.tasks import IGNORE
 
 RECORD_EVERY = 10  # steps between rows of the training curve
-SCORED_STEP = 64  # scored tokens go through the head in multiples: a kernel is set up anew for every shape
+SCORED_STEP = 64  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
 CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
 CHECKPOINT_SHARE = 0.02  # of the training time at most
 
@@ -63,7 +63,7 @@ class TrainingModule(pl.LightningModule):
         self.bad_step = torch.tensor(-1)  # first step with a loss that is not finite; read only now and then
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        # A scheme may draw in forward; what it draws follows from seed and step, also after a resume.
+        # A scheme may draw random numbers in forward; they follow from seed and step, also after a resume.
         seed_forward(named_seed(self.seed, f"forward {self.global_step}"), self.device)
         loss = batch_loss(self.model, batch)
         fresh = ~loss.detach().isfinite() & (self.bad_step < 0)
@@ -93,8 +93,11 @@ class TrainingModule(pl.LightningModule):
 
 
 def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed what a scheme draws in forward. `torch.manual_seed` would note a stack trace for every GPU backend
-    that is not in use, at every step: a millisecond, and memory that is never given back."""
+    """Seed the random numbers a scheme draws in forward.
+
+    `torch.manual_seed` would store a stack trace for every unused GPU backend at every step: a millisecond,
+    and memory that is never freed.
+    """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
@@ -102,7 +105,7 @@ def seed_forward(seed: int, device: torch.device) -> None:
 
 def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     """Mean cross entropy over the scored tokens of a batch, in nats."""
-    if batch.tokens_BT.is_cuda:  # shapes that stay, and nothing the host would have to wait for
+    if batch.tokens_BT.is_cuda:  # constant shapes, and nothing the host has to wait for
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         return F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), batch.labels_BT.flatten(), ignore_index=IGNORE
@@ -112,7 +115,7 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
 
 
 def _loss_sum(model: Transformer, batch: Batch) -> Tensor:
-    """The summed loss; the head is applied to scored places alone, rounded up to few different numbers."""
+    """The summed loss. The head is applied to scored tokens alone, padded to a multiple of SCORED_STEP."""
     hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     hidden_ND = hidden_BTD.flatten(0, 1)
     labels_N = batch.labels_BT.flatten()
@@ -184,10 +187,10 @@ class StreamDataModule(pl.LightningDataModule):
 
 
 class Recorder(Callback):
-    """Records the training curve and looks at fresh examples of the training lengths now and then.
+    """Records the training curve and every ``check_every`` steps evaluates on new examples in distribution.
 
     Args:
-        validation: where those examples come from.
+        validation: the stream of those examples.
         record: called with each row of ``metrics.csv``.
         show: called after every step with its number.
     """
@@ -240,7 +243,7 @@ def raise_if_diverged(module: TrainingModule) -> None:
     if (step := int(module.bad_step)) >= 0:
         raise Diverged(step)
     if module.finished and not all(p.isfinite().all() for p in module.model.parameters()):
-        raise Diverged(module.last_step)  # the last update did it, and no loss has seen it
+        raise Diverged(module.last_step)  # the last update did it, after the last loss
 
 
 class Checkpointer(Callback):
@@ -268,7 +271,7 @@ class Checkpointer(Callback):
 def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> None:
     """Save a checkpoint so that a kill at any moment leaves the old one or the new one.
 
-    Once training is ``finished`` nobody needs the optimizer's state: two thirds of the file.
+    Once training is ``finished`` the optimizer's state, two thirds of the file, is left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
@@ -276,7 +279,7 @@ def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> 
         trainer.save_checkpoint(draft, weights_only=finished)
         os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)  # of a full disk, which needs the room
+        draft.unlink(missing_ok=True)  # after an error, such as a full disk
 
 
 def train(
@@ -312,7 +315,7 @@ def train(
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
-        except SystemExit as error:  # Lightning's answer to Ctrl-C, which also leaves the signal ignored
+        except SystemExit as error:  # Lightning's reaction to Ctrl-C, which also leaves the signal ignored
             signal.signal(signal.SIGINT, on_interrupt)
             raise KeyboardInterrupt from error
     raise_if_diverged(module)

@@ -1,1 +1,1 @@
-"""What can be said of an encoding without training a task: audits, probes and pictures."""
+"""Audits and plots of encodings, without training a task."""

@@ -1,4 +1,4 @@
-"""How much attention a trained model pays at which distance, on the examples it was evaluated with.
+"""Attention weights of a trained model by distance, on the examples it was evaluated with.
 
 Shapes: B rows, T tokens, H heads, S keys; see `encodings.base`.
 """
@@ -30,8 +30,8 @@ def attention_by_distance(experiment: Experiment, model: Transformer, length: in
         length: input length of the examples.
 
     Returns:
-        Columns ``layer, head, distance, weight``: the weight of a key that stands ``distance`` tokens before
-        the query (behind it where negative), averaged over all queries that see a key there, padding aside.
+        Columns ``layer, head, distance, weight``: the weight of the key ``distance`` tokens before the query
+        (after it where negative), averaged over all queries that see a key there, without padding.
     """
     content_length = experiment.task.nearest_length(length)
     assert content_length is not None
@@ -48,11 +48,11 @@ def attention_by_distance(experiment: Experiment, model: Transformer, length: in
     rows = []
     tokens = batch.tokens_BT.shape[1]
     for layer in sorted(sums):
-        for place in counts[layer].nonzero()[:, 0].tolist():
-            for head, total in enumerate(sums[layer][:, place].tolist()):
-                weight = total / float(counts[layer][place])
+        for index in counts[layer].nonzero()[:, 0].tolist():
+            for head, total in enumerate(sums[layer][:, index].tolist()):
+                weight = total / float(counts[layer][index])
                 rows.append(
-                    {"layer": layer, "head": head, "distance": place - (tokens - 1), "weight": weight}
+                    {"layer": layer, "head": head, "distance": index - (tokens - 1), "weight": weight}
                 )
     return pd.DataFrame(rows)
 
@@ -60,10 +60,10 @@ def attention_by_distance(experiment: Experiment, model: Transformer, length: in
 def _by_distance(weights_BHTS: Tensor, at: AttentionContext, batch: Batch) -> tuple[Tensor, Tensor]:
     """Sums [H, 2T-1] and counts [2T-1] by distance, from ``-(T-1)`` to ``T-1``."""
     _, heads, tokens, _ = weights_BHTS.shape
-    places_T = torch.arange(tokens)
-    real_BT = places_T < batch.lengths_B[:, None]
+    indices_T = torch.arange(tokens)
+    real_BT = indices_T < batch.lengths_B[:, None]
     counted_BTS = at.visible_BTS & real_BT[:, :, None] & real_BT[:, None, :]
-    distance_TS = places_T[:, None] - places_T + tokens - 1
+    distance_TS = indices_T[:, None] - indices_T + tokens - 1
     counts = torch.zeros(2 * tokens - 1, dtype=torch.float64)
     counts.index_add_(0, distance_TS.flatten(), counted_BTS.double().sum(0).flatten())
     summed_HTS = (weights_BHTS.double() * counted_BTS[:, None]).sum(0)
@@ -74,7 +74,7 @@ def _by_distance(weights_BHTS: Tensor, at: AttentionContext, batch: Batch) -> tu
 
 @contextmanager
 def _recorded(model: Transformer, record: Callable[[Tensor, AttentionContext], None]) -> Any:
-    """The model with its weights written out and handed to ``record``, whatever scheme makes them."""
+    """Pass the attention weights of every layer to ``record``, whatever the scheme."""
 
     def recording(encoding: Any) -> Callable[..., Tensor]:
         made = encoding.weights

@@ -1,4 +1,4 @@
-"""The criteria tutorials state for a good encoding, measured on the vectors of any absolute encoding.
+"""The criteria of tutorials for a good encoding, measured on the vectors of any absolute encoding.
 
 Shapes: P positions, W columns of the vectors.
 """
@@ -14,15 +14,15 @@ from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 
 AUDITED = 1000  # positions over which uniqueness and bounds are measured
-FITTED = 40  # positions the best linear map is fitted on; beyond them it is tested
+FITTED = 40  # positions the best linear map is fitted on; it is tested past them
 OFFSET = 7  # tokens between the two positions of the linear criterion
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One criterion: what was measured, and whether it holds (None where there is nothing to hold)."""
+class Criterion:
+    """One criterion, its measurement in words, and whether it holds (None: a value without a criterion)."""
 
-    criterion: str
+    name: str
     measured: str
     holds: bool | None
 
@@ -33,7 +33,7 @@ def vectors_of(encoding: AbsoluteEncoding, positions: int) -> Tensor:
     return encoding.vectors(torch.arange(positions)[None])[0].double()
 
 
-def distances(vectors_PW: Tensor) -> Tensor:
+def pairwise_distances(vectors_PW: Tensor) -> Tensor:
     """Euclidean distances [P, P] between all pairs of vectors."""
     # By differences, not through the scalar product: that loses seven digits where vectors nearly coincide.
     return torch.cdist(vectors_PW, vectors_PW, compute_mode="donot_use_mm_for_euclid_dist")
@@ -63,10 +63,10 @@ def shift_matrix(width: int, base: float, offset: float) -> Tensor:
 
 
 def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, float]:
-    """How far the best linear map from v(p) to v(p + offset), fitted on p < ``fitted``, is off.
+    """Errors of the best linear map from v(p) to v(p + offset), fitted on p < ``fitted``.
 
     Returns:
-        Largest distance between map and vector over p < ``fitted``, and over all p from there on.
+        The largest distance between mapped and true vector over p < ``fitted``, and over p >= ``fitted``.
     """
     here_PW, there_PW = vectors_PW[:-offset], vectors_PW[offset:]
     matrix_WW = torch.linalg.lstsq(here_PW[:fitted], there_PW[:fitted], driver="gelsd").solution
@@ -74,11 +74,11 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
     return float(errors_P[:fitted].max()), float(errors_P[fitted:].max())
 
 
-def audit(encoding: AbsoluteEncoding) -> list[Finding]:
-    """Every criterion for one encoding, in the order tutorials give them."""
+def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
+    """All criteria for one encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
     rounding = 1e-5 * float(vectors_PW.abs().max())  # float32 vectors
-    findings = [
+    criteria = [
         _unique(vectors_PW, rounding),
         _bounded(encoding),
         _same_distance(vectors_PW, rounding),
@@ -88,57 +88,59 @@ def audit(encoding: AbsoluteEncoding) -> list[Finding]:
     if isinstance(encoding, Sinusoidal) and encoding.width % 2 == 0:
         exact = shift_matrix(encoding.width, encoding.base, OFFSET)
         error = float((vectors_PW[:-OFFSET] @ exact.T - vectors_PW[OFFSET:]).norm(dim=-1).max())
-        findings.append(
-            Finding(f"linear in the offset, exact map M_{OFFSET}", f"residual {error:.1e}", error < 1e-4)
+        criteria.append(
+            Criterion(f"linear in the offset, exact map M_{OFFSET}", f"residual {error:.1e}", error < 1e-4)
         )
-    inside, beyond = fitted_shift(vectors_PW, OFFSET, FITTED)
+    error_fitted, error_past = fitted_shift(vectors_PW, OFFSET, FITTED)
     tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
-    # As many columns as positions fit anything, which says nothing about the encoding.
-    fits = None if encoding.width >= FITTED else inside < tolerance
+    # With as many columns as positions any vectors can be fitted.
+    fits = None if encoding.width >= FITTED else error_fitted < tolerance
     trivial = " (as any vectors would: more columns than positions)" if fits is None else ""
     return [
-        *findings,
-        Finding(
-            f"best linear map, fitted below position {FITTED}: there", f"residual {inside:.2g}{trivial}", fits
+        *criteria,
+        Criterion(
+            f"best linear map, fitted below position {FITTED}: below it",
+            f"residual {error_fitted:.2g}{trivial}",
+            fits,
         ),
-        Finding("the same fitted map beyond", f"residual {beyond:.2g}", beyond < tolerance),
-        Finding("trainable parameters", f"{sum(p.numel() for p in encoding.parameters()):,}", None),
+        Criterion("the same fitted map past it", f"residual {error_past:.2g}", error_past < tolerance),
+        Criterion("trainable parameters", f"{sum(p.numel() for p in encoding.parameters()):,}", None),
     ]
 
 
-def _unique(vectors_PW: Tensor, rounding: float) -> Finding:
-    apart_PP = distances(vectors_PW).fill_diagonal_(torch.inf)
+def _unique(vectors_PW: Tensor, rounding: float) -> Criterion:
+    apart_PP = pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
     margin = float(apart_PP.min())
     first, second = divmod(int(apart_PP.argmin()), len(apart_PP))
-    words = f"closest pair {first} and {second}: {margin:.3g} apart"
-    return Finding(f"unique over {len(vectors_PW):,} positions", words, margin > rounding)
+    measured = f"closest pair {first} and {second}: {margin:.3g} apart"
+    return Criterion(f"unique over {len(vectors_PW):,} positions", measured, margin > rounding)
 
 
-def _bounded(encoding: AbsoluteEncoding) -> Finding:
+def _bounded(encoding: AbsoluteEncoding) -> Criterion:
     vectors_PW, half_PW = (vectors_of(encoding, n) for n in (AUDITED, AUDITED // 2))
     largest = float(vectors_PW.abs().max())
     norms_P = vectors_PW.norm(dim=-1)
-    words = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
-    # Growth from a sequence to one of twice its length is what unbounded codes (an index) show.
-    return Finding("bounded", words, largest < 1.5 * float(half_PW.abs().max()))
+    measured = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
+    # An unbounded code (an index) grows between a sequence and one of twice its length.
+    return Criterion("bounded", measured, largest < 1.5 * float(half_PW.abs().max()))
 
 
-def _same_step(encoding: AbsoluteEncoding, rounding: float) -> Finding:
+def _same_step(encoding: AbsoluteEncoding, rounding: float) -> Criterion:
     steps = [(vectors_of(encoding, n)[1] - vectors_of(encoding, n)[0]).norm() for n in (10, 100)]
-    words = f"from position 0 to 1: {float(steps[0]):.3g} among 10 tokens, {float(steps[1]):.3g} among 100"
-    return Finding("same step at any length", words, bool((steps[0] - steps[1]).abs() <= rounding))
+    measured = f"from position 0 to 1: {float(steps[0]):.3g} among 10 tokens, {float(steps[1]):.3g} among 100"
+    return Criterion("same step at any length", measured, bool((steps[0] - steps[1]).abs() <= rounding))
 
 
-def _smooth(vectors_PW: Tensor) -> Finding:
+def _smooth(vectors_PW: Tensor) -> Criterion:
     steps_P = (vectors_PW[1:] - vectors_PW[:-1]).norm(dim=-1)
     ratio = float(steps_P.max() / steps_P.min().clamp(min=1e-12))
-    place = int(steps_P.argmax())
-    words = f"largest step ({place} to {place + 1}) is {ratio:.2f} times the smallest"
-    return Finding("no jumps between neighbours", words, ratio < 2)
+    index = int(steps_P.argmax())
+    measured = f"largest step ({index} to {index + 1}) is {ratio:.2f} times the smallest"
+    return Criterion("no jumps between neighbours", measured, ratio < 2)
 
 
-def _same_distance(vectors_PW: Tensor, rounding: float) -> Finding:
-    apart_PP = distances(vectors_PW[:200])
+def _same_distance(vectors_PW: Tensor, rounding: float) -> Criterion:
+    apart_PP = pairwise_distances(vectors_PW[:200])
     spread = max(float(d.max() - d.min()) for d in (apart_PP.diagonal(k) for k in range(1, 100)))
-    words = f"spread up to {spread:.2g} over offsets 1 to 99"
-    return Finding("same distance for the same offset", words, spread < max(100 * rounding, 1e-4))
+    measured = f"spread up to {spread:.2g} over offsets 1 to 99"
+    return Criterion("same distance for the same offset", measured, spread < max(100 * rounding, 1e-4))

@@ -1,4 +1,4 @@
-"""Pictures of encodings: the heatmap of the tutorials, and what happens over distance."""
+"""Plots of encodings: the heatmap of the tutorials, and curves over distance."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pe_experiments.analysis.audit import similarity_over_distance, vectors_of
 from pe_experiments.analysis.relative import Response, response
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.encodings.base import is_masked
 
 POSITIONS = 50  # of the heatmap every tutorial shows
 BLUE = "#0072B2"
@@ -19,10 +20,9 @@ def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) ->
     """A row per scheme: a heatmap and a curve over distance.
 
     Args:
-        encodings: by label. Schemes at the embedding show their vectors (positions downwards) and the
-        similarity
-            of these; others what they do to attention.
-        distances: how many the others show; the middle one is marked as the training length.
+        encodings: by label. For schemes at the embedding, their vectors (positions downwards) and the
+            similarity of these; for others, the change of attention over distance.
+        distances: number of distances shown for the others; the middle one is marked as the training length.
     """
     figure = Figure(figsize=(11.0, 3.6 * len(encodings)), layout="constrained")
     grid = figure.subplots(len(encodings), 2, width_ratios=(1.7, 1.0), squeeze=False)
@@ -69,9 +69,9 @@ def _heatmap(figure: Figure, axes: Axes, values: Tensor) -> None:
 
 def _similarity(axes: Axes, vectors_PW: Tensor) -> None:
     mean, spread = similarity_over_distance(vectors_PW)
-    places = range(len(mean))
-    axes.plot(places, mean, color=BLUE)
-    axes.fill_between(places, mean - spread / 2, mean + spread / 2, color=BLUE, alpha=0.2, linewidth=0)
+    apart = range(len(mean))
+    axes.plot(apart, mean, color=BLUE)
+    axes.fill_between(apart, mean - spread / 2, mean + spread / 2, color=BLUE, alpha=0.2, linewidth=0)
     axes.axhline(0, color="0.6", linewidth=0.8)
     axes.set_title("similarity over distance")
     axes.set_xlabel("distance between two positions")
@@ -95,7 +95,7 @@ def _scores(axes: Axes, scores_HN: Tensor) -> None:
 
 
 def _shown(scores_HN: Tensor) -> Tensor:
-    """Hidden keys are drawn where they no longer matter, not a billion below."""
-    seen = scores_HN[scores_HN > -1e6]
-    lowest = float(seen.min()) if len(seen) else 0.0
-    return scores_HN.clamp(min=min(lowest, 0.0) - 10.0) if len(seen) < scores_HN.numel() else scores_HN
+    """The scores with masked keys drawn just below the others, not a billion below."""
+    visible = scores_HN[~is_masked(scores_HN)]
+    lowest = float(visible.min()) if len(visible) else 0.0
+    return scores_HN.clamp(min=min(lowest, 0.0) - 10.0) if len(visible) < scores_HN.numel() else scores_HN

@@ -1,4 +1,4 @@
-"""``dog bites man`` against ``man bites dog``: what an untrained encoder can and cannot tell apart."""
+"""Whether an untrained encoder tells ``dog bites man`` from ``man bites dog``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 @dataclass(frozen=True)
 class Blindness:
-    """How far two sentences with the same words come apart.
+    """Differences between an encoder's outputs for two sentences with the same words.
 
     Attributes:
         pooled: largest difference between the mean-pooled outputs, relative to their size.
-        word: the same for the output at the word ``dog``, wherever it stands.
+        word: the same for the outputs at the word ``dog``.
     """
 
     pooled: float
@@ -28,7 +28,7 @@ class Blindness:
 
     @property
     def blind(self) -> bool:
-        """Nothing but rounding tells the sentences apart."""
+        """Whether the outputs differ by rounding alone."""
         return max(self.pooled, self.word) < 1e-6
 
 
@@ -39,7 +39,7 @@ def order_blindness(
     """Read both sentences with an untrained two-layer encoder, in float64.
 
     Args:
-        make_encoding: builds the scheme for a shape, as in `Transformer`.
+        make_encoding: builds the scheme from a shape, as in `Transformer`.
         shape: of an encoder that reads at least three tokens.
         seed: of the weights.
     """

@@ -1,4 +1,4 @@
-"""What a scheme of distances does to attention, measured on any scheme through its hooks.
+"""The effect of a scheme on attention over distance, measured through its hooks.
 
 Shapes: H heads, C channels of a head, N distances 0 .. N-1 between a query and the keys before it.
 """
@@ -10,23 +10,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_experiments.analysis.audit import Finding
+from pe_experiments.analysis.audit import Criterion, pairwise_distances
 from pe_experiments.checking.agreement import Inputs, attention_scores
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings.base import MASKED, is_masked
 from pe_experiments.models.attention import makes_weights
 
 DRAWS = 16  # random queries averaged over
 EXACT = 1e-5  # of the largest value
-HIDDEN = -1e6  # logits below hide a key
 
 
 @dataclass(frozen=True)
 class Response:
-    """How attention changes with the distance of a key that has the query's own content.
+    """Attention over distance to a key that has the query's own content.
 
     Attributes:
-        scores_HN: what the scheme adds to the logit (log weight, where it makes its own), mean over queries.
-        channels_CN: the product of one channel with itself after rotation, 1 where nothing turns; None where
+        scores_HN: change of the logit by the scheme (the log weight, where it computes its own), mean over
+            queries.
+        channels_CN: product of one channel with itself after rotation, 1 where it is not rotated; None where
             no rotation depends on the distance.
     """
 
@@ -40,7 +41,7 @@ def response(scheme: PositionalEncoding, distances: int, offset: int = 0) -> Res
 
     Args:
         scheme: any.
-        distances: N; the query stands at id ``offset + N - 1``.
+        distances: N; the query has id ``offset + N - 1``.
         offset: id of the farthest key.
     """
     shape = scheme.shape
@@ -73,33 +74,33 @@ def _channels(scheme: PositionalEncoding, positions_BT: Tensor) -> Tensor | None
         q, k = part.rotate(unit, unit, at)
         rows.append((k[0, 0] @ q[0, 0, -1]).flip(-1))
     channels_CN = torch.stack(rows)
-    turns = (channels_CN - channels_CN[:, :1]).abs().max() > 1e-6
-    return channels_CN if turns else None
+    rotates = (channels_CN - channels_CN[:, :1]).abs().max() > 1e-6
+    return channels_CN if rotates else None
 
 
 @torch.no_grad()
-def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Finding]:
-    """What the response says about shift invariance, recency, uniqueness and range."""
+def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterion]:
+    """Shift invariance, recency, uniqueness and range of the response."""
     here, moved = (response(scheme, distances, offset).scores_HN for offset in (0, 4095 - distances))
     far = response(scheme, 4 * distances).scores_HN
-    drawn, drawn_moved = here.clamp(min=HIDDEN), moved.clamp(min=HIDDEN)  # hidden keys are all alike
-    rise = float(drawn.diff(dim=-1).max())
-    apart = float(torch.cdist(drawn.T, drawn.T).fill_diagonal_(torch.inf).min())
-    nearer, farther = (float(scores[scores > HIDDEN].abs().max()) for scores in (here, far))
-    shift = float((drawn_moved - drawn).abs().max()) / max(nearer, 1e-9)
-    hidden = "; some keys are hidden" if (here <= HIDDEN).any() else ""
+    nearer, farther = (float(scores[~is_masked(scores)].abs().max()) for scores in (here, far))
+    masked = "; some keys are masked" if is_masked(here).any() else ""
+    here, moved = (scores.masked_fill(is_masked(scores), MASKED) for scores in (here, moved))
+    rise = float(here.diff(dim=-1).max())
+    apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
+    shift = float((moved - here).abs().max()) / max(nearer, 1e-9)
     return [
-        Finding("a common shift (to 4,095) changes nothing", f"{shift:.1e} of the largest", shift < EXACT),
-        Finding(
+        Criterion("a common shift (to 4,095) changes nothing", f"{shift:.1e} of the largest", shift < EXACT),
+        Criterion(
             "nearer keys never score lower",
             f"largest rise with distance {rise:.2g}",
             rise <= EXACT * max(1.0, nearer),
         ),
-        Finding(f"{distances} distances told apart", f"closest two {apart:.2g} apart", apart > 1e-4),
-        Finding(
+        Criterion(f"{distances} distances told apart", f"closest two {apart:.2g} apart", apart > 1e-4),
+        Criterion(
             "same range at four times the distance",
-            f"{nearer:.3g} and {farther:.3g}{hidden}",
+            f"{nearer:.3g} and {farther:.3g}{masked}",
             farther <= 1.05 * nearer,
         ),
-        Finding("trainable parameters", f"{sum(p.numel() for p in scheme.parameters()):,}", None),
+        Criterion("trainable parameters", f"{sum(p.numel() for p in scheme.parameters()):,}", None),
     ]

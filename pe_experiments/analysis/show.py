@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 from rich.table import Table
 
-from pe_experiments.analysis.audit import AUDITED, Finding, audit
+from pe_experiments.analysis.audit import AUDITED, Criterion, audit
 from pe_experiments.analysis.figures import encoding_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
@@ -88,7 +88,7 @@ def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEnco
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     untrained = ", before training" if any(p.requires_grad for p in encoding.parameters()) else ""
-    findings: list[Finding]
+    findings: list[Criterion]
     if isinstance(encoding, AbsoluteEncoding):
         title, findings = f"{label}{untrained}, width {encoding.width}", audit(encoding)
     else:
@@ -98,9 +98,7 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     for heading in ("criterion", "measured", "holds"):
         table.add_column(heading)
     for finding in findings:
-        table.add_row(
-            finding.criterion, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds]
-        )
+        table.add_row(finding.name, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds])
     return table
 
 

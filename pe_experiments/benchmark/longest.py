@@ -29,7 +29,7 @@ def measure(tokens: int, overrides: list[str]) -> dict[str, float]:
 
     made = experiment(*overrides)
     prepare_hardware(made.config.hardware)
-    matmul.set_route(matmul.probe().route)
+    matmul.set_backend(matmul.float32_errors().backend)
     baseline = _peak_megabytes()
     length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
     started = time.perf_counter()

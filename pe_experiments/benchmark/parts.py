@@ -24,7 +24,7 @@ from pe_experiments.console import Display, say
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.errors import NotApplicable
-from pe_experiments.matmul import Route
+from pe_experiments.matmul import Backend
 from pe_experiments.models import Transformer
 from pe_experiments.models.transformer import Activation
 
@@ -60,9 +60,10 @@ class Bench:
         return interleave(cases, repeats or self.repeats, self.warm_up, self.display, what)
 
 
-def usable_routes() -> list[Route]:
-    """Routes of float32 products that keep float32 on this processor."""
-    return [route for route in get_args(Route) if route == "default" or matmul.probe().keeps_float32]
+def usable_backends() -> list[Backend]:
+    """Backends of float32 products that keep float32 on this processor."""
+    keeps = {"default": True, "onednn": matmul.float32_errors().keeps_float32}
+    return [backend for backend in get_args(Backend) if keeps[backend]]
 
 
 def peers(bench: Bench) -> Iterator[Row]:
@@ -74,7 +75,7 @@ def peers(bench: Bench) -> Iterator[Row]:
         ours: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
         for name, activation in ours.items():
             model = _ours(shape, activation)
-            cases[name] = workloads.plain_step(model, model, batches, matmul.probe().route)
+            cases[name] = workloads.plain_step(model, model, batches, matmul.float32_errors().backend)
         theirs: list[str] = []
         complete = True
         for peer in PEERS:
@@ -100,16 +101,16 @@ def peers(bench: Bench) -> Iterator[Row]:
 def _peer_cases(
     peer: Peer, shape: ModelShape, batches: list[tuple[torch.Tensor, torch.Tensor]]
 ) -> dict[str, Step]:
-    """The peer's steps by its attentions and the routes of products; its default bears its bare name."""
+    """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
     cases: dict[str, Step] = {}
     for attention in peer.attention:
-        for route in usable_routes():
+        for backend in usable_backends():
             torch.manual_seed(0)
             model, forward = peer.make(shape, VOCABULARY, attention)
-            words = [attention] * (attention != "default") + ["oneDNN"] * (route == "onednn")
-            is_default = attention == peer.attention[0] and route == "default"
+            words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
+            is_default = attention == peer.attention[0] and backend == "default"
             name = peer.name if is_default else f"{peer.name}, {' '.join(words)}"
-            cases[name] = workloads.plain_step(model, forward, batches, route)
+            cases[name] = workloads.plain_step(model, forward, batches, backend)
     return cases
 
 
@@ -121,8 +122,8 @@ def _share_of_peak(setting: str, shape: ModelShape, rows: int, seconds: float) -
     """Products of a step per second, as a share of the fastest large product of this machine."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     peaks = []
-    for route in usable_routes():
-        with matmul.routed(route):
+    for backend in usable_backends():
+        with matmul.using_backend(backend):
             for _ in range(3):
                 started = time.perf_counter()
                 a @ b
@@ -141,7 +142,7 @@ def schemes(bench: Bench) -> Iterator[Row]:
         for name in names:
             try:
                 made = workloads.experiment(f"pe={name}", *overrides)
-                cases[name] = workloads.training_step(made, matmul.probe().route)
+                cases[name] = workloads.training_step(made, matmul.float32_errors().backend)
             except NotApplicable:
                 continue
         repeats = bench.repeats if setting == "defaults" else max(5, bench.repeats // 3)
@@ -151,17 +152,17 @@ def schemes(bench: Bench) -> Iterator[Row]:
 
 def loop(bench: Bench) -> Iterator[Row]:
     """The whole training against a bare loop; what data cost; the step of a published set-up."""
-    made, route = workloads.experiment("training.steps=200"), matmul.probe().route
+    made, backend = workloads.experiment("training.steps=200"), matmul.float32_errors().backend
     cases = {
-        "bare loop": workloads.bare_training(made, route),
-        "whole training": workloads.whole_training(made, route),
+        "bare loop": workloads.bare_training(made, backend),
+        "whole training": workloads.whole_training(made, backend),
     }
     seconds = interleave(cases, 3, 1, bench.display, "loop, 200 steps each")
     yield from compare("loop", "defaults, 200 steps", seconds, "bare loop")
     settings = {"defaults": (), "unique_copy": workloads.UNIQUE_COPY}
     for setting, overrides in settings.items():
         made = workloads.experiment(*overrides)
-        steps = {"training step": workloads.training_step(made, route), "data": workloads.data_step(made)}
+        steps = {"training step": workloads.training_step(made, backend), "data": workloads.data_step(made)}
         seconds = bench.time(steps, f"data, {setting}", 2 * bench.repeats)
         total = {name: sum(taken) / len(taken) for name, taken in seconds.items()}
         for name, mean in total.items():  # means: a batch in sixteen draws for all

@@ -72,7 +72,7 @@ def benchmark(config: DictConfig) -> list[Path]:
 
 def describe_machine(threads: int) -> dict[str, Any]:
     """What the figures were measured on."""
-    found = matmul.probe()
+    found = matmul.float32_errors()
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -81,7 +81,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "pe_experiments": __version__,
-        "matmul": found.route,
+        "matmul": found.backend,
         "onednn_keeps_float32": found.keeps_float32,
     }
 

@@ -17,7 +17,7 @@ from pe_experiments.command_line import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.data import TrainingStream
 from pe_experiments.instantiation import build_model, source_of
-from pe_experiments.matmul import Route
+from pe_experiments.matmul import Backend
 from pe_experiments.training import (
     Checkpointer,
     Recorder,
@@ -44,14 +44,17 @@ def stream(made: Experiment) -> TrainingStream:
 
 
 def plain_step(
-    model: nn.Module, forward: Callable[[Tensor], Tensor], batches: list[tuple[Tensor, Tensor]], route: Route
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    batches: list[tuple[Tensor, Tensor]],
+    backend: Backend,
 ) -> Callable[[], float]:
     """A training step on full rows: cross entropy of the next token, AdamW, clipping; answers the loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     turn = count()
 
     def step() -> float:
-        matmul.set_route(route)
+        matmul.set_backend(backend)
         tokens_BT, labels_BT = batches[next(turn) % len(batches)]
         loss = F.cross_entropy(forward(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
         optimizer.zero_grad()
@@ -63,7 +66,7 @@ def plain_step(
     return step
 
 
-def training_step(made: Experiment, route: Route) -> Step:
+def training_step(made: Experiment, backend: Backend) -> Step:
     """A step of a run as it is trained, data included, without the Lightning loop."""
     module = TrainingModule(build_model(made), made.config.training, made.config.seed)
     parts = module.configure_optimizers()
@@ -71,7 +74,7 @@ def training_step(made: Experiment, route: Route) -> Step:
     batches, turn = stream(made), count()
 
     def step() -> None:
-        matmul.set_route(route)
+        matmul.set_backend(backend)
         optimizer.zero_grad()
         batch_loss(module.model, batches.batch(next(turn))).backward()
         nn.utils.clip_grad_norm_(module.model.parameters(), 1.0)
@@ -87,22 +90,22 @@ def data_step(made: Experiment) -> Step:
     return lambda: batches.batch(next(turn))
 
 
-def bare_training(made: Experiment, route: Route) -> Step:
+def bare_training(made: Experiment, backend: Backend) -> Step:
     """All steps of a run in a loop of six lines."""
 
     def run() -> None:
-        step = training_step(made, route)
+        step = training_step(made, backend)
         for _ in range(made.config.training.steps):
             step()
 
     return run
 
 
-def whole_training(made: Experiment, route: Route) -> Step:
+def whole_training(made: Experiment, backend: Backend) -> Step:
     """The same run as the harness trains it: Lightning, recording, checks and checkpoints."""
 
     def run() -> None:
-        matmul.set_route(route)
+        matmul.set_backend(backend)
         module = TrainingModule(build_model(made), made.config.training, made.config.seed)
         validation = TrainingStream(source_of(made), made.config.training.batch_size, "mixed", "validation")
         with tempfile.TemporaryDirectory() as folder:

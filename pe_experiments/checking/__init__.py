@@ -1,4 +1,4 @@
-"""Is this implementation right? The contract as checks, agreement with ours, and mistakes by name."""
+"""Whether an implementation is right: the contract as checks, agreement with ours, known mistakes."""
 
 from pe_experiments.checking.contract import CHECKS, Finding, Subject, small_shape
 

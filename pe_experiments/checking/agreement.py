@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import is_masked
 from pe_experiments.models.attention import makes_weights
 
-SAME = 1e-4  # of the largest value: what another order of float32 operations explains, and no mistake does
-NEAR, FAR = 64, 4096  # positions; float32 angles are still right near, and off by some 1e-5 far
-HIDDEN = -5e8  # logits below are hidden keys, however a scheme hides them
-WAYS = 24  # of pairing parameters that are tried
+SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
+NEAR, FAR = 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
+WAYS = 24  # ways of pairing parameters that are tried
 SHAPES = ((64, 4), (96, 6))  # width and heads: a power of two and not
 
 Layout = Callable[[int], list[int]]
@@ -24,7 +24,7 @@ MakeScheme = Callable[[ModelShape], PositionalEncoding]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What both see. ``x`` is the hidden state; shapes as in `encodings.base`, B = 1."""
+    """Inputs of both implementations; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
 
     q_BHTK: Tensor
     k_BHTK: Tensor
@@ -43,10 +43,7 @@ def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int) -> Inputs:
 
 
 def attention_scores(scheme: PositionalEncoding, inputs: Inputs, layer: int = 0) -> Tensor:
-    """Logits [B, H, T, S] as attention makes them, or the weights of a scheme that makes its own.
-
-    Keys a decoder's query does not see are nan.
-    """
+    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys."""
     tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
     if scheme.shape.causal:
@@ -70,7 +67,7 @@ def build(make: MakeScheme, shape: ModelShape) -> PositionalEncoding:
 
 
 def stirred(scheme: PositionalEncoding, by: float = 0.3) -> PositionalEncoding:
-    """The scheme with every parameter moved from where it starts, by normal numbers of that size."""
+    """The scheme with normal noise of that standard deviation added to every parameter."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in scheme.parameters():
@@ -79,10 +76,10 @@ def stirred(scheme: PositionalEncoding, by: float = 0.3) -> PositionalEncoding:
 
 
 def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[None]:
-    """Give ``target`` the parameters of ``source``, in every way the shapes allow, one way per step.
+    """Copy the parameters of ``source`` to ``target``, in every way the shapes allow, one way per step.
 
-    By name where the names agree. Otherwise in any order, transposed where only that fits: who writes a
-    formula anew names and orders its parameters anew. Nothing is yielded where no way fits.
+    By name where the names agree. Otherwise in any order, transposed where only that fits: an independent
+    implementation may name and order its parameters differently. Yields nothing where no way fits.
     """
     theirs, ours = dict(target.named_parameters()), dict(source.named_parameters())
     if {name: p.shape for name, p in theirs.items()} == {name: p.shape for name, p in ours.items()}:
@@ -107,7 +104,7 @@ def difference(
 ) -> float:
     """How far two schemes are apart at positions below ``span``, as a share of the largest value.
 
-    Logits count up to a constant per query, which a softmax does not see.
+    Logits are compared up to a constant per query, which a softmax ignores.
 
     Args:
         first, second: of one shape, with shared parameters.
@@ -145,16 +142,16 @@ def _embeddings_apart(
 
 
 def _scores_apart(one: Tensor, two: Tensor) -> float:
-    seen_one, seen_two = (scores.nan_to_num(HIDDEN) > HIDDEN for scores in (one, two))
-    if one.shape != two.shape or not torch.equal(seen_one, seen_two):
+    masked_one, masked_two = (scores.isnan() | is_masked(scores) for scores in (one, two))
+    if one.shape != two.shape or not torch.equal(masked_one, masked_two):
         return torch.inf
-    return _relative(_centred(one, seen_one), _centred(two, seen_two))
+    return _relative(_centred(one, masked_one), _centred(two, masked_two))
 
 
-def _centred(scores: Tensor, seen: Tensor) -> Tensor:
-    kept = scores.double().where(seen, 0.0)
-    mean = kept.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp(min=1)
-    return (kept - mean).where(seen, 0.0)
+def _centred(scores: Tensor, masked: Tensor) -> Tensor:
+    kept = scores.double().masked_fill(masked, 0.0)
+    mean = kept.sum(-1, keepdim=True) / (~masked).sum(-1, keepdim=True).clamp(min=1)
+    return (kept - mean).masked_fill(masked, 0.0)
 
 
 def _relative(one: Tensor, two: Tensor) -> float:

@@ -1,9 +1,8 @@
-"""What every scheme must do, as checks that say what holds, what was measured and what a failure usually
-means.
+"""The contract of a scheme as checks: whether each holds, the measurement, and the usual cause of a failure.
 
-`tests/contracts` runs them over every YAML under configs/pe, `scripts/check_encoding.py` on anyone's scheme.
-All look at a small two-layer transformer with the scheme in it; parameters are moved from where they start,
-so that a table of zeros hides nothing.
+`tests/contracts` runs them over every YAML under configs/pe, `scripts/check_encoding.py` on any scheme. All
+use a small two-layer transformer with the scheme in it. Noise is added to the scheme's parameters: one that
+starts at zero would otherwise have no effect.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LENGTH = 12  # of training
 ROUNDING = 1e-5  # of the largest output, in float32
 FAR = 16_384  # the longest that is evaluated; positions in bfloat16 are off by up to 64 there
 
-Verdict = tuple[bool | None, str]  # whether it holds (None: does not apply), and what was measured
+Outcome = tuple[bool | None, str]  # whether the check holds (None: does not apply), and the measurement
 
 
 def small_shape(causal: bool = True, **changes: int) -> ModelShape:
@@ -41,12 +40,12 @@ def small_shape(causal: bool = True, **changes: int) -> ModelShape:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one check; ``holds`` is None where it does not apply."""
+    """The result of one check; ``holds`` is None where it does not apply."""
 
     check: str
     holds: bool | None
     measured: str
-    usually: str
+    usually: str  # the usual cause of a failure
     raised: bool = False  # the scheme ended the check with an exception
 
     @property
@@ -56,7 +55,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """A scheme to check: what makes it for a shape, in a decoder (``causal``) or in an encoder."""
+    """A scheme to check, built by ``make`` from a shape, in a decoder (``causal``) or in an encoder."""
 
     make: Callable[[ModelShape], PositionalEncoding]
     causal: bool = True
@@ -67,7 +66,7 @@ class Subject:
             return self.make(small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """An untrained model with the scheme in it, its parameters moved from where they start."""
+        """An untrained model with the scheme in it, and noise on the scheme's parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             shape = small_shape(self.causal, **changes)
@@ -82,19 +81,19 @@ class Subject:
 class Check:
     """One promise of the contract."""
 
-    run: Callable[[Subject], Verdict]
-    usually: str  # what a failure usually means
+    run: Callable[[Subject], Outcome]
+    usually: str  # the usual cause of a failure
 
     def __call__(self, subject: Subject, name: str) -> Finding:
         try:
             with torch.random.fork_rng(devices=[]):
                 return Finding(name, *self.run(subject), self.usually)
         except Exception as error:
-            words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return Finding(name, False, words, self.usually, raised=True)
+            message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            return Finding(name, False, message, self.usually, raised=True)
 
 
-def words(rows: int, length: int) -> Tensor:
+def random_tokens(rows: int, length: int) -> Tensor:
     """Random tokens, the same at every call."""
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
 
@@ -107,59 +106,59 @@ def apart(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).abs().max() / expected.abs().max())
 
 
-def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Verdict:
+def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome:
     difference = apart(got, expected)
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def finite_at_every_length(subject: Subject) -> Verdict:
+def finite_at_every_length(subject: Subject) -> Outcome:
     model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)
-    bad = [n for n in lengths if not model(words(3, n)).isfinite().all()]
+    bad = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
     return (
         not bad,
         f"not finite at {bad} tokens" if bad else f"finite at {', '.join(map(str, lengths))} tokens",
     )
 
 
-def no_look_ahead(subject: Subject) -> Verdict:
+def no_look_ahead(subject: Subject) -> Outcome:
     if not subject.causal:
         return None, "an encoder looks ahead"
-    model, before = subject.model(), words(2, LENGTH)
+    model, before = subject.model(), random_tokens(2, LENGTH)
     after = before.clone()
     after[:, 7] = (after[:, 7] + 1) % VOCABULARY
     return equal(model(after)[:, :7], model(before)[:, :7], 1e-6)
 
 
-def padding_changes_nothing(subject: Subject) -> Verdict:
+def padding_changes_nothing(subject: Subject) -> Outcome:
     model, worst = subject.model(), 0.0
     for length in (7, 40):
-        short, long = words(2, length), words(2, length + 5)
+        short, long = random_tokens(2, length), random_tokens(2, length + 5)
         padded = torch.cat([short, torch.zeros(2, 5, dtype=torch.long)], dim=1)
         together = model(torch.cat([padded, long]), None, torch.tensor([length] * 2 + [length + 5] * 2))
         worst = max(worst, apart(together[:2, :length], model(short)), apart(together[2:], model(long)))
     return worst <= ROUNDING, f"outputs differ by {worst:.1e} of the largest"
 
 
-def prefixes_agree(subject: Subject) -> Verdict:
+def prefixes_agree(subject: Subject) -> Outcome:
     """What greedy decoding reads, token by token, is what teacher forcing reads at once."""
     if not subject.causal:
         return None, "an encoder does not decode"
-    model, tokens, declared = subject.model(), words(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
+    model, tokens, declared = subject.model(), random_tokens(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
     at_once = model(tokens, None, torch.full((2,), 2 * LENGTH), declared)
     so_far = [model(tokens[:, :read], None, None, declared)[:, -1] for read in (5, 2 * LENGTH - 1)]
     return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
 
 
-def gaps_and_offsets_work(subject: Subject) -> Verdict:
+def gaps_and_offsets_work(subject: Subject) -> Outcome:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
-        if not model(words(1, 6), torch.tensor([ids])).isfinite().all():
+        if not model(random_tokens(1, 6), torch.tensor([ids])).isfinite().all():
             return False, f"not finite at positions {ids}"
     return True, "finite with gaps, an offset and out of order"
 
 
-def fractions_work_or_are_refused(subject: Subject) -> Verdict:
-    model, tokens = subject.model(), words(1, 6)
+def fractions_work_or_are_refused(subject: Subject) -> Outcome:
+    model, tokens = subject.model(), random_tokens(1, 6)
     ids = torch.tensor([[0.0, 0.5, 1.5, 3.0, 3.4, 6.2]], dtype=torch.float64)
     try:
         logits = model(tokens, ids)
@@ -172,23 +171,23 @@ def fractions_work_or_are_refused(subject: Subject) -> Verdict:
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 
 
-def rows_may_share_positions(subject: Subject) -> Verdict:
-    model, tokens, shared = subject.model(), words(3, LENGTH), torch.arange(LENGTH)[None]
+def rows_may_share_positions(subject: Subject) -> Outcome:
+    model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
     return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
 
 
-def order_in_memory_means_nothing(subject: Subject) -> Verdict:
+def order_in_memory_means_nothing(subject: Subject) -> Outcome:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
-    model, tokens = subject.model(), words(2, LENGTH)
+    model, tokens = subject.model(), random_tokens(2, LENGTH)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
     together = model(tokens[:, order], torch.arange(LENGTH)[None, order])
     return equal(together, model(tokens)[:, order])
 
 
-def keeps_its_invariance(subject: Subject) -> Verdict:
+def keeps_its_invariance(subject: Subject) -> Outcome:
     """The stated invariance holds, and no stronger one."""
-    promise, model, tokens = stated(subject), subject.model(), words(2, LENGTH)
+    promise, model, tokens = stated(subject), subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     moved = {"shift": here + 3, "ids": torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])}
     # Past the training range too: FIRE, for one, is shift-invariant up to there.
@@ -203,17 +202,17 @@ def keeps_its_invariance(subject: Subject) -> Verdict:
     return still == expected[promise], f"{measured}; stated: invariant to {promise}"
 
 
-def far_positions_stay_exact(subject: Subject) -> Verdict:
-    model, tokens, here = subject.model(), words(2, LENGTH), torch.arange(LENGTH)[None]
+def far_positions_stay_exact(subject: Subject) -> Outcome:
+    model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
     if stated(subject) == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
         return None, "only for schemes that a common shift leaves alone"
     return equal(model(tokens, here + FAR), model(tokens, here))
 
 
-def autocast_loses_nothing(subject: Subject) -> Verdict:
+def autocast_loses_nothing(subject: Subject) -> Outcome:
     """Under bfloat16, which cannot hold whole numbers above 256, far positions stay apart."""
     model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
-    tokens = words(1, LENGTH)
+    tokens = random_tokens(1, LENGTH)
     exact, exact_logits = model.embed(tokens, ids), model(tokens, ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded, logits = model.embed(tokens, ids), model(tokens, ids)
@@ -222,9 +221,9 @@ def autocast_loses_nothing(subject: Subject) -> Verdict:
     return lost == 0 and rounded.dtype == torch.float32 and off < 0.05, measured
 
 
-def gradient_reaches_every_parameter(subject: Subject) -> Verdict:
+def gradient_reaches_every_parameter(subject: Subject) -> Outcome:
     model = subject.model()
-    model(words(4, LENGTH)).square().sum().backward()
+    model(random_tokens(4, LENGTH)).square().sum().backward()
     named = list(model.encodings.named_parameters())
     without = [name for name, p in named if p.grad is None or not p.grad.abs().sum() > 0]
     return (
@@ -233,10 +232,10 @@ def gradient_reaches_every_parameter(subject: Subject) -> Verdict:
     )
 
 
-def checkpoint_runs_at_any_length(subject: Subject) -> Verdict:
-    trained, other, tokens = subject.model(), subject.model(), words(2, 8 * LENGTH)
+def checkpoint_runs_at_any_length(subject: Subject) -> Outcome:
+    trained, other, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
-    expected = trained(tokens)  # whatever is cached must not enter the state
+    expected = trained(tokens)  # a cache must not enter the state
     if {key: value.shape for key, value in trained.state_dict().items()} != sizes:
         return False, "the state has grown with use"
     torch.nn.init.normal_(other.embedding.weight)
@@ -244,40 +243,40 @@ def checkpoint_runs_at_any_length(subject: Subject) -> Verdict:
     return equal(other(tokens), expected)
 
 
-def instances_do_not_touch(subject: Subject) -> Verdict:
-    first, tokens = subject.model(), words(2, 2 * LENGTH)
+def instances_do_not_touch(subject: Subject) -> Outcome:
+    first, tokens = subject.model(), random_tokens(2, 2 * LENGTH)
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
     return equal(first(tokens), before, 0)
 
 
-def copies_are_equal(subject: Subject) -> Verdict:
-    model, tokens = subject.model(), words(2, 30)
-    model(words(1, 5))
+def copies_are_equal(subject: Subject) -> Outcome:
+    model, tokens = subject.model(), random_tokens(2, 30)
+    model(random_tokens(1, 5))
     return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
-def training_mode_agrees(subject: Subject) -> Verdict:
-    model, tokens = subject.model(), words(2, LENGTH)
+def training_mode_agrees(subject: Subject) -> Outcome:
+    model, tokens = subject.model(), random_tokens(2, LENGTH)
     with torch.no_grad():
         return equal(model.train()(tokens), model.eval()(tokens), 0)
 
 
-def routes_agree(subject: Subject) -> Verdict:
-    """Written out, fused and in blocks of queries."""
+def implementations_agree(subject: Subject) -> Outcome:
+    """Eager, fused and in blocks of queries."""
     model, worst = subject.model(), 0.0
     for length in (5, 300):
-        tokens, lengths, results = words(2, length), torch.tensor([length, length - 2]), {}
+        tokens, lengths, results = random_tokens(2, length), torch.tensor([length, length - 2]), {}
         # Blocks of about a third of the queries each.
         rows = max(1, 2 * model.shape.num_heads * length * (length // 3))
-        for route in ("eager", "sdpa", "blocked"):
+        for implementation in ("eager", "sdpa", "blocked"):
             for layer in model.layers:
-                layer.attention.implementation = route  # type: ignore[union-attr]
+                layer.attention.implementation = implementation  # type: ignore[union-attr]
             with torch.no_grad(), patch.object(attention, "BLOCK_LOGITS", rows):
-                results[route] = model(tokens, None, lengths)
+                results[implementation] = model(tokens, None, lengths)
         real = torch.arange(length) < lengths[:, None]
         worst = max(
-            worst, *(apart(results[route][real], results["eager"][real]) for route in ("sdpa", "blocked"))
+            worst, *(apart(results[name][real], results["eager"][real]) for name in ("sdpa", "blocked"))
         )
     return worst <= 2 * ROUNDING, f"outputs differ by {worst:.1e} of the largest"
 
@@ -291,7 +290,7 @@ CHECKS: dict[str, Check] = {
     "finite at every length": Check(finite_at_every_length, "a table or a cache that ends with training"),
     "no look-ahead": Check(no_look_ahead, "something is computed from all keys before the mask is applied"),
     "padding and batch composition change nothing": Check(
-        padding_changes_nothing, "the length of the batch is read where a row's own is meant (at.tokens_B)"
+        padding_changes_nothing, "the length of the batch is read instead of the row's own (at.tokens_B)"
     ),
     "decoding token by token agrees with teacher forcing": Check(
         prefixes_agree,
@@ -308,7 +307,7 @@ CHECKS: dict[str, Check] = {
         rows_may_share_positions, "a batch dimension of 1 is not broadcast"
     ),
     "in an encoder only the ids tell order": Check(
-        order_in_memory_means_nothing, "places in memory are read instead of position ids"
+        order_in_memory_means_nothing, "indices in memory are read instead of position ids"
     ),
     "invariance as stated": Check(
         keeps_its_invariance, "ids are ignored, or a scheme called relative depends on absolute ones"
@@ -327,7 +326,8 @@ CHECKS: dict[str, Check] = {
     "instances do not touch each other": Check(instances_do_not_touch, "a cache on the class or module"),
     "copies are equal": Check(copies_are_equal, "a cache that is not copied, or randomness outside the seed"),
     "training and evaluation mode agree": Check(training_mode_agrees, "dropout or noise in the scheme"),
-    "attention routes agree": Check(
-        routes_agree, "a bias that needs all queries at once; it is asked for blocks of them (at.first_query)"
+    "attention implementations agree": Check(
+        implementations_agree,
+        "a bias that needs all queries at once; it is asked for blocks of them (at.first_query)",
     ),
 }

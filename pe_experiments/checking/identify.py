@@ -1,5 +1,4 @@
-"""What an implementation is: one of our schemes, the same with channels in another order, or a known
-mistake."""
+"""Identify an implementation: one of our schemes, also with reordered channels, or a known mistake."""
 
 from __future__ import annotations
 
@@ -31,13 +30,14 @@ from pe_experiments.encodings.base import acts_at_embedding
 
 @dataclass(frozen=True)
 class Likeness:
-    """How an implementation compares with a reference.
+    """How close an implementation is to a reference.
 
     Attributes:
-        reference: the choice, or the name of a mutant.
-        apart: largest difference near, as a share of the largest value; None where parameters differ.
-        apart_far: the same at positions up to 4,095; nan where one of them does not go there.
-        layout: in words, how channels must be reordered for that; empty where they need not.
+        reference: the choice under configs/pe, or the name of a mutant.
+        apart: largest difference at positions below 64, as a share of the largest value; None where their
+            parameters differ in shape.
+        apart_far: the same at positions up to 4,095; nan where one of them is not defined there.
+        layout: how the channels are reordered, in words; empty where they are not.
     """
 
     reference: str
@@ -52,13 +52,13 @@ class Likeness:
         return not self.apart_far > 100 * SAME  # float32 angles are off by less, rounded positions by more
 
 
-def compare(theirs: MakeScheme, reference: MakeScheme, name: str, forms: Sequence[bool]) -> Likeness:
-    """Both with the same parameters, on the same inputs, in models of two shapes.
+def likeness_of(theirs: MakeScheme, reference: MakeScheme, name: str, forms: Sequence[bool]) -> Likeness:
+    """Compare both with the same parameters, on the same inputs, in models of two shapes.
 
     Args:
-        theirs, reference: make the schemes for a shape.
+        theirs, reference: build the schemes from a shape.
         name: of the reference.
-        forms: causal or not; they must agree in all of them.
+        forms: causal (True) or not; they must agree in each.
     """
     likeness = Likeness(name, None)
     for layout in ("", *LAYOUTS):
@@ -98,37 +98,37 @@ def _in_layout(
 
 
 def _has_layout(reference: MakeScheme, forms: Sequence[bool]) -> bool:
-    """Whether the order of channels can matter: something turns, or is added at the embedding."""
+    """Whether the order of channels can matter: the scheme rotates, or adds to the embedding."""
     made = build(reference, ModelShape(64, 4, 2, forms[0], 12, NEAR))
-    turns = type(made).rotate is not PositionalEncoding.rotate
-    return turns or acts_at_embedding(made)
+    rotates = type(made).rotate is not PositionalEncoding.rotate
+    return rotates or acts_at_embedding(made)
 
 
 def identify(
     theirs: MakeScheme, choices: Iterable[str], forms: Sequence[bool], **arguments: Any
 ) -> list[Likeness]:
-    """The references it equals: our schemes first; only where it is none of them, mutants of these.
+    """The references it equals: our schemes, and only if it is none of these, their mutants.
 
     Args:
-        theirs: makes the implementation for a shape.
+        theirs: builds the implementation from a shape.
         choices: schemes under configs/pe to compare with.
-        forms: where it can be built, causal (True) or not; it is compared where both can.
+        forms: the forms in which it can be built, causal (True) or not.
         arguments: of the schemes, instead of those of their YAML.
     """
     references = {choice: reference_of(choice, **arguments) for choice in choices}
     common = {choice: common_forms(part, forms) for choice, part in references.items()}
     references = {choice: part for choice, part in references.items() if common[choice]}
-    found = [compare(theirs, part.build, choice, common[choice]) for choice, part in references.items()]
+    found = [likeness_of(theirs, part.build, choice, common[choice]) for choice, part in references.items()]
     if any(likeness.same for likeness in found):
         return [likeness for likeness in found if likeness.same]
     mutants = [name for name in MUTANTS if scheme_of(name) in references]
     makers = {name: mutant_maker(name, references[scheme_of(name)]) for name in mutants}
-    compared = [compare(theirs, make, name, common[scheme_of(name)]) for name, make in makers.items()]
+    compared = [likeness_of(theirs, make, name, common[scheme_of(name)]) for name, make in makers.items()]
     return [likeness for likeness in compared if likeness.same and not likeness.layout]
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
-    """Those of the forms in which the reference exists."""
+    """The forms in which the reference exists too."""
     causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
     return [causal for causal in forms if causal or not causal_only]
 
@@ -143,7 +143,7 @@ def reference_of(choice: str, **arguments: Any) -> Component:
 
 
 def mutant_maker(name: str, component: Component) -> MakeScheme:
-    """Makes the mutant with the arguments of the scheme it breaks."""
+    """Builds the mutant with the arguments of the scheme it breaks."""
     return partial(_broken, MUTANTS[name], component)
 
 
@@ -153,7 +153,7 @@ def _broken(cls: type[PositionalEncoding], component: Component, shape: ModelSha
 
 
 def _far(first: PositionalEncoding, second: PositionalEncoding, layout: Layout | None) -> float:
-    """At positions up to 4,095. What follows from trained rows means nothing there."""
+    """The difference at positions up to 4,095; nan for tables, whose untrained rows mean nothing there."""
     if second.invariant_to not in ("shift", "ids") and any(True for _ in second.parameters()):
         return torch.nan
     try:
@@ -163,7 +163,7 @@ def _far(first: PositionalEncoding, second: PositionalEncoding, layout: Layout |
 
 
 def _neighbours(channels: int) -> list[int]:
-    """Where a scheme that pairs neighbours finds the channels of one that pairs halves."""
+    """For a scheme that pairs neighbouring channels: the channels of one that pairs halves, in its order."""
     half = channels // 2
     return [index for m in range(half) for index in (m, m + half)] + list(range(2 * half, channels))
 
@@ -181,5 +181,5 @@ def _swapped(channels: int) -> list[int]:
 LAYOUTS = {
     "pairs of neighbouring channels (m, m + 1) where ours are halves apart": _neighbours,
     "pairs of channels halves apart where ours are neighbours": _halves,
-    "the two channels of each pair exchanged (it turns the other way)": _swapped,
+    "the two channels of each pair exchanged (it rotates the other way)": _swapped,
 }

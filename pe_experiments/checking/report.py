@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.checking.contract import CHECKS, Finding, Subject, small_shape
-from pe_experiments.checking.identify import Likeness, common_forms, compare, identify, reference_of
+from pe_experiments.checking.identify import Likeness, common_forms, identify, likeness_of, reference_of
 from pe_experiments.checking.mutants import MUTANTS
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
@@ -109,7 +109,7 @@ def _against(component: Component, reference: Component, forms: list[bool]) -> b
     if not common:
         say(f"It cannot be {reference.label}: that exists in a decoder only, this in an encoder only.")
         return False
-    likeness = compare(component.build, reference.build, reference.label, common)
+    likeness = likeness_of(component.build, reference.build, reference.label, common)
     if likeness.apart is None:
         ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
         say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")

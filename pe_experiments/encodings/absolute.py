@@ -1,4 +1,4 @@
-"""What encodings that enter at the embedding share: vectors per position, added or concatenated."""
+"""Encodings that enter at the embedding: a vector per position id, added or concatenated."""
 
 from typing import Literal
 
@@ -11,16 +11,16 @@ Combine = Literal["add", "concat"]
 
 
 class AbsoluteEncoding(PositionalEncoding):
-    """One vector per position id, added to the token embedding or put beside it.
+    """One vector per position id, added to the token embedding or concatenated with it.
 
     Args:
         shape: the model it serves.
-        combine: ``add`` (Vaswani et al. 2017, section 3.5) or ``concat``, where ``width`` of the ``d_model``
-            columns hold the position and the tokens are embedded in the rest.
+        combine: ``add`` (Vaswani et al. 2017, section 3.5) or ``concat``: ``width`` of the ``d_model``
+            columns hold the position, the others the token embedding.
         width: columns for the position under ``concat``; None means half of ``d_model``.
 
     Raises:
-        ValueError: a ``width`` that leaves no column for tokens or positions, or one given under ``add``.
+        ValueError: a ``width`` that leaves no column for tokens or positions, or any ``width`` under ``add``.
     """
 
     invariant_to = "nothing"
@@ -49,7 +49,7 @@ class AbsoluteEncoding(PositionalEncoding):
         return self.combined(x_BTD, self.vectors(positions_BT))
 
     def combined(self, x_BTD: Tensor, vectors_BTW: Tensor) -> Tensor:
-        """The vectors added to the token embeddings, or put beside them."""
+        """The vectors added to the token embeddings, or concatenated with them."""
         vectors_BTW = vectors_BTW.to(x_BTD.dtype)
         if self.position_width:
             return torch.cat([x_BTD, vectors_BTW.expand(x_BTD.shape[0], -1, -1)], dim=-1)

@@ -13,8 +13,8 @@ Symmetry = Literal["symmetric", "asymmetric"]
 def alibi_slopes(num_heads: int) -> Tensor:
     """One slope per head, [H] in float64: 2^(-8h/H) for h = 1 .. H when H is a power of two.
 
-    For other H, as in the authors' code: the slopes of the power of two below, then every other slope of the
-    power of two above.
+    For other H, as in the authors' code: the slopes of the next smaller power of two, then every other slope
+    of the next larger one.
     """
     below = 1 << (num_heads.bit_length() - 1)
     slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
@@ -26,14 +26,12 @@ class Alibi(PositionalEncoding):
     """ALiBi: bias -m_h (i - j) on the logit of query i and key j, with a fixed slope m_h per head.
 
     Source: Press, Smith and Lewis 2022, arXiv:2108.12409. Parameters: none. Beyond training: defined
-    everywhere and made for it; far keys fade linearly, whatever the length.
+    everywhere and made for it; the bias falls linearly with distance at any length.
 
-    In an encoder, where keys stand on both sides:
+    In an encoder, where keys are on both sides of the query:
         ``symmetric``    -m |i - j|; cannot tell a sequence from its mirror image.
-        ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left are half a step nearer (released code of
-                         Ruoss et al. 2023, arXiv:2305.16843).
-
-    In a decoder only the left side is seen and both mean the paper's bias, up to a constant half step.
+        ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left count as half a position nearer
+                         (released code of Ruoss et al. 2023, arXiv:2305.16843).
 
     Args:
         shape: the model it serves.
@@ -54,8 +52,8 @@ class Alibi(PositionalEncoding):
         return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        distance_BTS = at.steps_BTS.abs().to(torch.float64)
+        distance_BTS = at.relative_positions_BTS.abs().to(torch.float64)
         if self.symmetry == "asymmetric" and not self.shape.causal:
-            distance_BTS = distance_BTS - 0.5 * (at.steps_BTS < 0)
+            distance_BTS = distance_BTS - 0.5 * (at.relative_positions_BTS < 0)
         slopes_H = alibi_slopes(self.shape.num_heads).to(distance_BTS.device)
         return (-slopes_H[:, None, None] * distance_BTS[:, None]).float()

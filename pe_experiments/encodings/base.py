@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,10 @@ from torch import Tensor, nn
 from pe_experiments.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]
+# The bias of a key that a scheme masks. Its weight is 0 beside any key that is not masked; unlike minus
+# infinity it keeps a row finite in which every key is masked (a padded row of an encoder's batch, with a
+# window).
+MASKED = -1e9
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,13 @@ class ModelShape:
         d_model: width of the hidden states.
         num_heads: attention heads; divides ``d_model``.
         num_layers: transformer layers.
-        causal: True in a decoder, where a query sees only itself and what stands before it.
+        causal: True in a decoder, where a query sees only itself and earlier tokens.
         train_length: tokens of the longest training sequence (T5's buckets, YaRN's original length).
-        train_positions: how many position ids training can show (rows of a learned table); larger than
+        train_positions: how many position ids can occur in training (rows of a learned table); larger than
             ``train_length`` under random offsets.
 
     Raises:
-        ValueError: a size below 1, or heads that do not divide the width.
+        ValueError: a size below 1, or ``num_heads`` does not divide ``d_model``.
     """
 
     d_model: int
@@ -56,19 +61,19 @@ class ModelShape:
 
 
 class AttentionContext:
-    """What a hook may look at besides q and k. It can grow without breaking schemes written elsewhere.
+    """What a hook may read besides q and k. It can grow without breaking schemes written elsewhere.
 
     Attributes:
         q_positions_BT, k_positions_BS: position ids of the queries and of the keys (B may be 1).
-        visible_BTS: True where a query may see a key (causality and padding); made on first use, because
-            at long lengths it is large and most schemes never ask for it.
+        visible_BTS: True where a query may see a key (causality and padding). It is computed on first use: at
+            long lengths it is large, and most schemes never read it.
         lengths_B: tokens of each row without padding.
         declared_B: tokens of each row if its answer were as long as it can be. It is known before the first
-            token of the answer and stays what it is while that is decoded, so a scheme that depends on the
-            length goes by it (`tokens_B`), never by the tokens there happen to be.
-        x_BSD: hidden states the layer's queries and keys are made of (after its norm), for gates.
+            token of the answer and stays the same while the answer is decoded. A scheme that depends on the
+            length therefore reads it (through `tokens_B`), never the number of tokens decoded so far.
+        x_BSD: the hidden states from which the layer computes queries and keys (after its norm), for gates.
         layer: index of the layer, from 0.
-        first_query: place of the first query in the sequence; not 0 in a block of queries.
+        first_query: index of the first query in the sequence; not 0 in a block of queries.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class AttentionContext:
         first_query: int = 0,
         declared_B: Tensor | None = None,
     ):
-        """``visible_BTS`` is the mask itself, or a function from a range of query rows to these rows."""
+        """``visible_BTS`` is the mask, or a function of start and stop that returns rows start .. stop-1."""
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
         self.lengths_B = lengths_B
@@ -98,9 +103,9 @@ class AttentionContext:
         return self.once(_all_rows_visible)
 
     @property
-    def steps_BTS(self) -> Tensor:
-        """Key position minus query position: negative where the key stands before the query."""
-        return self.once(_steps)
+    def relative_positions_BTS(self) -> Tensor:
+        """Key position minus query position, j - i: negative where the key comes before the query."""
+        return self.once(_relative_positions)
 
     @property
     def visible_keys_BT(self) -> Tensor:
@@ -109,7 +114,7 @@ class AttentionContext:
 
     @property
     def tokens_B(self) -> Tensor:
-        """``declared_B``, without it ``lengths_B``, without both the number of keys (B is 1 then)."""
+        """``declared_B`` if given, else ``lengths_B``, else the number of keys (B is 1 then)."""
         if self.declared_B is not None:
             return self.declared_B
         return torch.tensor([self.k_positions_BS.shape[1]], device=self.k_positions_BS.device)
@@ -117,40 +122,26 @@ class AttentionContext:
     def once(self, fn: Callable[[AttentionContext], Any]) -> Any:
         """``fn(self)``, computed once per forward pass and shared by the layers.
 
-        Pass a function or a bound method, not a fresh lambda: it is the key. What depends on ``layer`` or
-        ``x_BSD`` does not belong here.
+        ``fn`` is the key of the cache: pass a function or a bound method, not a fresh lambda. Its result must
+        not depend on ``layer`` or ``x_BSD``.
         """
         if fn not in self._shared:
             self._shared[fn] = fn(self)
         return self._shared[fn]
 
     def at_layer(self, layer: int, x_BSD: Tensor) -> AttentionContext:
-        """The same context seen from another layer; what ``once`` has made is shared."""
-        here = AttentionContext(
-            self.q_positions_BT,
-            self.k_positions_BS,
-            self._visible,
-            self.lengths_B,
-            x_BSD,
-            layer,
-            self.first_query,
-            self.declared_B,
-        )
-        here._shared = self._shared
+        """The same context for another layer; the results of ``once`` are shared."""
+        here = copy(self)
+        here.layer, here.x_BSD = layer, x_BSD
         return here
 
     def query_rows(self, start: int, stop: int) -> AttentionContext:
-        """The context of queries ``start`` to ``stop`` alone (blocked attention); shares nothing."""
-        return AttentionContext(
-            self.q_positions_BT[:, start:stop],
-            self.k_positions_BS,
-            self._rows_visible(start, stop),
-            self.lengths_B,
-            self.x_BSD,
-            self.layer,
-            self.first_query + start,
-            self.declared_B,
-        )
+        """The context of queries start .. stop-1 (blocked attention); does not share results of ``once``."""
+        rows = copy(self)
+        rows.q_positions_BT = self.q_positions_BT[:, start:stop]
+        rows.first_query = self.first_query + start
+        rows._visible, rows._shared = self._rows_visible(start, stop), {}
+        return rows
 
     def _rows_visible(self, start: int, stop: int) -> Tensor:
         if isinstance(self._visible, Tensor):
@@ -162,7 +153,7 @@ def _all_rows_visible(at: AttentionContext) -> Tensor:
     return at._rows_visible(0, at.q_positions_BT.shape[1])
 
 
-def _steps(at: AttentionContext) -> Tensor:
+def _relative_positions(at: AttentionContext) -> Tensor:
     return at.k_positions_BS[:, None, :] - at.q_positions_BT[:, :, None]
 
 
@@ -176,21 +167,21 @@ def _count_visible(at: AttentionContext, rows: int = 1024) -> Tensor:
 class PositionalEncoding(nn.Module):
     """No positional encoding (NoPE): the identity at every hook. Every scheme overrides only what it changes.
 
-    A causal mask alone still tells order from depth 2 on (Kazemnejad et al. 2023, arXiv:2305.19466, theorem
-    1); without a mask the model is order-blind. Parameters: none. Beyond training: defined everywhere.
+    With two layers or more a causal mask alone lets a model recover the order (Kazemnejad et al. 2023,
+    arXiv:2305.19466, theorem 1); without a mask the model is order-blind. Parameters: none. Beyond training:
+    defined everywhere.
 
     Class attributes:
         per_layer: True when every layer needs an instance of its own; the transformer then builds
             ``num_layers`` of them.
-        causal_only: True when the scheme means nothing without a causal mask; an encoder refuses it.
+        causal_only: True when the scheme is defined under a causal mask only; an encoder refuses it.
         position_width: columns of ``d_model`` the scheme fills by itself (concatenation instead of addition).
             The transformer then embeds tokens in the columns that remain.
         looks_ahead: True when a query may depend on later tokens although the model is causal; a run of any
             other scheme that does is refused.
-        invariant_to: what may happen to the position ids of a sequence without changing any output:
-            ``nothing``, a common ``shift`` of all of them, or anything (``ids``: the scheme does not read
-            them; order reaches it through the mask or the content). A promise that is tested; None promises
-            nothing and leaves it untested.
+        invariant_to: which change of a sequence's position ids leaves every output unchanged: ``nothing``, a
+            common ``shift`` of all ids, or any change (``ids``: the scheme does not read them; order enters
+            through the mask or the content). The statement is tested; None states nothing.
         remark: what a user should know about the scheme in this model; said when a run starts.
     """
 
@@ -210,16 +201,16 @@ class PositionalEncoding(nn.Module):
         self.shape = shape
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        """The scheme that serves this layer: itself, except in a mixture of schemes."""
+        """The scheme of this layer: itself, except in a mixture of schemes."""
         return self
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        """Token embeddings with positions in them; called once, before the first layer.
+        """Token embeddings with positions added or concatenated; called once, before the first layer.
 
         Args:
             x_BTD: token embeddings, ``d_model - position_width`` columns.
-            positions_BT: position ids (B may be 1). They end with the tokens there are: what depends on the
-                length of the row belongs into `embed_sequence`.
+            positions_BT: position ids of these tokens (B may be 1). A scheme that depends on the length of
+                the row overrides `embed_sequence` instead.
 
         Returns:
             Hidden states with ``d_model`` columns.
@@ -227,11 +218,11 @@ class PositionalEncoding(nn.Module):
         return x_BTD
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
-        """What the transformer calls: `embed`, unless the scheme depends on the length of the row.
+        """`embed`, for a scheme that depends on the length of the row. The transformer calls this method.
 
         Args:
             x_BTD: token embeddings, as in `embed`.
-            positions_BP: position ids of the declared tokens (B may be 1), the first T of them for ``x_BTD``.
+            positions_BP: position ids of the declared tokens (B may be 1); the first T belong to ``x_BTD``.
             declared_B: as in `AttentionContext`; None means P.
         """
         return self.embed(x_BTD, positions_BP[:, : x_BTD.shape[1]])
@@ -241,24 +232,24 @@ class PositionalEncoding(nn.Module):
         return q_BHTK, k_BHSK
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
-        """What is added to the logits after the scale; sees rotated q and k.
+        """The term added to the scaled logits, from rotated q and k; None adds nothing.
 
-        Anything broadcastable to BHTS, at least float32. ``at`` may cover a block of the queries only, so the
-        answer must follow from ``at`` and ``q_BHTK``, never from a remembered length.
+        Broadcastable to BHTS, at least float32. ``at`` may cover a block of the queries only, so the bias
+        must follow from ``at`` and ``q_BHTK``, never from a remembered length.
         """
         return None
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """Attention weights BHTS: the masked softmax of the above.
+        """Attention weights BHTS: the masked softmax of the scaled logits plus bias.
 
-        Overriding it (stick-breaking, PaTH) gives up the fused routes. The scale is always
+        A scheme that overrides it (stick-breaking) cannot use the fused kernel. The scale is always
         ``head_dim**-0.5``, whatever width ``rotate`` returns.
         """
         q_BHTK, k_BHSK = self.rotate(q_BHTK, k_BHSK, at)
         return self.softmax_weights(q_BHTK, k_BHSK, at)
 
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """The masked softmax for q and k that are rotated already. Not a hook: override `weights`."""
+        """The masked softmax of q and k already rotated. Not a hook: override `weights`."""
         logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT
         mask = at.once(additive_mask)
         bias = self.bias(q_BHTK, k_BHSK, at)
@@ -280,17 +271,21 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, in float32 where autocast has made it less; a float64 model stays one."""
+    """``x``, cast to float32 where autocast has made it narrower; float64 stays float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """A parameter held in a range. The gradient passes as if it were not: at the edge it can still turn
-    back."""
+    """A parameter clamped to a range, with the gradient of the identity: from outside it can come back."""
     return parameter + (parameter.clamp(low, high) - parameter).detach()
 
 
 def additive_mask(at: AttentionContext) -> Tensor:
     """0 where a query may see a key and minus infinity where not, [B, 1, T, S] in float32."""
-    hidden_B1TS = ~at.visible_BTS[:, None]
-    return torch.zeros(hidden_B1TS.shape, device=hidden_B1TS.device).masked_fill_(hidden_B1TS, -torch.inf)
+    masked_B1TS = ~at.visible_BTS[:, None]
+    return torch.zeros(masked_B1TS.shape, device=masked_B1TS.device).masked_fill_(masked_B1TS, -torch.inf)
+
+
+def is_masked(logits: Tensor) -> Tensor:
+    """Whether a logit is that of a masked key: `MASKED` or minus infinity, whatever its content adds."""
+    return logits <= MASKED / 2

@@ -7,21 +7,20 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 
 
 class Cope(PositionalEncoding):
-    """The position of key j for query i is p_ij = sum_{s=j..i} g_is, g_is = sigmoid(logit_is); bias q_i .
-    e[p_ij].
+    """Bias q_i . e[p_ij], where p_ij = sum_{s=j..i} g_is counts tokens by gates g_is = sigmoid(logit_is).
 
-    Gates are the sigmoids of the scaled logits, those of hidden keys 0; p is clamped to ``max_position`` and
-    e interpolated between whole numbers. q_i . e is added without the factor 1/sqrt(head_dim), as in the
-    paper's listing (the released code scales it unless told not to). Position ids are not read.
+    Gates are the sigmoids of the scaled logits, 0 for masked keys. p is clamped to ``max_position``, and e is
+    interpolated between whole numbers. q_i . e is added without the factor 1/sqrt(head_dim), as in the
+    paper's listing (the released code scales it by default). Position ids are not read.
 
     Source: Golovneva et al. 2024, arXiv:2405.18719, section 4 and appendix B. Parameters:
     ``rows * head_dim`` per layer, ``rows`` = ``max_position`` + 1, shared by the heads, starting at 0. Beyond
-    training: counts end at ``max_position``. Causal only.
+    training: counts stop at ``max_position``. Causal only.
 
     Args:
         shape: the model it serves.
-        max_position: largest count; None means half of ``train_length``: gates start near 1/2, so larger
-            counts would not be trained.
+        max_position: largest count; None means half of ``train_length``: gates start near 1/2, so the rows of
+            larger counts would not be trained.
 
     Raises:
         ValueError: ``max_position`` below 1.
@@ -41,7 +40,7 @@ class Cope(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         logits_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
-        # Masked first: a gate of the future would tell of it.
+        # Masked first: the gate of a later token would reveal it.
         gates_BHTS = logits_BHTS.sigmoid() * at.visible_BTS[:, None]
         count_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=self.max_position)
         below_BHTS = count_BHTS.floor()

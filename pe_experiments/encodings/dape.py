@@ -12,16 +12,16 @@ from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
 class Dape(PositionalEncoding):
     """Logits A + B + MLP([A, B]): A = q . k / sqrt(head_dim), B another scheme's bias, the MLP across heads.
 
-    The MLP reads the 2 H numbers of one pair of query and key and answers one per head; its hidden layer is
+    For each pair of query and key the MLP reads 2 H values and returns one per head; its hidden layer is
     followed by a leaky ReLU.
 
     Source: Zheng et al. 2024, arXiv:2405.14722, section 3.2 and appendix J. Parameters: those of B, and
-    ``(2 * num_heads + 1) * width + (width + 1) * num_heads``, per layer. Beyond training: as B, corrected by
-    what the logits say. As causal as B.
+    ``(2 * num_heads + 1) * width + (width + 1) * num_heads``, per layer. Beyond training: as B, with a
+    correction that depends on the logits. Causal only if B is.
 
     Args:
         shape: the model it serves.
-        bias: makes B for a shape (in YAML a ``_target_`` with ``_partial_: true``); None means `KerpleLog`.
+        bias: builds B from a shape (in YAML a ``_target_`` with ``_partial_: true``); None means `KerpleLog`.
         width: of the hidden layer; 32 in the paper.
 
     Raises:
@@ -36,16 +36,17 @@ class Dape(PositionalEncoding):
             raise ValueError(f"width={width} must be at least 1")
         self.width = width
         self.added = KerpleLog(shape) if bias is None else bias(shape)
-        plain = PositionalEncoding
-        kind = type(self.added)
-        if kind.bias is plain.bias or any(
-            getattr(kind, hook) is not getattr(plain, hook) for hook in ("embed", "rotate", "weights")
+        base, kind = PositionalEncoding, type(self.added)
+        if kind.bias is base.bias or any(
+            getattr(kind, hook) is not getattr(base, hook) for hook in ("embed", "rotate", "weights")
         ):
             raise ValueError(
                 f"bias={kind.__name__}: DAPE adapts a scheme that adds a bias and does nothing else"
             )
         if isinstance(self.added, SlidingWindow | HardAlibi):
-            raise ValueError(f"bias={kind.__name__}: it hides keys, and the network would read how far below")
+            raise ValueError(
+                f"bias={kind.__name__}: it masks keys, and the MLP would read the size of the mask"
+            )
         self.invariant_to = self.added.invariant_to
         self.mlp = nn.Sequential(
             nn.Linear(2 * shape.num_heads, width), nn.LeakyReLU(), nn.Linear(width, shape.num_heads)

@@ -14,22 +14,21 @@ KeyIndex = Literal["paper", "released"]
 class Deberta(PositionalEncoding):
     """Logit (q_i . k_j + q_i . Kr[d(i, j)] + k_j . Qr[d(j, i)]) / sqrt(3 head_dim).
 
-    d(i, j) = clip(i - j + K, 0, 2K - 1). Kr = P Wk and Qr = P Wq are two views of one table P of relative
-    positions, shared by the layers; each layer has its own Wk and Wq.
+    d(i, j) = clip(i - j + K, 0, 2K - 1). Kr = P Wk and Qr = P Wq are two projections of one table P of
+    relative positions, which all layers share; each layer has its own Wk and Wq.
 
     Source: He et al. 2021, arXiv:2006.03654, section 3.1. Parameters:
-    ``2 * max_distance * d_model + 2 * num_layers * d_model * d_model``. Beyond training: distances from K on
-    look the same, and all of them have been trained. Made for encoders; in decoders half of the table is of
-    no use.
+    ``2 * max_distance * d_model + 2 * num_layers * d_model * d_model``. Beyond training: all distances of K
+    or more share a row, which has been trained. Made for encoders; a decoder never reads half of the table.
 
     Args:
         shape: the model it serves.
         max_distance: K; None means ``train_length // 2``, so that the last rows are trained too.
-        key_index: the row a key asks for: ``paper``, d(j, i) as above, or ``released``, d(i, j) as in the
-            authors' code and in transformers, where the key's term reads the distance the other way round.
+        key_index: the row of Qr in the key's term: ``paper``, d(j, i) as above, or ``released``, d(i, j) as
+            in the authors' code and in transformers.
 
     Raises:
-        ValueError: ``max_distance`` below 1, another ``key_index``; in use, fractional positions.
+        ValueError: ``max_distance`` below 1, an unknown ``key_index``; in use, fractional positions.
     """
 
     invariant_to = "shift"
@@ -52,27 +51,27 @@ class Deberta(PositionalEncoding):
         return q_BHTK * 3**-0.5, k_BHSK  # three terms instead of one
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        if at.steps_BTS.is_floating_point():
+        if at.relative_positions_BTS.is_floating_point():
             raise NotApplicable("pe: DeBERTa's table has no rows for fractional positions; take whole ones")
         scale = self.shape.head_dim**-0.5
-        key_HRK, query_HRK = self._views(at.layer)
-        asked_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
-        told_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
+        key_HRK, query_HRK = self._projections(at.layer)
+        c2p_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
+        p2c_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
         from_query_BTS, from_key_BST = at.once(self._rows)
-        c2p = asked_BHTR.gather(-1, from_query_BTS[:, None].expand(*asked_BHTR.shape[:3], -1))
-        p2c = told_BHSR.gather(-1, from_key_BST[:, None].expand(*told_BHSR.shape[:3], -1)).mT
+        c2p = c2p_BHTR.gather(-1, from_query_BTS[:, None].expand(*c2p_BHTR.shape[:3], -1))
+        p2c = p2c_BHSR.gather(-1, from_key_BST[:, None].expand(*p2c_BHSR.shape[:3], -1)).mT
         return at_least_float32(c2p) + at_least_float32(p2c)
 
-    def _views(self, layer: int) -> tuple[Tensor, Tensor]:
+    def _projections(self, layer: int) -> tuple[Tensor, Tensor]:
         heads = (self.shape.num_heads, self.shape.head_dim)
-        views = (self.positions_RD @ part[layer] for part in (self.key_map_LDD, self.query_map_LDD))
-        key_HRK, query_HRK = (view.unflatten(-1, heads).transpose(0, 1) for view in views)
+        tables = (self.positions_RD @ part[layer] for part in (self.key_map_LDD, self.query_map_LDD))
+        key_HRK, query_HRK = (table.unflatten(-1, heads).transpose(0, 1) for table in tables)
         return key_HRK, query_HRK
 
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        """The rows of Kr as [B, T, S] and of Qr as [B, S, T]."""
+        """Indices of the rows of Kr, [B, T, S], and of Qr, [B, S, T]."""
         last = 2 * self.max_distance - 1
-        from_query_BTS = (self.max_distance - at.steps_BTS).clamp(0, last)
+        from_query_BTS = (self.max_distance - at.relative_positions_BTS).clamp(0, last)
         if self.key_index == "released":
             return from_query_BTS, from_query_BTS.mT
-        return from_query_BTS, (self.max_distance + at.steps_BTS).clamp(0, last).mT
+        return from_query_BTS, (self.max_distance + at.relative_positions_BTS).clamp(0, last).mT

@@ -1,4 +1,4 @@
-"""FIRE (Li et al. 2024): a small network reads the distance as a share of the query's position."""
+"""FIRE (Li et al. 2024): a small network reads the distance relative to the query's position."""
 
 import math
 
@@ -13,19 +13,19 @@ EPSILON = 1e-6  # keeps the share finite, as in the authors' code
 class Fire(PositionalEncoding):
     """Bias MLP(psi(i - j) / psi(max(L, i))) on the logit of query i and key j, psi(x) = ln(|c x| + 1).
 
-    Shares lie in 0 .. 1 at any length, so that the network meets nothing new (progressive interpolation). c
-    and L are learned; the MLP has one hidden layer and an output per head.
+    The MLP's input lies in 0 .. 1 at any length, so longer sequences bring no new inputs (progressive
+    interpolation). c and L are learned; the MLP has one hidden layer and an output per head.
 
     Source: Li et al. 2024, arXiv:2310.04418, section 3 and its code. Parameters:
-    ``2 + 2 * width + (width + 1) * num_heads`` per layer. Beyond training: shares seen in training. Causal
-    only: ahead of the query shares would leave 0 .. 1.
+    ``2 + 2 * width + (width + 1) * num_heads`` per layer. Beyond training: inputs of the MLP stay in the
+    range of training. Causal only: keys after the query would leave 0 .. 1.
 
     Args:
         shape: the model it serves.
         width: of the hidden layer; 32 in the paper.
         c: initial value.
-        threshold: initial L; None means ``train_length / 2``, so that training sees both sides of it. Above
-            ``train_length`` evaluation would leave the range of training.
+        threshold: initial L; None means ``train_length / 2``, so that training has positions below and above
+            it. With more than ``train_length``, longer sequences would leave the range of training.
 
     Raises:
         ValueError: a value that is not positive.
@@ -53,7 +53,7 @@ class Fire(PositionalEncoding):
         limit_BT1 = torch.maximum(
             at.q_positions_BT[:, :, None].to(wide), (self.stretch * self.threshold).abs().to(wide)
         )
-        share_BTS = self._psi(at.steps_BTS.to(wide)) / (self._psi(limit_BT1) + EPSILON)
+        share_BTS = self._psi(at.relative_positions_BTS.to(wide)) / (self._psi(limit_BT1) + EPSILON)
         with torch.autocast(q_BHTK.device.type, enabled=False):
             bias_BTSH = self.mlp(share_BTS[..., None].to(self.c.dtype))
             return at_least_float32(bias_BTSH).permute(0, 3, 1, 2)

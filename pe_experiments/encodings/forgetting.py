@@ -1,5 +1,4 @@
-"""The forgetting transformer, FoX (Lin et al. 2025): a gate per token and head decides how much is
-forgotten."""
+"""The forgetting transformer, FoX (Lin et al. 2025): a forget gate per token and head."""
 
 import math
 
@@ -13,16 +12,16 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 class Forgetting(PositionalEncoding):
     """Bias sum_{s=j+1..i} ln f_s on the logit of query i and key j, f_s = sigmoid(w_h . x_s + b_h).
 
-    x is the (normalised) hidden state that queries and keys are made of. A key is forgotten a little at
-    every token that follows it, the query's included, its own not. Position ids are not read.
+    x is the layer's (normalised) hidden state. Every token after the key, up to the query itself, lowers the
+    key's logit. Position ids are not read.
 
     Source: Lin et al. 2025, arXiv:2503.02130, section 3, and its released code (w from N(0, 0.02^2), b = 0).
-    Parameters: ``d_model * num_heads + num_heads`` per layer. Beyond training: what is forgotten stays
-    forgotten. Causal only.
+    Parameters: ``d_model * num_heads + num_heads`` per layer. Beyond training: the bias keeps falling with
+    every token. Causal only.
 
     Args:
         shape: the model it serves.
-        initial_bias: b at the start; 0 halves what is remembered with every token, 4 keeps 98 %.
+        initial_bias: initial b; with 0 every token multiplies a key's weight by 0.5, with 4 by 0.98.
 
     Raises:
         ValueError: an ``initial_bias`` that is not finite.
@@ -45,6 +44,6 @@ class Forgetting(PositionalEncoding):
         with torch.autocast(q_BHTK.device.type, enabled=False):
             gates_BSH = self.gate(at.x_BSD.to(self.gate.weight.dtype))
         # Differences of long sums: float64 keeps near keys exact at any length.
-        forgotten_BHS = F.logsigmoid(gates_BSH).double().cumsum(1).transpose(1, 2)
+        log_gates_BHS = F.logsigmoid(gates_BSH).double().cumsum(1).transpose(1, 2)
         rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        return (forgotten_BHS[:, :, rows, None] - forgotten_BHS[:, :, None]).float()
+        return (log_gates_BHS[:, :, rows, None] - log_gates_BHS[:, :, None]).float()

@@ -18,7 +18,7 @@ class KerpleLog(PositionalEncoding):
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
     layers, p drawn from U(0, 2), a from U(0, 1), both held at 0.01 or more. Parameters: ``2 * num_heads``.
-    Beyond training: far keys fade more slowly the farther they are. In decoders and encoders (where it cannot
+    Beyond training: the bias falls ever more slowly with distance. In decoders and encoders (where it cannot
     tell left from right).
 
     Args:
@@ -45,8 +45,8 @@ class KerplePower(PositionalEncoding):
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
     layers, a drawn from U(0, 1), p from U(0, 2), both held at 0.01 or more. Parameters: ``2 * num_heads``.
-    Beyond training: far keys fade as the power learned says. In decoders and encoders (where it cannot tell
-    left from right).
+    Beyond training: the bias falls with the learned power of the distance. In decoders and encoders (where it
+    cannot tell left from right).
 
     Args:
         shape: the model it serves.
@@ -66,7 +66,7 @@ class KerplePower(PositionalEncoding):
         a_H11 = clamped(self.a_H, SMALLEST)[:, None, None]
         p_H11 = clamped(self.p_H, SMALLEST, 2.0)[:, None, None]
         distance_B1TS = _distance(at, self.a_H)
-        # 0^p is 0, but its slope in p is not a number: the power is taken of a distance that is not 0.
+        # The derivative of 0^p in p is nan: distance 0 is replaced before the power is taken.
         power_BHTS = distance_B1TS.where(distance_B1TS > 0, 1.0) ** p_H11
         return -a_H11 * power_BHTS.where(distance_B1TS > 0, 0.0)
 
@@ -76,4 +76,4 @@ def _positive(heads: int, up_to: float) -> Tensor:
 
 
 def _distance(at: AttentionContext, like: Tensor) -> Tensor:
-    return at.steps_BTS.abs().to(torch.promote_types(like.dtype, torch.float32))[:, None]
+    return at.relative_positions_BTS.abs().to(torch.promote_types(like.dtype, torch.float32))[:, None]

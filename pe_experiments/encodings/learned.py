@@ -1,4 +1,4 @@
-"""A trained vector per position id (BERT, GPT-2), with a stated behaviour beyond the trained rows."""
+"""A trained vector per position id (BERT, GPT-2), with a choice of what follows the trained rows."""
 
 import math
 from typing import Literal, get_args
@@ -25,14 +25,13 @@ class Learned(AbsoluteEncoding):
     sequence length, so a model trained at 40 tokens loads and runs at 4,000.
 
     Beyond the trained rows:
-        ``untrained``    rows as they were before training, a function of (seed, row): what a longer table
-                         would hold there.
+        ``untrained``    initial rows, a function of (seed, row): those a longer table would have kept there.
         ``clamp``        the last trained row.
         ``wrap``         row p modulo the number of rows.
         ``zero``         the zero vector.
-        ``interpolate``  the table is stretched linearly over the row's ids, so that the largest id of its
-                         declared length meets the last trained row; the one that takes fractional ids.
-        ``error``        refused.
+        ``interpolate``  ids are scaled so that the largest id of the declared length reads the last trained
+                         row, and rows are interpolated linearly; the only choice that takes fractional ids.
+        ``error``        a ValueError.
 
     Args:
         shape: the model it serves.
@@ -40,13 +39,13 @@ class Learned(AbsoluteEncoding):
         initial: rows before training: ``normal``, N(0, std^2), or ``sinusoidal``, those of `Sinusoidal` with
             base 10,000 (``std`` is of no effect then).
         std: of the initial rows. What matters is its ratio to the token embeddings: BERT and GPT-2 draw both
-            with 0.02. The default suits `initialisation=pytorch`, whose tokens have 1; it is close to the 0.7
-            of sinusoids, so both schemes start at one scale. With 0.02, learning is several times slower.
+            with 0.02. The default suits `initialisation=pytorch`, where token embeddings have 1, and is close
+            to the 0.7 of sinusoids. With 0.02, learning is several times slower there.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:
         ValueError: negative ids, fractional ids (except under ``interpolate``), ids past the table under
-        ``error``.
+            ``error``.
     """
 
     def __init__(
@@ -73,8 +72,7 @@ class Learned(AbsoluteEncoding):
         if initial == "sinusoidal":
             rows = sinusoid_vectors(torch.arange(shape.train_positions), self.width, 10_000.0).float()
         self.table = nn.Parameter(rows)
-        # Drawn from the same stream as the table and saved beside it: untrained rows follow from the run's
-        # seed.
+        # Drawn from the table's stream and saved with it: untrained rows follow from the run's seed.
         self.untrained_seed: Tensor
         self.register_buffer("untrained_seed", torch.randint(2**31, ()))
         self._untrained = torch.empty(0, self.width)
@@ -103,8 +101,8 @@ class Learned(AbsoluteEncoding):
         if self.beyond == "wrap":
             return F.embedding(positions_BT % rows, self.table)
         if self.beyond == "zero":
-            inside_BT1 = (positions_BT < rows)[..., None]
-            return F.embedding(positions_BT.clamp(max=rows - 1), self.table) * inside_BT1
+            trained_BT1 = (positions_BT < rows)[..., None]
+            return F.embedding(positions_BT.clamp(max=rows - 1), self.table) * trained_BT1
         return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
@@ -114,7 +112,7 @@ class Learned(AbsoluteEncoding):
         return self.combined(x_BTD, self._stretched(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def untrained_rows(self, count: int) -> Tensor:
-        """The first ``count`` rows past the table as they were never trained, [count, width]."""
+        """Initial values of the first ``count`` rows past the table, [count, width]."""
         if self.initial == "sinusoidal":
             ids = torch.arange(count, device=self.table.device) + self.table.shape[0]
             return sinusoid_vectors(ids, self.width, 10_000.0).to(self.table)
@@ -131,13 +129,13 @@ class Learned(AbsoluteEncoding):
         _refuse_negative(positions_BT)
         last_row = self.table.shape[0] - 1
         stretch_B1 = last_row / largest_B1.to(torch.float64).clamp(min=max(last_row, 1))
-        where_BT = positions_BT.to(torch.float64) * stretch_B1
-        below_BT = where_BT.floor().long().clamp(max=last_row)
-        share_BT1 = (where_BT - below_BT)[..., None].to(self.table.dtype)
-        above_BT = (below_BT + 1).clamp(max=last_row)
+        row_BT = positions_BT.to(torch.float64) * stretch_B1
+        lower_BT = row_BT.floor().long().clamp(max=last_row)
+        share_BT1 = (row_BT - lower_BT)[..., None].to(self.table.dtype)
+        upper_BT = (lower_BT + 1).clamp(max=last_row)
         return (
-            F.embedding(below_BT, self.table) * (1 - share_BT1)
-            + F.embedding(above_BT, self.table) * share_BT1
+            F.embedding(lower_BT, self.table) * (1 - share_BT1)
+            + F.embedding(upper_BT, self.table) * share_BT1
         )
 
     def _load_from_state_dict(self, *args, **kwargs) -> None:

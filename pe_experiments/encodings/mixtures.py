@@ -1,4 +1,4 @@
-"""Several schemes in one model: composed in every layer, or taking turns by layer."""
+"""Several schemes in one model: composed in every layer, or alternating by layer."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ MakeScheme = Callable[[ModelShape], PositionalEncoding]
 class Composition(PositionalEncoding):
     """Schemes one after the other at every hook: embeddings and rotations in the order given, biases added.
 
-    The logit scale stays, and every scheme keeps its own parameters (one set per layer where it wants that).
-    What holds for a composition (shift invariance, causal only) is what holds for all of its parts.
+    The logit scale stays, and every scheme keeps its own parameters (one set per layer if it is
+    ``per_layer``). The composition is shift-invariant only if all parts are, and causal only if one of them
+    is.
 
     Source: those of the parts. Parameters: those of the parts. Beyond training: as the parts.
 
     Args:
         shape: the model it serves.
-        schemes: two or more, each something that makes a scheme for a shape; in YAML a ``_target_`` with its
-            arguments and ``_partial_: true``.
+        schemes: two or more functions that build a scheme from a shape; in YAML each is a ``_target_`` with
+            its arguments and ``_partial_: true``.
 
     Raises:
-        ValueError: fewer than two schemes, a concatenated one that does not stand first, or one that makes
+        ValueError: fewer than two schemes, a concatenated scheme that is not the first, or one that computes
             its own attention weights.
     """
 
@@ -43,7 +44,9 @@ class Composition(PositionalEncoding):
         layers = [self._at_layer(layer) for layer in range(shape.num_layers)]
         for part in (part for parts in layers for part in parts):
             if type(part).weights is not PositionalEncoding.weights:
-                raise ValueError(f"schemes: {type(part).__name__} makes its own weights and stands alone")
+                raise ValueError(
+                    f"schemes: {type(part).__name__} computes its own weights and cannot be composed"
+                )
         for part in layers[0][1:]:
             if part.position_width:
                 raise ValueError(f"schemes: {type(part).__name__} is concatenated and must be the first")
@@ -78,30 +81,30 @@ class Composition(PositionalEncoding):
 
 
 class ByLayer(PositionalEncoding):
-    """Schemes that take turns: layer l has scheme l modulo their number.
+    """Schemes that alternate: layer l has scheme l modulo their number.
 
-    With a local scheme and none it is the mixture of recent long-context models: layers that see the
-    neighbourhood, with positions, between layers that see everything, without.
+    RoPE in a sliding window alternating with no encoding is the mixture of recent long-context models: local
+    layers with positions between global layers without.
 
     Source: Yang et al. 2025, arXiv:2501.18795 (RNoPE). Parameters: those of the parts. Beyond training: as
     the parts.
 
     Args:
         shape: the model it serves.
-        schemes: one or more, as in `Composition`, and at most one per layer; none that acts at the embedding.
+        schemes: one or more, as in `Composition`, at most as many as layers.
 
     Raises:
-        ValueError: no scheme, more than layers, or one that acts at the embedding, which belongs to no layer.
+        ValueError: no scheme, more schemes than layers, or one that acts at the embedding.
     """
 
     def __init__(self, shape: ModelShape, *, schemes: Sequence[MakeScheme]):
         super().__init__(shape)
-        turns = len(schemes)
-        if not 0 < turns <= shape.num_layers:
-            raise ValueError(f"schemes: {turns} schemes cannot take turns in {shape.num_layers} layers")
-        served = [len(range(turn, shape.num_layers, turns)) for turn in range(turns)]
+        count = len(schemes)
+        if not 0 < count <= shape.num_layers:
+            raise ValueError(f"schemes: {count} schemes cannot alternate in {shape.num_layers} layers")
         self.parts = nn.ModuleList(
-            _instances(shape, make, n) for make, n in zip(schemes, served, strict=True)
+            _instances(shape, make, len(range(first, shape.num_layers, count)))
+            for first, make in enumerate(schemes)
         )
         layers = [self.for_layer(layer) for layer in range(shape.num_layers)]
         for part in layers:
@@ -110,9 +113,9 @@ class ByLayer(PositionalEncoding):
         self.invariant_to = _weakest(layers)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        round_, turn = divmod(layer, len(self.parts))
-        instances = self.parts[turn]
-        return instances[round_ % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        instance, scheme = divmod(layer, len(self.parts))
+        instances = self.parts[scheme]
+        return instances[instance % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
 def _acts_at_embedding(scheme: PositionalEncoding) -> bool:
@@ -122,7 +125,7 @@ def _acts_at_embedding(scheme: PositionalEncoding) -> bool:
 
 
 def _instances(shape: ModelShape, make: MakeScheme, layers: int) -> nn.ModuleList:
-    """The scheme once, or once for each of its layers where it wants that."""
+    """One instance of the scheme, or one for each of its layers if it is ``per_layer``."""
     first = make(shape)
     if not isinstance(first, PositionalEncoding):
         raise ValueError(f"schemes: {type(first).__name__} is no PositionalEncoding")
@@ -131,7 +134,7 @@ def _instances(shape: ModelShape, make: MakeScheme, layers: int) -> nn.ModuleLis
 
 
 def _weakest(parts: Sequence[PositionalEncoding]) -> Invariance | None:
-    """What all of them leave invariant."""
+    """The invariance that all parts have."""
     promises = [part.invariant_to if type(part) is not PositionalEncoding else "ids" for part in parts]
     for promise in (None, "nothing", "shift"):
         if promise in promises:

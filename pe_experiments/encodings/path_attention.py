@@ -1,4 +1,4 @@
-"""PaTH (Yang et al. 2025): between query and key, every token reflects a little of what it points at."""
+"""PaTH (Yang et al. 2025): each token between key and query reflects the key along its own direction."""
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +10,20 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 class Path(PositionalEncoding):
     """Logit q_i^T H_i H_(i-1) .. H_(j+1) k_j over sqrt(head_dim), H_t = I - beta_t w_t w_t^T.
 
-    beta_t = 2 sigmoid(u . x_t + b) per head; w_t comes from the hidden state x_t through a map of low rank, a
-    causal convolution over three tokens with SiLU, and is scaled to length 1. Position ids are not read.
+    beta_t = 2 sigmoid(u . x_t + b) per head. w_t is the hidden state x_t after a low-rank map, a causal
+    convolution over three tokens and SiLU, scaled to length 1. Position ids are not read.
 
-    The product is never formed. What the tokens between take away is -beta_t (q_i . w_t) u_tj summed over
+    The product of matrices is never formed: it changes q_i . k_j by the sum of -beta_t (q_i . w_t) u_tj over
     j < t <= i, where u solves one triangular system per head (the UT transform of the paper's section 3.2).
     Memory grows with the square of the length, and long sequences (2,048 tokens and more) are slow.
 
     Source: Yang et al. 2025, arXiv:2505.16381, section 2.2, and flash-linear-attention. Parameters:
     ``rank * d_model + rank * num_heads * head_dim + 3 * num_heads * head_dim + d_model * num_heads +
-    num_heads`` per layer. Beyond training: as many reflections as there are tokens between. Causal only.
+    num_heads`` per layer. Beyond training: more reflections, one per token between. Causal only.
 
     Args:
         shape: the model it serves.
-        rank: of the map to w; 32 in the paper.
+        rank: of the map from x to w; 32 in the paper.
 
     Raises:
         ValueError: a ``rank`` below 1.
@@ -46,7 +46,7 @@ class Path(PositionalEncoding):
         self.strength = nn.Linear(shape.d_model, shape.num_heads)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """What the reflections change about q . k, so that logit and bias add up to the formula."""
+        """The change of the scaled q . k by the reflections."""
         assert at.x_BSD is not None, "PaTH needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
@@ -57,8 +57,8 @@ class Path(PositionalEncoding):
             u_BHSS = torch.linalg.solve_triangular(
                 system_BHSS, (w_BHSK @ k_BHSK.mT) * between_SS, upper=False, unitriangular=True
             )
-            seen_BHTS = (q_BHTK @ w_BHSK.mT) * self.shape.head_dim**-0.5 * at.visible_BTS[:, None]
-            return -(seen_BHTS * beta_BHS[:, :, None]) @ u_BHSS
+            scores_BHTS = (q_BHTK @ w_BHSK.mT) * self.shape.head_dim**-0.5 * at.visible_BTS[:, None]
+            return -(scores_BHTS * beta_BHS[:, :, None]) @ u_BHSS
 
     def reflections(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """Unit vectors w [B, H, S, K] and strengths beta [B, H, S]."""

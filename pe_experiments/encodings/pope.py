@@ -20,12 +20,12 @@ class Pope(PositionalEncoding):
     """Logit sum_c softplus(q_c) softplus(k_c) cos((i - j) theta_c - delta_c), over sqrt(head_dim).
 
     Every channel has a frequency of its own, theta_c = base^(-c/head_dim), c < head_dim (RoPE has half as
-    many); what a channel says and where it stands no longer mix. delta is learned per head and channel, from
-    0, and held between -2 pi and 0. Queries and keys come out twice as wide (cosine and sine part).
+    many). Content sets the magnitude and position the angle, independently. delta is learned per head and
+    channel, starts at 0 and is clamped to -2 pi .. 0. Rotated queries and keys are twice as wide (a cosine
+    and a sine part).
 
     Source: Gopalakrishnan et al. 2025, arXiv:2509.10534, section 3. Parameters: ``num_heads * head_dim``.
-    Beyond training: defined everywhere; slow channels meet angles they have never been trained on. In
-    decoders and encoders.
+    Beyond training: defined everywhere; slow channels reach untrained angles. In decoders and encoders.
 
     Args:
         shape: the model it serves.
@@ -45,22 +45,22 @@ class Pope(PositionalEncoding):
         self.delta_HK = nn.Parameter(torch.zeros(shape.num_heads, shape.head_dim))
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        cos_q, sin_q = at.once(self._query_turns)
-        cos_k, sin_k = at.once(self._key_turns)
-        loud_q, loud_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
+        cos_q, sin_q = at.once(self._query_angles)
+        cos_k, sin_k = at.once(self._key_angles)
+        size_q, size_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
         delta_H1K = clamped(self.delta_HK, -2 * math.pi, 0.0)[:, None]
-        # The key turns by delta more: cos(a + d) = cos a cos d - sin a sin d.
+        # The key rotates by delta more: cos(a + d) = cos a cos d - sin a sin d.
         cos_d, sin_d = delta_H1K.cos(), delta_H1K.sin()
-        turned_q = torch.cat([loud_q * cos_q, loud_q * sin_q], dim=-1)
-        turned_k = torch.cat(
-            [loud_k * (cos_k * cos_d - sin_k * sin_d), loud_k * (sin_k * cos_d + cos_k * sin_d)], dim=-1
+        rotated_q = torch.cat([size_q * cos_q, size_q * sin_q], dim=-1)
+        rotated_k = torch.cat(
+            [size_k * (cos_k * cos_d - sin_k * sin_d), size_k * (sin_k * cos_d + cos_k * sin_d)], dim=-1
         )
-        return turned_q.to(q_BHTK.dtype), turned_k.to(k_BHSK.dtype)
+        return rotated_q.to(q_BHTK.dtype), rotated_k.to(k_BHSK.dtype)
 
-    def _query_turns(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
+    def _query_angles(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
         return cos_and_sin(at.q_positions_BT, self._frequencies(at))
 
-    def _key_turns(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
+    def _key_angles(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
         return cos_and_sin(at.k_positions_BS, self._frequencies(at))
 
     def _frequencies(self, at: AttentionContext) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021): queries and keys turn with their position."""
+"""Rotary position embedding (Su et al. 2021): queries and keys rotate with their position."""
 
 import math
 
@@ -7,6 +7,8 @@ from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 
+Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
+
 
 def frequencies(base: float, pairs: int, device: torch.device | None = None) -> Tensor:
     """theta_m = base^(-m/pairs) for m = 0 .. pairs - 1, in float64."""
@@ -14,26 +16,26 @@ def frequencies(base: float, pairs: int, device: torch.device | None = None) -> 
 
 
 class Rope(PositionalEncoding):
-    """RoPE: pair m of the channels of q and k turns by p * theta_m, theta_m = base^(-2m/d_r), m < d_r/2.
+    """RoPE: at position p, pair m of the channels of q and k rotates by p * theta_m, m < d_r/2.
 
-    The logit of query i and key j then depends on i - j alone. Channels are paired in halves (m with m +
-    d_r/2, as in GPT-NeoX and Llama); pairing neighbours, as in the paper, is the same up to a permutation of
-    the channels.
+    theta_m = base^(-2m/d_r). The logit of query i and key j then depends on positions through i - j alone.
+    Channel m is paired with m + d_r/2, as in GPT-NeoX and Llama; the paper pairs neighbours, which is the
+    same up to a permutation of the channels.
 
     Source: Su et al. 2021, arXiv:2104.09864. Parameters: none. Beyond training: defined everywhere; slow
-    pairs meet angles they have never been trained on. In decoders and encoders.
+    pairs reach untrained angles. In decoders and encoders.
 
     Args:
         shape: the model it serves.
         base: greater than 1; 10,000 in the paper.
-        rotary_fraction: share of the head's channels that turn (GPT-J, GPT-NeoX: partial rotary); the others
-            carry no position. ``d_r`` is that share of head_dim, rounded down to an even number.
-        kept_frequencies: share of the pairs that turn, the fastest first; the slow rest stands still (p-RoPE,
-            Barbero et al. 2024, arXiv:2410.06205). Unlike ``rotary_fraction`` it leaves the frequencies as
-            they are.
+        rotary_fraction: share of the head's channels that rotate (partial rotary, as in GPT-J and GPT-NeoX);
+            the others carry no position. ``d_r`` is that share of head_dim, rounded down to an even number.
+        kept_frequencies: share of the pairs that rotate, the fastest first; the others get frequency 0
+            (p-RoPE, Barbero et al. 2024, arXiv:2410.06205). Unlike ``rotary_fraction`` it does not change the
+            frequencies of the pairs that rotate.
 
     Raises:
-        ValueError: a share outside 0 .. 1, or heads too narrow to hold a pair.
+        ValueError: ``base`` of 1 or less, a share not above 0 and at most 1, or heads too narrow for a pair.
     """
 
     invariant_to = "shift"
@@ -60,25 +62,26 @@ class Rope(PositionalEncoding):
         if int(rotary_fraction * shape.head_dim) % 2:
             self.remark = f"channels turn in pairs, so one of each head's {shape.head_dim} is left unrotated"
         self.base = base
-        self.turning = round(kept_frequencies * self.pairs)
+        self.rotated_pairs = round(kept_frequencies * self.pairs)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        of_queries, of_keys = at.once(self._tables)
-        return turn(q_BHTK, *of_queries), turn(k_BHSK, *of_keys)
+        query_tables, key_tables = at.once(self._tables)
+        return apply_rotary(q_BHTK, *query_tables), apply_rotary(k_BHSK, *key_tables)
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        """How far each pair turns per position, in float64; B is 1 unless rows turn differently."""
+        """Radians per position of each pair, in float64; B is 1 unless the rows' frequencies differ."""
         frequencies_R = frequencies(self.base, self.pairs, at.q_positions_BT.device)
-        frequencies_R[self.turning :] = 0
+        frequencies_R[self.rotated_pairs :] = 0
         return frequencies_R[None]
 
-    def _tables(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """What `turn` takes, for the queries and for the keys."""
-        queries, keys = self._turns(at)
-        of_queries = both_halves(*queries)
-        return of_queries, of_queries if keys is queries else both_halves(*keys)
+    def _tables(self, at: AttentionContext) -> Rotations:
+        """The arguments of `apply_rotary` for queries and keys."""
+        queries, keys = self._rotations(at)
+        query_tables = half_split_tables(*queries)
+        return query_tables, query_tables if keys is queries else half_split_tables(*keys)
 
-    def _turns(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        """Cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
         frequencies_BR = self.frequencies_BR(at)
         queries = cos_and_sin(at.q_positions_BT, frequencies_BR)
         if at.k_positions_BS is at.q_positions_BT:
@@ -92,20 +95,23 @@ def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, T
     return angles_B1TR.cos().float(), angles_B1TR.sin().float()
 
 
-def both_halves(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors [B, 1, T, 2 R] of a channel itself and of its partner in the other half of the channels."""
+def half_split_tables(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines [B, 1, T, C = 2 R] of all rotated channels, for `apply_rotary`.
+
+    Sines are negative in the first half: the sign of ``rotate_half``, which maps (x1, x2) to (-x2, x1).
+    """
     return torch.cat([cos_B1TR, cos_B1TR], dim=-1), torch.cat([-sin_B1TR, sin_B1TR], dim=-1)
 
 
-def turn(x_BHTK: Tensor, own_B1TC: Tensor, partner_B1TC: Tensor) -> Tensor:
-    """Rotate channel m against channel m + C/2 by the angles of `both_halves`; from C on they pass unchanged.
+def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, signed_sin_B1TC: Tensor) -> Tensor:
+    """``x cos + rotate_half(x) sin``: channel m is rotated with m + C/2; channels from C on stay unchanged.
 
-    In three passes, halves swapped and two products, over memory in order: heads cut out of one projection
-    are strided, and products with strided factors take six times as long.
+    Three passes over contiguous memory: heads cut out of one projection are strided, and products with
+    strided factors take six times as long.
     """
-    turning = own_B1TC.shape[-1]
-    moving, rest = x_BHTK.split([turning, x_BHTK.shape[-1] - turning], dim=-1)
-    moving = moving.contiguous()
-    swapped = moving.roll(turning // 2, dims=-1)
-    turned = torch.addcmul(moving * own_B1TC, swapped, partner_B1TC).to(x_BHTK.dtype)
-    return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
+    rotated_channels = cos_B1TC.shape[-1]
+    x_BHTC, rest = x_BHTK.split([rotated_channels, x_BHTK.shape[-1] - rotated_channels], dim=-1)
+    x_BHTC = x_BHTC.contiguous()
+    swapped_BHTC = x_BHTC.roll(rotated_channels // 2, dims=-1)
+    rotated_BHTC = torch.addcmul(x_BHTC * cos_B1TC, swapped_BHTC, signed_sin_B1TC).to(x_BHTK.dtype)
+    return torch.cat([rotated_BHTC, rest], dim=-1) if rest.shape[-1] else rotated_BHTC

@@ -1,7 +1,7 @@
 """RoPE stretched to longer sequences than it was trained on: interpolation, NTK-aware bases, YaRN.
 
-Made for evaluation with the weights of a model trained with plain RoPE; they train as well, and are plain
-RoPE there as long as ``factor`` is null.
+Made for evaluating a model that was trained with RoPE. In training, with ``factor`` null, they are RoPE
+itself.
 """
 
 import math
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape
-from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope import Rope, Rotations
 
 
 class ExtendedRope(Rope):
-    """What the extensions share: a factor s by which the sequence is longer than those of training.
+    """Base class of the extensions: a factor s by which a sequence is longer than those of training.
 
     Args:
         shape: the model it serves; its ``train_length`` is the original length L0.
         base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
-        factor: s; None means declared tokens / L0 (1 up to L0): one factor per evaluated length, fixed before
+        factor: s; None means declared tokens / L0, at least 1: one factor per evaluated length, fixed before
             the answer is decoded.
 
     Raises:
-        ValueError: a ``factor`` below 1, too few pairs, or what `Rope` refuses.
+        ValueError: a ``factor`` below 1, too few pairs, or any error of `Rope`.
     """
 
     smallest_pairs = 1
@@ -42,13 +42,13 @@ class ExtendedRope(Rope):
             raise ValueError(f"factor={factor} must be a finite number of at least 1, or null")
         if self.pairs < self.smallest_pairs:
             raise ValueError(
-                f"{type(self).__name__} needs at least {2 * self.smallest_pairs} turning channels; "
+                f"{type(self).__name__} needs at least {2 * self.smallest_pairs} rotated channels; "
                 f"rotary_fraction={rotary_fraction} of head_dim={shape.head_dim} leaves {2 * self.pairs}"
             )
         self.factor = factor
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
-        """The factor of each row, in float64 (B is 1 where it is fixed)."""
+        """The factor s of each row, in float64 (B is 1 where it is fixed)."""
         if self.factor is None:
             return self.times_longer_B(at)
         return torch.tensor([self.factor], dtype=torch.float64, device=at.q_positions_BT.device)
@@ -59,10 +59,11 @@ class ExtendedRope(Rope):
 
 
 class RopeLinear(ExtendedRope):
-    """Linear position interpolation: every angle is divided by s, so that no angle is new.
+    """Linear position interpolation: every angle is divided by s and stays in the range of training.
 
-    Source: Chen et al. 2023, arXiv:2306.15595, section 3. Parameters: none. Beyond training: neighbours come
-    to stand fractions of a step apart, which the model has not seen either. In decoders and encoders.
+    Source: Chen et al. 2023, arXiv:2306.15595, section 3. Parameters: none. Beyond training: neighbours are
+        1/s
+    apart, a distance the model has not seen in training. In decoders and encoders.
 
     Args:
         shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
@@ -73,31 +74,32 @@ class RopeLinear(ExtendedRope):
 
 
 class RopeNtk(ExtendedRope):
-    """NTK-aware scaling: RoPE with the base b s^(d_r/(d_r - 2)); the fastest pair stays, the slowest is
-    interpolated by s.
+    """NTK-aware scaling: RoPE with the base b s^(d_r/(d_r - 2)).
+
+    The fastest pair keeps its frequency, the slowest is divided by s.
 
     Source: bloc97 2023, as given by Peng et al. 2023, arXiv:2309.00071, section 3.1. Parameters: none. Beyond
-    training: near positions look as in training, far ones are interpolated. In decoders and encoders.
+    training: fast pairs rotate as in training, slow ones are interpolated. In decoders and encoders.
 
     Args:
-        shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`. With fewer than two pairs
-            the exponent would divide by d_r - 2 = 0.
+        shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`. At least two pairs: the
+            exponent divides by d_r - 2.
     """
 
     smallest_pairs = 2
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        kept_BR = super().frequencies_BR(at)
-        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=kept_BR.device)
-        return kept_BR * self.stretch_B(at)[:, None] ** (-pairs_R / (self.pairs - 1))
+        trained_BR = super().frequencies_BR(at)
+        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=trained_BR.device)
+        return trained_BR * self.stretch_B(at)[:, None] ** (-pairs_R / (self.pairs - 1))
 
 
 class RopeDynamicNtk(RopeNtk):
-    """Dynamic NTK: `RopeNtk` with s = factor * n/L0 - (factor - 1) at n > L0 tokens; plain RoPE up to L0.
+    """Dynamic NTK: `RopeNtk` with s = factor * n/L0 - (factor - 1) at n > L0 tokens; RoPE itself up to L0.
 
     Source: emozilla 2023, as given by Peng et al. 2023, arXiv:2309.00071, section 3.3, and by transformers
-    (``rope_type: dynamic``). Parameters: none. Beyond training: as `RopeNtk`, with more room. In decoders and
-    encoders.
+    (``rope_type: dynamic``). Parameters: none. Beyond training: as `RopeNtk`, with a larger s. In decoders
+    and encoders.
 
     Args:
         shape, base, rotary_fraction, kept_frequencies: see `ExtendedRope`.
@@ -112,20 +114,21 @@ class RopeDynamicNtk(RopeNtk):
 class RopeYarn(ExtendedRope):
     """YaRN: slow pairs are interpolated by s, fast ones kept, those between blended; logits grow with ln s.
 
-    Pair m makes L0 theta_m / 2 pi turns in training. More than ``beta_fast``: kept; fewer than ``beta_slow``:
-    divided by s; a linear ramp over whole pair numbers between; all divided where none makes beta_slow. cos
-    and sin are multiplied by 0.1 ln s + 1, and so the logits of the turning channels by its square.
+    Pair m makes L0 theta_m / 2 pi rotations over the training length. Its frequency is kept if these are more
+    than ``beta_fast``, divided by s if fewer than ``beta_slow``, and blended by a linear ramp over pair
+    indices between; all are divided if no pair makes ``beta_slow``. cos and sin are multiplied by
+    0.1 ln s + 1, and so the logits of the rotated channels by its square.
 
     Source: Peng et al. 2023, arXiv:2309.00071, section 3.4; rounding as in its code and in transformers.
-    Parameters: none. Beyond training: near positions stay as trained, far ones are interpolated. In decoders
-    and encoders.
+    Parameters: none. Beyond training: fast pairs rotate as in training, slow ones are interpolated. In
+    decoders and encoders.
 
     Args:
         shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
-        beta_fast, beta_slow: turns in training, as above; 32 and 1 in the paper.
+        beta_fast, beta_slow: rotations over the training length, as above; 32 and 1 in the paper.
 
     Raises:
-        ValueError: betas that are not beta_fast > beta_slow > 0, or what `ExtendedRope` refuses.
+        ValueError: unless beta_fast > beta_slow > 0, or any error of `ExtendedRope`.
     """
 
     def __init__(
@@ -152,24 +155,25 @@ class RopeYarn(ExtendedRope):
         self.beta_slow = beta_slow
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        kept_BR = super().frequencies_BR(at)
-        share_R = self.interpolated_share(kept_BR.device)
-        return kept_BR * (1 - share_R) + kept_BR / self.stretch_B(at)[:, None] * share_R
+        trained_BR = super().frequencies_BR(at)
+        share_R = self.interpolated_share(trained_BR.device)
+        return trained_BR * (1 - share_R) + trained_BR / self.stretch_B(at)[:, None] * share_R
 
     def interpolated_share(self, device: torch.device) -> Tensor:
         """0 for a pair that is kept, 1 for one that is interpolated, [R] in float64."""
         first = max(math.floor(self._pair_with(self.beta_fast)), 0)
         last = min(math.ceil(self._pair_with(self.beta_slow)), 2 * self.pairs - 1)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)
-        if last < first:  # not even the fastest pair makes beta_slow turns
+        if last < first:  # not even the fastest pair makes beta_slow rotations
             return torch.ones_like(pairs_R)
         return ((pairs_R - first) / max(last - first, 0.001)).clamp(0, 1)
 
-    def _pair_with(self, turns: float) -> float:
-        """The (fractional) pair that makes so many turns in training."""
-        return self.pairs * math.log(self.shape.train_length / (2 * math.pi * turns)) / math.log(self.base)
+    def _pair_with(self, rotations: float) -> float:
+        """The (fractional) index of the pair that makes so many rotations over the training length."""
+        inverse_frequency = self.shape.train_length / (2 * math.pi * rotations)
+        return self.pairs * math.log(inverse_frequency) / math.log(self.base)
 
-    def _turns(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        sharper_B111 = (0.1 * self.stretch_B(at).log() + 1).float()[:, None, None, None]
-        (cos_q, sin_q), (cos_k, sin_k) = super()._turns(at)
-        return (cos_q * sharper_B111, sin_q * sharper_B111), (cos_k * sharper_B111, sin_k * sharper_B111)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        scale_B111 = (0.1 * self.stretch_B(at).log() + 1).float()[:, None, None, None]
+        (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)
+        return (cos_q * scale_B111, sin_q * scale_B111), (cos_k * scale_B111, sin_k * scale_B111)

@@ -9,14 +9,14 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 
 
 class LogN(PositionalEncoding):
-    """Log-length scaling: the logits of a query that sees n keys, times ln n / ln L0, L0 = ``train_length``.
+    """Log-length scaling: the logits of a query that sees n keys are multiplied by ln n / ln L0.
 
-    Entropy of the weights then stays about the same at any length. It tells no order by itself; see
-    `Composition` for RoPE with it.
+    L0 is ``train_length``. The entropy of the weights then stays about the same at any length. The scheme
+    carries no order by itself; compose it with one that does (`Composition`).
 
     Source: Chiang and Cholak 2022, arXiv:2202.12172, section 5.3; Su 2021 (log n scaling, as in Qwen, which
-    leaves logits below L0 alone). Parameters: none. Beyond training: weights stay as sharp as at L0. In
-    decoders, where n counts the keys up to the query, and in encoders.
+    does not scale below L0). Parameters: none. Beyond training: weights stay as sharp as at L0. In decoders,
+    where n counts the keys up to the query, and in encoders.
 
     Args:
         shape: the model it serves.
@@ -30,14 +30,14 @@ class LogN(PositionalEncoding):
 
 
 class ScalableSoftmax(PositionalEncoding):
-    """SSMax: the logits of a query that sees n keys, times s ln n with a learned s per head.
+    """SSMax: the logits of a query that sees n keys are multiplied by s ln n, with a learned s per head.
 
-    n is the number of visible keys, not the position id. At n = 1 all logits are 0, which changes nothing:
-    there is one key. It tells no order by itself; see `Composition`.
+    n is the number of visible keys, not the position id. The scheme carries no order by itself; compose it
+    with one that does (`Composition`).
 
     Source: Nakanishi 2025, arXiv:2501.19399, section 2. Parameters: ``num_heads`` per layer, starting at
-    1 / ln L0 (L0 = ``train_length``), plain attention there. Beyond training: weights stay sharp. In decoders
-    and encoders.
+    1 / ln L0 (L0 = ``train_length``), so that logits at n = L0 start unscaled. Beyond training: weights stay
+    sharp. In decoders and encoders.
 
     Args:
         shape: the model it serves.
@@ -60,5 +60,5 @@ def log_keys(at: AttentionContext) -> Tensor:
 
 
 def _log_keys(at: AttentionContext) -> Tensor:
-    # A padded row of an encoder's batch may see nothing; its output is thrown away but must stay finite.
+    # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
     return at.visible_keys_BT.clamp(min=1).double().log().float()[:, None, :, None]

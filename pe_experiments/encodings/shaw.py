@@ -8,14 +8,14 @@ from pe_experiments.errors import NotApplicable
 
 
 class Shaw(PositionalEncoding):
-    """The key j looks to query i like k_j + a[clip(j - i, -K, K)]: the logit gains q_i . a / sqrt(head_dim).
+    """Logit q_i . (k_j + a[clip(j - i, -K, K)]) / sqrt(head_dim), with learned vectors a.
 
-    One table of vectors per layer, shared by its heads; representations on the values, which Shaw et al.
-    found to add nothing, are left out.
+    One table of vectors per layer, shared by its heads. Relative representations of the values, which Shaw et
+    al. found to add nothing, are left out.
 
     Source: Shaw, Uszkoreit and Vaswani 2018, arXiv:1803.02155, section 3.2. Parameters:
-    ``rows * head_dim`` per layer, ``rows`` = 2K + 1, or K + 1 in a decoder, which sees no key ahead. Beyond
-    training: all distances from K on look the same, and all of them have been trained.
+    ``rows * head_dim`` per layer, ``rows`` = 2K + 1, or K + 1 in a decoder, which sees no later key. Beyond
+    training: all distances of K or more share a row, which has been trained.
 
     Args:
         shape: the model it serves.
@@ -37,10 +37,11 @@ class Shaw(PositionalEncoding):
         self.table_RK = nn.Parameter(nn.init.xavier_uniform_(torch.empty(self.rows, shape.head_dim)))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        if at.steps_BTS.is_floating_point():
+        if at.relative_positions_BTS.is_floating_point():
             raise NotApplicable("pe: Shaw's table has no rows for fractional positions; take whole ones")
         row_BTS = (
-            at.steps_BTS.clamp(-self.max_distance, self.rows - 1 - self.max_distance) + self.max_distance
+            at.relative_positions_BTS.clamp(-self.max_distance, self.rows - 1 - self.max_distance)
+            + self.max_distance
         )
         scores_BHTR = at_least_float32(
             (q_BHTK * self.shape.head_dim**-0.5) @ self.table_RK.T.to(q_BHTK.dtype)

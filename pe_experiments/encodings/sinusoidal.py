@@ -13,12 +13,12 @@ def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
     """Sines and cosines of the ids, interleaved, in float64.
 
     Column 2i holds sin(p / base^(2i/width)) and column 2i+1 the cosine of the same angle. At odd widths the
-    last sine column stays and its cosine is dropped.
+    last column is a sine without its cosine.
 
     Args:
-        positions: ids of any shape and dtype, gaps and fractions included.
+        positions: ids of any shape and dtype, also with gaps or fractions.
         width: columns.
-        base: the longest wavelength is close to ``2 pi base``.
+        base: the longest wavelength is just below ``2 pi base``.
 
     Returns:
         Float64 tensor of shape ``[*positions.shape, width]``.
@@ -31,9 +31,10 @@ def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
 class Sinusoidal(AbsoluteEncoding):
     """Sinusoidal encoding: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
 
+    Every vector has norm sqrt(d/2); compare it with the norm of the token embeddings it is added to.
+
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. Parameters: none, the frequencies are fixed.
-    Beyond training: defined everywhere, at positions the model has never seen. The norm of every vector is
-    sqrt(d/2), to be read beside the norm of the token embeddings it is added to.
+    Beyond training: defined everywhere; the model has not been trained on these vectors.
 
     Args:
         shape: the model it serves.
@@ -57,18 +58,18 @@ class Sinusoidal(AbsoluteEncoding):
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.shape[0] == 1:
             return sinusoid_vectors(positions_BT, self.width, self.base).float()
-        # A batch repeats few distinct ids many times; float64 sines are the dear part.
-        ids, where_BT = positions_BT.unique(return_inverse=True)
-        return sinusoid_vectors(ids, self.width, self.base).float()[where_BT]
+        # A batch repeats few distinct ids many times, and float64 sines are the expensive part.
+        ids, index_BT = positions_BT.unique(return_inverse=True)
+        return sinusoid_vectors(ids, self.width, self.base).float()[index_BT]
 
 
 class ScaledSinusoidal(Sinusoidal):
-    """Sinusoidal encoding times a learned number: alpha * PE(p), alpha starting at d^(-1/2).
+    """Sinusoidal encoding times a learned scalar: alpha * PE(p), alpha starting at d^(-1/2).
 
-    The norm of every vector starts at sqrt(1/2) and training decides how loud positions are beside tokens.
+    Every vector starts with norm sqrt(1/2), and training sets the scale of positions relative to tokens.
+
     Source: ``ScaledSinusoidalEmbedding`` of x-transformers; PE itself Vaswani et al. 2017, arXiv:1706.03762,
-    section 3.5. Parameters:
-    ``1``. Beyond training: as `Sinusoidal`.
+    section 3.5. Parameters: ``1``. Beyond training: as `Sinusoidal`.
 
     Args:
         shape: the model it serves.

@@ -14,19 +14,19 @@ Remainder = Literal["nothing", "self"]
 class StickBreaking(PositionalEncoding):
     """Weight of key j < i for query i: sigmoid(z_ij) prod_{j<s<i} (1 - sigmoid(z_is)), z the scaled logits.
 
-    The nearest key comes first and the query itself is left out, so weights need not sum to 1: the first
-    token attends to nothing. Order comes from the place in the sequence; position ids are not read.
+    The nearest key takes its share first; the query's own key gets none. Weights may sum to less than 1, and
+    the first token attends to nothing. Order is that of the sequence; position ids are not read.
 
     Source: Tan et al. 2025, arXiv:2410.17980, section 2, and its released kernels. Parameters: none. Beyond
-    training: as many keys as it takes to use the stick up. Causal only.
+    training: near keys take their shares first, so far keys get what is left. Causal only.
 
     Args:
         shape: the model it serves.
-        remainder: what becomes of the rest of the stick: ``nothing``, as in the formula, or ``self``, it
-            goes to the query's own value, and weights sum to 1.
+        remainder: the weight that is left: ``nothing`` drops it, as in the formula; ``self`` gives it to the
+            query's own value, so that weights sum to 1.
 
     Raises:
-        ValueError: another ``remainder``.
+        ValueError: an unknown ``remainder``.
     """
 
     causal_only = True
@@ -42,11 +42,11 @@ class StickBreaking(PositionalEncoding):
         z_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
         queries = torch.arange(q_BHTK.shape[2], device=z_BHTS.device) + at.first_query
         own_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
-        hidden_B1TS = (~at.visible_BTS | own_TS)[:, None]
-        left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(hidden_B1TS, 0.0)
-        # What keys behind j have left: a sum over s > j, shifted rather than subtracted to stay exact.
+        masked_B1TS = (~at.visible_BTS | own_TS)[:, None]
+        left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(masked_B1TS, 0.0)
+        # The log of what nearer keys leave: a sum over s > j, shifted rather than subtracted to stay exact.
         after_BHTS = F.pad(left_BHTS.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
-        weights_BHTS = (F.logsigmoid(z_BHTS) + after_BHTS).exp().masked_fill(hidden_B1TS, 0.0)
+        weights_BHTS = (F.logsigmoid(z_BHTS) + after_BHTS).exp().masked_fill(masked_B1TS, 0.0)
         if self.remainder == "self":
             weights_BHTS = weights_BHTS + own_TS * (1 - weights_BHTS.sum(-1, keepdim=True))
         return weights_BHTS

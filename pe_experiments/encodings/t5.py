@@ -1,4 +1,4 @@
-"""T5's relative position bias (Raffel et al. 2020): a learned number per head and bucket of distances."""
+"""T5's relative position bias (Raffel et al. 2020): a learned scalar per head and bucket of distances."""
 
 import math
 
@@ -9,47 +9,48 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 from pe_experiments.errors import NotApplicable
 
 
-def distance_bucket(steps: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
-    """The bucket of each step from query to key.
+def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
+    """The bucket of each relative position.
 
-    In each direction the first half of the buckets hold one distance each, the others logarithmically more up
-    to ``max_distance``, and the last one everything beyond.
+    In each direction the first half of the buckets hold one distance each. The others hold logarithmically
+    growing ranges up to ``max_distance``; the last one also holds all larger distances.
 
     Args:
-        steps: key position minus query position, int64 of any shape.
+        relative_positions: key position minus query position, int64 of any shape.
         num_buckets: in all; without a causal mask the upper half is for keys to the right.
-        max_distance: above half of one direction's buckets.
-        causal: keys to the right count as distance 0 (a mask hides them).
+        max_distance: greater than half the number of buckets of one direction.
+        causal: keys to the right count as distance 0 (they are masked).
 
     Returns:
-        int64 tensor of the shape of ``steps``, in 0 .. num_buckets - 1.
+        int64 tensor of the shape of ``relative_positions``, in 0 .. num_buckets - 1.
     """
     side = num_buckets if causal else num_buckets // 2
     single = side // 2
-    distance = (-steps).clamp(min=0) if causal else steps.abs()
+    distance = (-relative_positions).clamp(min=0) if causal else relative_positions.abs()
     share = torch.log(distance.clamp(min=1).to(torch.float64) / single) / math.log(max_distance / single)
     shared = (single + (share * (side - single)).floor().long()).clamp(max=side - 1)
     bucket = torch.where(distance < single, distance, shared)
-    return bucket if causal else bucket + side * (steps > 0)
+    return bucket if causal else bucket + side * (relative_positions > 0)
 
 
 class T5Bias(PositionalEncoding):
-    """A learned bias per head on the logit of query i and key j; keys in one bucket of distances share it.
+    """A learned bias per head and bucket of distances on the logit of query i and key j.
 
-    Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; a table for all layers.
+    Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; one table for all
+        layers.
     Parameters: ``num_buckets * num_heads``, starting at 0. Beyond training: far keys share the last bucket,
-    which must have been trained: with the paper's ``max_distance`` of 128, a model trained on 40 tokens meets
-    untrained buckets from distance 46 on. Hence the defaults: the training length, and no more buckets than
-    it can fill.
+    which must have been trained. With the paper's ``max_distance`` of 128, a model trained on 40 tokens meets
+    untrained buckets from distance 46 on; the defaults therefore follow the training length.
 
     Args:
         shape: the model it serves.
-        num_buckets: even (in an encoder a multiple of 4); None means 32, or as many as distances in training.
+        num_buckets: a multiple of 2 in a decoder, of 4 in an encoder; None means 32, or fewer where training
+            has fewer distances.
         max_distance: distance from which all keys share a bucket; None means ``train_length``.
 
     Raises:
-        ValueError: an odd number of buckets, or a ``max_distance`` that leaves the shared buckets empty; in
-            use, fractional ids.
+        ValueError: another number of buckets, or a ``max_distance`` that leaves the shared buckets empty; in
+            use, fractional positions.
     """
 
     invariant_to = "shift"
@@ -77,5 +78,7 @@ class T5Bias(PositionalEncoding):
     def _bias(self, at: AttentionContext) -> Tensor:
         if at.q_positions_BT.is_floating_point():
             raise NotApplicable("pe: T5 has no bucket for fractional positions; take whole ones")
-        bucket_BTS = distance_bucket(at.steps_BTS, self.num_buckets, self.max_distance, self.shape.causal)
+        bucket_BTS = distance_bucket(
+            at.relative_positions_BTS, self.num_buckets, self.max_distance, self.shape.causal
+        )
         return at_least_float32(self.table)[bucket_BTS].permute(0, 3, 1, 2)

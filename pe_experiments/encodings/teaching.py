@@ -1,7 +1,7 @@
-"""What tutorials try before sinusoids: the index itself, the index as a share, the index in binary.
+"""What tutorials try before sinusoids: the index itself, the index as a fraction, the index in binary.
 
-Each breaks one criterion of a good encoding; `scripts/show_encoding.py` shows which. Their source is the
-usual derivation of sinusoids (Kazemnejad 2019, "Transformer Architecture: The Positional Encoding").
+Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows which. They are the usual steps to
+sinusoids (Kazemnejad 2019, "Transformer Architecture: The Positional Encoding").
 """
 
 import torch
@@ -13,11 +13,12 @@ from pe_experiments.errors import NotApplicable
 
 
 class RawIndex(AbsoluteEncoding):
-    """The position itself in the first column, 0 in the others. Unbounded: far positions drown the token.
+    """The position itself in the first column, 0 in the others. Unbounded: far positions dwarf the token.
 
-    One column, because a number added to all of them would be taken out by the layer norm that follows.
+    It uses one column, because the following layer norm would remove a number added to all of them.
+
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
-    larger than anything seen.
+    values are larger than any in training.
 
     Args:
         shape: the model it serves.
@@ -29,12 +30,13 @@ class RawIndex(AbsoluteEncoding):
 
 
 class ScaledIndex(AbsoluteEncoding):
-    """The position as a share of the row's largest one, 0 .. 1, in the first column.
+    """The position divided by the row's largest one, 0 .. 1, in the first column.
 
-    Its step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. So
-    the length must be known before the first token: it is the declared one, with the longest answer. Source:
-    a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training: the range
-    stays, the step shrinks.
+    The step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. The
+    length is the declared one (with the longest answer), since it must be known before the first token.
+
+    Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
+    the range stays, the step shrinks.
 
     Args:
         shape: the model it serves.
@@ -42,22 +44,24 @@ class ScaledIndex(AbsoluteEncoding):
     """
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
-        return self._shares(positions_BT, largest_ids(positions_BT, None))
+        return self._fractions(positions_BT, largest_ids(positions_BT, None))
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
         largest_B1 = largest_ids(positions_BP, declared_B)
-        return self.combined(x_BTD, self._shares(positions_BP[:, : x_BTD.shape[1]], largest_B1))
+        return self.combined(x_BTD, self._fractions(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
-    def _shares(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
+    def _fractions(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
         return _in_first_column(positions_BT / largest_B1.to(torch.float64).clamp(min=1), self.width)
 
 
 class BinaryCounter(AbsoluteEncoding):
-    """The position in binary, one bit per column, the last column the lowest bit. Unique, but it jumps.
+    """The position in binary, one bit per column, the lowest bit in the last column. Unique, but it jumps.
 
     7 and 8 are neighbours and differ in every bit they use; sinusoids are its smooth version (with the
-    fastest column first). Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters:
-    none. Beyond training: columns that were always 0 become 1.
+    fastest column first).
+
+    Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
+    columns that were always 0 become 1.
 
     Args:
         shape: the model it serves.

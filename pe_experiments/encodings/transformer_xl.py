@@ -8,25 +8,25 @@ from torch import Tensor, nn
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 from pe_experiments.encodings.rope import cos_and_sin
 
-FEW = 512  # keys up to which the different distances are looked for
+FEW = 512  # keys up to which distinct distances are looked for
 
 
 class TransformerXL(PositionalEncoding):
     """Logit (q_i + u) . k_j + (q_i + v) . W R(i - j), over sqrt(head_dim), with sinusoids R of the distance.
 
-    R holds the sines of all frequencies, then the cosines, as in the authors' code. W maps it to the heads; u
-    and v are one vector per head: a preference for keys and for distances whatever the query.
+    R holds the sines of all frequencies, then the cosines, as in the authors' code. W maps it to the heads. u
+    and v are one vector per head: biases towards keys and towards distances that do not depend on the query.
 
     Source: Dai et al. 2019, arXiv:1901.02860, section 3.3. Parameters:
     ``d_model * num_heads * head_dim + 2 * num_heads * head_dim`` per layer. Beyond training: defined
-    everywhere, with distances it has never been trained on.
+    everywhere, at untrained distances.
 
-    The term of the distance is computed in one of two ways. Where few different distances occur, as in
-    training, R is made for these and gathered. Elsewhere it is a product of what depends on i and what
-    depends on j (sines and cosines of a difference split), and no table of distances is ever outgrown.
+    The distance term is computed in one of two ways. Where few distinct distances occur, as in training, R is
+    computed for each of them and gathered. Elsewhere the sines and cosines of i - j are split into factors of
+    i and of j; no table limits the distance.
 
     Args:
-        shape: the model it serves. At an odd ``d_model`` R ends with a sine that has no cosine.
+        shape: the model it serves. At an odd ``d_model`` R has one cosine fewer than sines.
         base: of the sinusoids, greater than 1; 10,000 in the paper.
 
     Raises:
@@ -47,33 +47,33 @@ class TransformerXL(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         scale = self.shape.head_dim**-0.5
-        of_keys_BH1S = (self.u_HK[:, None] * scale).to(k_BHSK.dtype) @ k_BHSK.mT
-        asked_BHTK = (q_BHTK + self.v_HK[:, None]) * scale
+        key_term_BH1S = (self.u_HK[:, None] * scale).to(k_BHSK.dtype) @ k_BHSK.mT
+        query_BHTK = (q_BHTK + self.v_HK[:, None]) * scale
         few = at.once(_behind if self.shape.causal else _around)
-        of_distances_BHTS = self._split(asked_BHTK, at) if few is None else self._gathered(asked_BHTK, *few)
-        return at_least_float32(of_keys_BH1S) + of_distances_BHTS
+        distance_term_BHTS = self._split(query_BHTK, at) if few is None else self._gathered(query_BHTK, *few)
+        return at_least_float32(key_term_BH1S) + distance_term_BHTS
 
-    def _gathered(self, asked_BHTK: Tensor, distances_R: Tensor, place_BTS: Tensor) -> Tensor:
-        """asked . W R(i - j), R made once per different distance."""
+    def _gathered(self, query_BHTK: Tensor, distances_R: Tensor, index_BTS: Tensor) -> Tensor:
+        """query . W R(i - j), with R computed once per distinct distance."""
         cosine_R, sine_R = (part[0, 0] for part in self._waves(distances_R[None]))
         waves_RD = torch.cat([sine_R, cosine_R[:, : self.shape.d_model // 2]], dim=-1)
         heads = (self.shape.num_heads, self.shape.head_dim)
-        with torch.autocast(asked_BHTK.device.type, enabled=False):
-            seen_RHK = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
-            seen_HKR = seen_RHK.permute(1, 2, 0)
-            asked_BHTR = asked_BHTK.to(seen_HKR.dtype) @ seen_HKR
-        return asked_BHTR.gather(-1, place_BTS[:, None].expand(*asked_BHTR.shape[:3], -1))
+        with torch.autocast(query_BHTK.device.type, enabled=False):
+            table_RHK = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
+            table_HKR = table_RHK.permute(1, 2, 0)
+            scores_BHTR = query_BHTK.to(table_HKR.dtype) @ table_HKR
+        return scores_BHTR.gather(-1, index_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
 
-    def _split(self, asked_BHTK: Tensor, at: AttentionContext) -> Tensor:
+    def _split(self, query_BHTK: Tensor, at: AttentionContext) -> Tensor:
         map_HKD = self.distance.weight.unflatten(0, (self.shape.num_heads, self.shape.head_dim))
-        asked_BHTD = at_least_float32(asked_BHTK @ map_HKD.to(asked_BHTK.dtype))
-        with torch.autocast(asked_BHTK.device.type, enabled=False):
-            return self._distances(asked_BHTD, at)
+        query_BHTD = at_least_float32(query_BHTK @ map_HKD.to(query_BHTK.dtype))
+        with torch.autocast(query_BHTK.device.type, enabled=False):
+            return self._distances(query_BHTD, at)
 
-    def _distances(self, asked_BHTD: Tensor, at: AttentionContext) -> Tensor:
-        """asked . R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
+    def _distances(self, query_BHTD: Tensor, at: AttentionContext) -> Tensor:
+        """query . R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
         sines = (self.shape.d_model + 1) // 2
-        sine_BHTR, cosine_BHTR = asked_BHTD.split([sines, self.shape.d_model - sines], dim=-1)
+        sine_BHTR, cosine_BHTR = query_BHTD.split([sines, self.shape.d_model - sines], dim=-1)
         cosine_BHTR = nn.functional.pad(cosine_BHTR, (0, sines - cosine_BHTR.shape[-1]))
         cos_q, sin_q = self._waves(at.q_positions_BT)
         cos_k, sin_k = at.once(self._key_waves)
@@ -91,25 +91,25 @@ class TransformerXL(PositionalEncoding):
 
 
 def _behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """The different distances [R] of keys a decoder sees, and the place [B, T, S] of each pair among them.
+    """The distinct distances [R] of keys a decoder sees, and the index [B, T, S] of each pair's among them.
 
     None where rows have positions of their own, or where there are many keys.
     """
-    return _different(at, -at.steps_BTS.clamp(max=0)) if _are_few(at) else None
+    return _distinct(at, -at.relative_positions_BTS.clamp(max=0)) if _are_few(at) else None
 
 
 def _around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """The same for an encoder, where keys ahead count."""
-    return _different(at, -at.steps_BTS) if _are_few(at) else None
+    """The same for an encoder, which also sees later keys."""
+    return _distinct(at, -at.relative_positions_BTS) if _are_few(at) else None
 
 
 def _are_few(at: AttentionContext) -> bool:
     shared = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
-    # On a GPU the host would have to wait for their number.
+    # Not on a GPU: the host would have to wait for the number of distances.
     return shared and at.k_positions_BS.shape[1] <= FEW and not at.k_positions_BS.is_cuda
 
 
-def _different(at: AttentionContext, distances_BTS: Tensor) -> tuple[Tensor, Tensor] | None:
-    distances_R, place_BTS = distances_BTS.unique(return_inverse=True)
+def _distinct(at: AttentionContext, distances_BTS: Tensor) -> tuple[Tensor, Tensor] | None:
+    distances_R, index_BTS = distances_BTS.unique(return_inverse=True)
     few = len(distances_R) <= 2 * at.k_positions_BS.shape[1]  # gaps and fractions make more
-    return (distances_R, place_BTS) if few else None
+    return (distances_R, index_BTS) if few else None

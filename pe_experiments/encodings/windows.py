@@ -1,23 +1,19 @@
-"""Heads that see only what is near: sliding windows, and Hard-ALiBi's mixture of windows and full heads."""
+"""Heads that see only near keys: sliding windows, and Hard-ALiBi's mixture of windowed and full heads."""
 
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
-
-# A number, not minus infinity: padding in an encoder's batch may have no real token in its window, and a row
-# that is hidden altogether would be nan, and spread.
-HIDDEN = -1e9
+from pe_experiments.encodings.base import MASKED, AttentionContext, ModelShape, PositionalEncoding
 
 
 class SlidingWindow(PositionalEncoding):
     """Every query sees the keys less than ``window`` positions away, itself included, and no others.
 
-    Order inside a window comes from the causal mask, or from a scheme composed with it.
+    Order within a window comes from the causal mask, or from a scheme composed with this one.
 
-    Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1. Parameters: none. Beyond training: every layer
-    sees what it saw in training, and all of them together reach num_layers (window - 1) tokens back. In
-    decoders and encoders (to both sides).
+    Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1. Parameters: none. Beyond training: the window
+    stays, and the layers together reach num_layers (window - 1) tokens back. In decoders and encoders (to
+    both sides).
 
     Args:
         shape: the model it serves.
@@ -39,19 +35,19 @@ class SlidingWindow(PositionalEncoding):
         return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        return hidden_from(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
+        return window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
 
 
 class HardAlibi(PositionalEncoding):
     """The first heads see windows of 1, 2, 3, ... tokens, themselves included; the others see everything.
 
     Source: Jelassi et al. 2024, arXiv:2402.01032, section 3, and its released code. Parameters: none. Beyond
-    training: windows stay as they are, full heads have no position to outgrow. In decoders and encoders
-    (where windows reach to both sides).
+    training: windows stay, and full heads have no positions. In decoders and encoders (where windows reach to
+    both sides).
 
     Args:
         shape: the model it serves.
-        windowed_heads: how many have a window; None means half of them, as in the source.
+        windowed_heads: number of heads with a window; None means half of them, as in the source.
 
     Raises:
         ValueError: more than there are heads, or fewer than one.
@@ -73,10 +69,10 @@ class HardAlibi(PositionalEncoding):
     def _bias(self, at: AttentionContext) -> Tensor:
         head_H = torch.arange(self.shape.num_heads, device=at.q_positions_BT.device)
         window_H = torch.where(head_H < self.windowed_heads, head_H + 1.0, torch.inf)
-        return hidden_from(at, window_H)
+        return window_mask(at, window_H)
 
 
-def hidden_from(at: AttentionContext, window_H: Tensor) -> Tensor:
-    """0 where a key is nearer than the head's window, and what makes its weight 0 elsewhere, [B, H, T, S]."""
-    hidden_BHTS = at.steps_BTS.abs()[:, None] >= window_H[:, None, None]
-    return torch.zeros(hidden_BHTS.shape, device=window_H.device).masked_fill_(hidden_BHTS, HIDDEN)
+def window_mask(at: AttentionContext, window_H: Tensor) -> Tensor:
+    """Bias [B, H, T, S]: 0 where a key is nearer than the head's window, `MASKED` elsewhere."""
+    masked_BHTS = at.relative_positions_BTS.abs()[:, None] >= window_H[:, None, None]
+    return torch.zeros(masked_BHTS.shape, device=window_H.device).masked_fill_(masked_BHTS, MASKED)

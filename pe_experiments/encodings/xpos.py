@@ -1,4 +1,4 @@
-"""xPos (Sun et al. 2022): RoPE whose channels also fade with distance."""
+"""xPos (Sun et al. 2022): RoPE whose channels also decay with distance."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape
-from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope import Rope, Rotations
 
 LARGEST_EXPONENT = 85.0  # e^85, of a product of two factors, is still below float32's largest number
 
@@ -14,21 +14,21 @@ LARGEST_EXPONENT = 85.0  # e^85, of a product of two factors, is still below flo
 class XPos(Rope):
     """RoPE with pair m of q times z_m^(i/scale_base) and of k times z_m^(-j/scale_base).
 
-    The logit of a key i - j back then fades by z_m^((i - j)/scale_base), z_m = (2m/d_r + 0.4) / 1.4: fast
-    pairs fade most.
+    z_m = (2m/d_r + 0.4) / 1.4, so the pair's part of the logit decays by z_m^((i - j)/scale_base): most for
+    the fastest pairs.
 
     Source: Sun et al. 2022, arXiv:2212.10554, section 2.2. Parameters: none. Beyond training: defined
-    everywhere; made for it. Causal only: keys ahead of the query would grow instead of fading. Both exponents
-    are taken from the middle of the row's keys, which cancels in the logit and keeps the factors in range.
+    everywhere; made for it. Causal only: the part of a later key would grow. Both exponents are measured from
+    the middle of the row's keys, which cancels in the logit and keeps the factors in float32's range.
 
     Args:
         shape: the model it serves.
         base, rotary_fraction, kept_frequencies: see `Rope`.
-        scale_base: positions over which the fade is z_m; 512 in the paper (for 1,024 tokens). The smaller,
-            the more local; at 40 tokens 512 is close to plain RoPE.
+        scale_base: distance over which pair m decays by z_m; 512 in the paper (for 1,024 tokens). Smaller is
+            more local; at 40 tokens 512 is close to RoPE itself.
 
     Raises:
-        ValueError: a ``scale_base`` that is not positive, or what `Rope` refuses; in use, positions so far
+        ValueError: a ``scale_base`` that is not positive, or any error of `Rope`; in use, positions so far
             apart that factors leave float32.
     """
 
@@ -48,22 +48,23 @@ class XPos(Rope):
             raise ValueError(f"scale_base={scale_base} must be a finite number greater than 0")
         self.scale_base = scale_base
 
-    def _turns(self, at: AttentionContext) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        (cos_q, sin_q), (cos_k, sin_k) = super()._turns(at)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)
         low_B1, high_B1 = at.k_positions_BS.aminmax(dim=-1, keepdim=True)
         middle_B1 = (low_B1 + high_B1) / 2
-        grow_q = self._factors(at.q_positions_BT - middle_B1)
-        grow_k = self._factors(middle_B1 - at.k_positions_BS)
-        return (cos_q * grow_q, sin_q * grow_q), (cos_k * grow_k, sin_k * grow_k)
+        scale_q = self._scales(at.q_positions_BT - middle_B1)
+        scale_k = self._scales(middle_B1 - at.k_positions_BS)
+        return (cos_q * scale_q, sin_q * scale_q), (cos_k * scale_k, sin_k * scale_k)
 
-    def _factors(self, places_BT: Tensor) -> Tensor:
-        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=places_BT.device)
+    def _scales(self, offsets_BT: Tensor) -> Tensor:
+        """z_m^(offset / scale_base), [B, 1, T, R]."""
+        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=offsets_BT.device)
         logs_R = ((pairs_R / self.pairs + 0.4) / 1.4).log()
-        exponents_B1TR = places_BT.to(torch.float64)[:, None, :, None] / self.scale_base * logs_R
-        # The logit of the farthest pair multiplies two such factors; a hidden key ahead must not become nan.
+        exponents_B1TR = offsets_BT.to(torch.float64)[:, None, :, None] / self.scale_base * logs_R
+        # The farthest logit multiplies two such factors; a masked later key must not become nan.
         if 2 * float(exponents_B1TR.abs().max()) > LARGEST_EXPONENT:
             raise ValueError(
-                f"positions {2 * float(places_BT.abs().max()):.0f} apart are too far for "
+                f"positions {2 * float(offsets_BT.abs().max()):.0f} apart are too far for "
                 f"scale_base={self.scale_base}: factors leave float32; take a larger scale_base"
             )
         return exponents_B1TR.exp().float()

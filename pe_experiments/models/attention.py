@@ -1,7 +1,7 @@
-"""Multi-head attention with interchangeable routes to the same result.
+"""Multi-head attention with interchangeable implementations of the same result.
 
-Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. A route turns q, k, v and an encoding into
-the attended values; all agree to float tolerance.
+Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and an
+encoding to the attended values; all agree to float tolerance.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from torch.nn import functional as F
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import additive_mask, at_least_float32
 
-BLOCK_LOGITS = 1 << 21  # logits made at a time by the blocked route: 8 MB in float32
+BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
-FUSED = 512  # tokens from which the fused kernel's forward pass wins on a CPU, whoever multiplies there
+FUSED = (
+    512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either matmul backend
+)
 
 
 def eager(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """Written out: weights, then the weighted sum. On a CPU the fastest to train with."""
+    """Weights, then the weighted sum. The fastest to train with on a CPU."""
     weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
@@ -48,11 +50,11 @@ def blocked(
 ) -> Tensor:
     """A few query rows at a time: memory grows with the length, not with its square."""
     own_weights = makes_weights(encoding)
-    if not own_weights:  # a scheme that makes its own rotates there, block by block
+    if not own_weights:  # `weights` of such a scheme rotates by itself, block by block
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
-    # Made at once: small results kept between large temporaries would pin the heap at every block.
+    # Allocated once: small results kept between large temporaries would fragment the heap at every block.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
         rows_BHtK = q_BHTK[:, :, start : start + size]
@@ -63,22 +65,24 @@ def blocked(
     return y_BHTK
 
 
-Route = Callable[[Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext], Tensor]
-ROUTES: dict[str, Route] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
+Implementation = Callable[[Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext], Tensor]
+IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
 
 
 def makes_weights(encoding: PositionalEncoding) -> bool:
-    """Whether the scheme's weights are something else than the masked softmax of its logits."""
+    """Whether the scheme computes its own weights instead of the masked softmax of its logits."""
     return type(encoding).weights is not PositionalEncoding.weights
 
 
-def choose_route(implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor) -> Route:
-    """The route to take; ``auto`` decides by device, length and whether gradients are wanted."""
-    if makes_weights(encoding):  # no fused kernel has them
+def choose_implementation(
+    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
+) -> Implementation:
+    """The function to call; ``auto`` decides by device, length and whether gradients are wanted."""
+    if makes_weights(encoding):  # the fused kernel cannot compute them
         long = implementation == "auto" and q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled()
         return blocked if long or implementation == "blocked" else eager
     if implementation != "auto":
-        return ROUTES[implementation]
+        return IMPLEMENTATIONS[implementation]
     if torch.is_grad_enabled():
         return sdpa if q_BHTK.is_cuda else eager  # on a CPU the fused kernel's backward is the slower one
     tokens = q_BHTK.shape[2]
@@ -88,7 +92,12 @@ def choose_route(implementation: str, encoding: PositionalEncoding, q_BHTK: Tens
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention. It owns the projections; the encoding owns everything positional."""
+    """Multi-head self-attention: the projections. Everything positional belongs to the encoding.
+
+    Args:
+        shape: sizes of the model.
+        implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
+    """
 
     def __init__(self, shape: ModelShape, implementation: str = "auto"):
         super().__init__()
@@ -100,6 +109,6 @@ class Attention(nn.Module):
     def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         heads = (3, self.shape.num_heads, self.shape.head_dim)
         q_BHTK, k_BHTK, v_BHTK = self.qkv(x_BTD).unflatten(-1, heads).permute(2, 0, 3, 1, 4).unbind(0)
-        route = choose_route(self.implementation, encoding, q_BHTK)
-        y_BHTK = route(q_BHTK, k_BHTK, v_BHTK, encoding, at)
+        attend = choose_implementation(self.implementation, encoding, q_BHTK)
+        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at)
         return self.output(y_BHTK.transpose(1, 2).flatten(-2))

@@ -43,16 +43,14 @@ class Transformer(nn.Module):
     """Token embedding, an encoding, ``num_layers`` pre-LN layers, a final norm and a head. No dropout.
 
     Args:
-        vocab_size: tokens, marks included.
-        shape: sizes and whether it is causal.
-        make_encoding: called with the shape, once or once per layer as the scheme's ``per_layer`` says.
-        activation: of the MLP, which is four times as wide as the model.
+        vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
+        shape: sizes, and whether the model is causal.
+        make_encoding: called with the shape, once, or once per layer if the scheme is ``per_layer``.
+        activation: of the MLP, whose hidden layer is four times as wide as the model.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
-        seed: of the backbone's weights. Every parameter has a stream of its own, named after it, so the
-        backbone is
-            the same under every encoding.
+        seed: of the backbone's weights, which are the same under every encoding.
 
     Raises:
         ValueError: a tied head with an encoding that is concatenated.
@@ -85,7 +83,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
         if output_head == "tied":
             self.head.weight = self.embedding.weight
-        initialise_backbone(self, initialisation, seed)
+        initialise_backbone(self, initialisation, shape.num_layers, seed)
 
     def forward(
         self,
@@ -98,8 +96,8 @@ class Transformer(nn.Module):
 
         Args:
             tokens_BT: right-padded tokens.
-            positions_BP: position ids (B may be 1) of the declared tokens, the first T of them for
-                ``tokens_BT``; None means 0, 1, 2, ...
+            positions_BP: position ids (B may be 1) of the declared tokens; the first T belong to
+                ``tokens_BT``. None means 0, 1, 2, ...
             lengths_B: tokens of each row without padding; None means no padding.
             declared_B: tokens of each row if its answer were as long as it can be, at most P; None means
                 ``lengths_B``.
@@ -113,7 +111,7 @@ class Transformer(nn.Module):
         lengths_B: Tensor | None = None,
         declared_B: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [B, T, D] after the final norm; the head may be applied to scored places alone."""
+        """Hidden states [B, T, D] after the final norm, for a head that reads scored tokens alone."""
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B
         if positions_BP is None:
@@ -129,7 +127,7 @@ class Transformer(nn.Module):
         return self.norm(x_BTD)
 
     def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
-        """Token embeddings as the encoding leaves them, [B, T, D]."""
+        """Token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
         encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
         return encoding.embed_sequence(self.embedding(tokens_BT), positions_BP, declared_B)
 
@@ -139,7 +137,7 @@ class Transformer(nn.Module):
         keys_S = torch.arange(tokens, device=device)
 
         def rows(start: int, stop: int) -> Tensor:
-            if self.shape.causal:  # padding stands to the right, where no real token looks
+            if self.shape.causal:  # padding is to the right, where no real token attends
                 return (keys_S <= keys_S[start:stop, None])[None]
             if lengths_B is None:
                 return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)

@@ -17,8 +17,8 @@ from pe_experiments.analysis.audit import (
     FITTED,
     OFFSET,
     audit,
-    distances,
     fitted_shift,
+    pairwise_distances,
     shift_matrix,
     similarity_over_distance,
     vectors_of,
@@ -173,7 +173,7 @@ def uniqueness() -> Iterator[Row]:
     for width in (2, 4, 8, 16, WIDTH):
         exact_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE)
         for name, vectors_PW in (("", exact_PW), (", bfloat16", exact_PW.bfloat16().double())):
-            margin = float(distances(vectors_PW).fill_diagonal_(torch.inf).min())
+            margin = float(pairwise_distances(vectors_PW).fill_diagonal_(torch.inf).min())
             yield "unique", f"d={width}{name}", f"closest two of {LONGEST} positions", margin
 
 
@@ -190,7 +190,7 @@ def bounds() -> Iterator[Row]:
     _, spread_P = similarity_over_distance(vectors_PW)
     yield "same-distance", f"d={WIDTH}", "spread of the similarity over positions", float(spread_P.max())
     for width in (8, 16, WIDTH, 128, 512):
-        apart_PP = distances(sinusoid_vectors(torch.arange(200), width, BASE))
+        apart_PP = pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
         falls = int((apart_PP[0].diff() < 0).nonzero()[0])
         yield "same-distance", f"d={width}", "offset up to which the distance rises", float(falls)
         if width == WIDTH:
@@ -229,9 +229,9 @@ def baselines() -> Iterator[Row]:
     """Which criterion the index itself, the index as a share and the index in binary break."""
     for name, scheme in TEACHING.items():
         encoding: AbsoluteEncoding = scheme(_shape(WIDTH))
-        for criterion, finding in zip(CRITERIA, audit(encoding), strict=False):
-            assert finding.criterion.startswith(criterion)
-            yield "baselines", name, f"holds: {criterion}", float(bool(finding.holds))
+        for criterion, found in zip(CRITERIA, audit(encoding), strict=False):
+            assert found.name.startswith(criterion)
+            yield "baselines", name, f"holds: {criterion}", float(bool(found.holds))
         vectors_PW = vectors_of(encoding, AUDITED)
         steps_P = (vectors_PW[1:] - vectors_PW[:-1]).norm(dim=-1)
         yield "baselines", name, f"largest value of {AUDITED} positions", float(vectors_PW.abs().max())

@@ -25,9 +25,9 @@ class Addition(TwoNumbers, EstimatedCeiling):
     >>> Addition(width="padded").solve(torch.tensor([[9, 5, 10, 0, 7], [3, 5, 10, 0, 7]])).tolist()
     [[1, 0, 2], [0, 4, 2]]
 
-    ``width=free``: numbers without leading zeros (a single digit may be 0), how the digits are divided among
-    them uniform, digits uniform; shortest input 3. ``width=padded``: numbers of d digits, leading zeros and
-    all, each uniform below 10^d, and d+1 digits in the answer; inputs have 2d+1 symbols.
+    ``width=free``: numbers without leading zeros (a single digit may be 0); the digits, and their division
+    between the numbers, are uniform; shortest input 3. ``width=padded``: numbers of d digits with leading
+    zeros, each uniform below 10^d, and an answer of d+1 digits; inputs have 2d+1 symbols.
 
     Sources: Kazemnejad et al. 2023, arXiv:2305.19466 (forward, free; numbers to 8 digits, evaluated to 16);
     reversed throughout: McLeish et al. 2024, arXiv:2405.17399 (to 20 digits, evaluated to 100); padded with a
@@ -66,7 +66,7 @@ class Addition(TwoNumbers, EstimatedCeiling):
         return leading_BN.where(self._leads(inputs_BN), inputs_BN)
 
     def _leads(self, inputs_BN: Tensor) -> Tensor:
-        """Where the most significant digit of a number of several digits stands."""
+        """True at the most significant digit of a number of several digits, [B, N]."""
         values_BN = self.significance(inputs_BN)
         ends = torch.full((len(values_BN), 1), -1)
         before_BN = torch.cat([ends, values_BN[:, :-1]], dim=1)
@@ -81,7 +81,7 @@ class Addition(TwoNumbers, EstimatedCeiling):
             return self.written(total_BD, width, self.answer_forward)
         return total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
 
-    def place_kinds(self, inputs_BN: Tensor) -> Tensor:
+    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
         return (inputs_BN == self.mark).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -112,17 +112,17 @@ class Addition(TwoNumbers, EstimatedCeiling):
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: digits of one significance share an id. ``abacus``: index of a digit in its number.
 
-        No coupling where the answer is written forward and free: its first digit's significance would give
-        away whether the sum has one digit more.
+        No coupling where the answer is ``forward`` and ``free``: the id of its first digit would reveal
+        whether the sum has one digit more.
         """
-        places_1M = torch.arange(targets_BM.shape[1])[None]
-        ids = {"abacus": PositionIds(1 + self.digit_index(inputs_BN, from_end=False), 1 + places_1M)}
+        index_1M = torch.arange(targets_BM.shape[1])[None]
+        ids = {"abacus": PositionIds(1 + self.digit_index(inputs_BN, from_end=False), 1 + index_1M)}
         values_BN = self.significance(inputs_BN)
         if not self.answer_forward:
-            ids["coupling"] = PositionIds(values_BN + 2, places_1M + 2, separator=1)
+            ids["coupling"] = PositionIds(values_BN + 2, index_1M + 2, separator=1)
         elif self.is_padded:
             width = targets_BM.shape[1]
-            ids["coupling"] = PositionIds(values_BN + 2, width + 1 - places_1M, separator=width + 2)
+            ids["coupling"] = PositionIds(values_BN + 2, width + 1 - index_1M, separator=width + 2)
         return ids
 
 
@@ -130,8 +130,8 @@ class Polynomial(EstimatedCeiling):
     """The value of a polynomial modulo ten: at x = 2, 3x^0 - 1x^3 is -5 -> 5.
 
     Symbols: answers 0 .. 9; coefficients -3 .. 3 are 10 .. 16, degrees 0 .. 3 are 17 .. 20, values of x from
-    -2 to 2 are 21 .. 25. An input is x, then coefficient and degree of each term; signs and pluses of the
-    source, which say nothing more, are left out:
+    -2 to 2 are 21 .. 25. An input is x, then coefficient and degree of each term; the source's signs and
+    pluses, which are redundant, are left out:
 
     >>> Polynomial().solve(torch.tensor([[25, 16, 17, 12, 20]])).tolist()
     [[5]]
@@ -157,7 +157,7 @@ class Polynomial(EstimatedCeiling):
         )
         return (coefficients_BT * x_B1**degrees_BT).sum(dim=1, keepdim=True) % 10
 
-    def place_kinds(self, inputs_BN: Tensor) -> Tensor:
+    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
         return (inputs_BN >= 17).long() + (inputs_BN >= 21)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:

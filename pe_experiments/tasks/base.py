@@ -1,4 +1,4 @@
-"""The contract of a task: examples, the rule behind them, and the scores that need no understanding.
+"""The contract of a task: examples, the rule behind them, and the scores of trivial predictors.
 
 Shapes: B examples, N input symbols, M target symbols.
 """
@@ -16,15 +16,15 @@ IGNORE = -100  # a target that is not scored; the default of torch's cross entro
 
 
 class PositionIds(NamedTuple):
-    """Ids that related symbols share, from 1 on; 0 means "has none". B may be 1.
+    """Ids from 1 on that related symbols share; 0 means "has none". B may be 1.
 
-    They are read before anything is answered: they may depend on the inputs and on how many targets there
-    are, never on what the targets say.
+    The model reads them before it answers: they may depend on the inputs and on the number of targets, never
+    on the targets' values.
     """
 
     inputs_BN: Tensor
     targets_BM: Tensor
-    separator: int = 0  # of the mark between inputs and targets
+    separator: int = 0  # id of the mark between inputs and targets
 
 
 class Task(ABC):
@@ -34,10 +34,10 @@ class Task(ABC):
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
         order_sensitive: False when a bag of tokens solves it (a control).
-        formats: how examples can be shown to a model: ``causal`` and ``slots`` (the answer after the input),
-            or ``aligned`` (target t is read out at input t).
-        data_files: files that examples are made from, besides those an argument or the source names: their
-            content belongs to what a run trained on.
+        formats: formats a model can read examples in: ``causal`` and ``slots`` (the answer after the input),
+            or ``aligned`` (target t is predicted at input t).
+        data_files: files that examples are made from, besides those an argument or the source names; their
+            content is part of a run's identity.
     """
 
     vocab_size: int
@@ -54,14 +54,14 @@ class Task(ABC):
 
     @abstractmethod
     def solve(self, inputs_BN: Tensor) -> Tensor:
-        """The targets [B, M] of these inputs by the slow and obvious rule; `sample` is held against it."""
+        """The targets [B, M] of these inputs by the slow and obvious rule; tests compare `sample` with it."""
 
     def nearest_length(self, length: int) -> int | None:
-        """The largest length it can make that is not above ``length``; None when there is none."""
+        """The largest length, at most ``length``, that the task can make; None when there is none."""
         return length if length >= 1 else None
 
     def target_length(self, length: int) -> int:
-        """M at this input length; the largest where it varies, so that slots do not give the answer away."""
+        """M at this input length; the maximum where it varies, so that slots do not reveal the answer."""
         return length
 
     @abstractmethod
@@ -69,20 +69,20 @@ class Task(ABC):
         """Token accuracy of a uniform guess over the symbols a target can hold."""
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
-        """Best token accuracy of any predictor that sees the input only as a multiset; None where unknown.
+        """The best token accuracy an order-blind predictor can reach: 1 for a control, None where unknown.
 
-        The predictor knows which target it is asked for and, where targets are read out at the inputs, the
-        symbol it stands at.
+        The predictor sees the input as a multiset. It knows the index of the target it predicts and, in the
+        aligned format, the input symbol there.
 
         Args:
             length: of the input.
-            prefix: the predictor is a decoder: it also sees the target symbols before the one it predicts or,
-                where targets are read out at the inputs, the inputs so far and no others.
+            prefix: the predictor is a decoder: it also sees the targets before the one it predicts or, in the
+                aligned format, the inputs so far and no others.
         """
-        return None
+        return None if self.order_sensitive else 1.0
 
     def bag_ceiling_error(self, length: int, prefix: bool = False) -> float:
-        """Standard error of `bag_ceiling`; 0 where that is computed rather than estimated."""
+        """Standard error of `bag_ceiling`; 0 where it is computed rather than estimated."""
         return 0.0
 
     def input_blind(self, length: int) -> float | None:
@@ -90,7 +90,7 @@ class Task(ABC):
         return None
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """Ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty where nothing is related.
+        """Ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty where no symbols are related.
 
         No id exceeds max(N, M) + 1.
         """
@@ -98,7 +98,7 @@ class Task(ABC):
 
 
 def padded(rows: list[list[int]], width: int) -> Tensor:
-    """Answers of different lengths as targets [B, width], filled up with -100."""
+    """Answers of different lengths as targets [B, width], padded with -100."""
     return torch.tensor([row + [IGNORE] * (width - len(row)) for row in rows])
 
 

@@ -17,9 +17,9 @@ from pe_experiments.tasks.digits import TwoNumbers
 class BinaryOperation(TwoNumbers):
     """Two positive binary numbers, least significant bit first, with an operator (2) between them.
 
-    The bits are divided among them uniformly; each number is uniform among those above 0 with so many bits,
-    leading zeros (at the right) and all. The answer has none. Shortest input: 3; the published code fills
-    lengths 1 and 2 with placeholders that follow no such rule.
+    The division of the bits between them is uniform; each number is uniform among those above 0 with so many
+    bits, and may have leading zeros (at the right). The answer has none. Shortest input: 3; the published
+    code fills lengths 1 and 2 with placeholders that follow no such rule.
     """
 
     vocab_size = 3
@@ -63,8 +63,8 @@ class BinaryAddition(BinaryOperation):
     [[0, 1, 0, 1, 1, -100, -100, -100, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n+1 places for an answer and the mark
-    that ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros behind it.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n+1 targets for an answer and the mark
+    that ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros after it.
     """
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
@@ -82,10 +82,10 @@ class BinaryAddition(BinaryOperation):
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: bits of one significance share an id; ``abacus``: index of a bit in its number."""
         values_BN = self.significance(inputs_BN)
-        places_1M = torch.arange(targets_BM.shape[1])[None]
+        index_1M = torch.arange(targets_BM.shape[1])[None]
         return {
-            "coupling": PositionIds(values_BN + 2, places_1M + 2, separator=1),
-            "abacus": PositionIds(values_BN + 1, places_1M + 1),
+            "coupling": PositionIds(values_BN + 2, index_1M + 2, separator=1),
+            "abacus": PositionIds(values_BN + 1, index_1M + 1),
         }
 
 
@@ -96,8 +96,8 @@ class BinaryMultiplication(BinaryOperation):
     [[0, 0, 0, 1, 1, 0, 1, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n places for an answer and the mark that
-    ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros behind it.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n targets for an answer and the mark
+    that ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros after it.
     """
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class Sqrt(EstimatedCeiling):
     >>> Sqrt().solve(torch.tensor([[1, 0, 0, 1, 0, 1]])).tolist()
     [[1, 1, 0]]
 
-    Numbers are uniform from 1 to 2^n - 1, leading zeros and all; the answer has ceil(n/2) bits. Source:
+    Numbers are uniform from 1 to 2^n - 1, with leading zeros; the answer has ceil(n/2) bits. Source:
     Delétang et al. 2022, arXiv:2207.02098 (trained to 40, evaluated to 500).
     """
 
@@ -138,9 +138,9 @@ class Sqrt(EstimatedCeiling):
 
     def answer(self, inputs_BN: Tensor) -> Tensor:
         length, width = inputs_BN.shape[1], self.target_length(inputs_BN.shape[1])
-        weights = np.array([1 << place for place in reversed(range(length))], dtype=object)
+        weights = np.array([1 << bit for bit in reversed(range(length))], dtype=object)
         roots = np.frompyfunc(isqrt, 1, 1)(inputs_BN.numpy() @ weights)  # integers of any size
-        bits = [(roots >> place) & 1 for place in reversed(range(width))]
+        bits = [(roots >> bit) & 1 for bit in reversed(range(width))]
         return torch.from_numpy(np.stack(bits, axis=1).astype(np.int64))
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class Sqrt(EstimatedCeiling):
 
 
 def _positive(lengths_B: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """Bits [B, width] of numbers uniform from 1 to 2^length - 1; zeros beyond their lengths."""
+    """Bits [B, width] of numbers uniform from 1 to 2^length - 1; zeros past their lengths."""
     bits_BD = torch.zeros(len(lengths_B), width, dtype=torch.long)
     while (empty_B := ~bits_BD.any(dim=1)).any():
         drawn = torch.randint(2, (int(empty_B.sum()), width), generator=generator)

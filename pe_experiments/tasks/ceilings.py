@@ -1,4 +1,4 @@
-"""What a predictor can reach that sees its input only as a bag of tokens: computed, or estimated."""
+"""Bag ceilings: the best token accuracy an order-blind predictor can reach, computed or estimated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Task
 
-EXACT_UP_TO = 256  # tokens; above, the curve is smooth enough to be read between computed points
-BAGS = (48, 500)  # of an estimate; the more the shorter the inputs
-ARRANGEMENTS = (100, 1000)  # per bag and half; the fewer the longer the inputs
-SYMBOLS_AT_ONCE = 4_000_000  # bounds the memory of an estimate; most need no more than that in all
+EXACT_UP_TO = 256  # tokens; above, the curve is smooth enough for interpolation between computed points
+BAGS = (48, 500)  # of an estimate; more for shorter inputs
+ARRANGEMENTS = (100, 1000)  # per bag and half; fewer for longer inputs
+SYMBOLS_AT_ONCE = 4_000_000  # bounds the memory of an estimate
 ESTIMATED_UP_TO = 1_000  # input symbols; longer ones take too long
 
 
@@ -50,7 +50,7 @@ def mode_share(length: int, vocab_size: int) -> float:
 
 
 def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndarray:
-    """`mode_share` of each of the lengths (at least 1), read between computed points where they are long."""
+    """`mode_share` of each of the lengths (at least 1), interpolated for long ones."""
     wanted = np.asarray(lengths)
     points = np.unique(wanted[wanted <= EXACT_UP_TO])
     if wanted.max() > EXACT_UP_TO:
@@ -60,7 +60,7 @@ def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndar
 
 
 def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
-    """Mean of `mode_share` over ``shortest .. longest`` tokens: as answers are seen, the bag empties."""
+    """Mean of `mode_share` over ``shortest .. longest`` tokens: each answer seen leaves one token fewer."""
     return float(mode_shares(np.arange(shortest, longest + 1), vocab_size).mean())
 
 
@@ -73,17 +73,17 @@ def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
 
 
 class Estimate(NamedTuple):
-    """A figure from drawn examples and its standard error."""
+    """A value estimated from random examples, and its standard error."""
 
     value: float
     error: float
 
 
 class EstimatedCeiling(Task):
-    """A task whose inputs of one bag are equally likely in all arrangements of some places.
+    """A task with an estimated bag ceiling: all arrangements of a bag's symbols are equally likely.
 
-    Subclasses say how inputs are drawn (`draw`), what follows from them (`answer`) and which places may
-    exchange their symbols (`place_kinds`). The ceiling is the split-half estimate of `split_half`.
+    Subclasses draw inputs (`draw`), compute the targets (`answer`) and say which positions may exchange their
+    symbols (`position_kinds`). The ceiling is the estimate of `split_half`.
     """
 
     @abstractmethod
@@ -94,10 +94,10 @@ class EstimatedCeiling(Task):
     def answer(self, inputs_BN: Tensor) -> Tensor:
         """The targets [B, M] of these inputs, all rows at once."""
 
-    def place_kinds(self, inputs_BN: Tensor) -> Tensor:
-        """A small whole number per place, [B, N]; places of one kind may exchange their symbols.
+    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
+        """A small whole number per position, [B, N]; positions of one kind may exchange their symbols.
 
-        The bag must determine how many places of each kind there are and which symbols they hold.
+        The bag must determine how many positions of each kind there are and which symbols they hold.
         """
         return torch.zeros_like(inputs_BN)
 
@@ -106,8 +106,8 @@ class EstimatedCeiling(Task):
         return inputs_BN, self.answer(inputs_BN)
 
     def rearrange(self, inputs_BN: Tensor, generator: torch.Generator) -> Tensor:
-        """Another input of the same bag per row, each with the probability it has given the bag."""
-        kinds_BN = self.place_kinds(inputs_BN)
+        """Another input with the same bag per row, drawn with its probability given the bag."""
+        kinds_BN = self.position_kinds(inputs_BN)
         keys_BN = kinds_BN + torch.rand(inputs_BN.shape, generator=generator, dtype=torch.float64)
         shuffled_BN = inputs_BN.gather(1, keys_BN.argsort(dim=1))
         return torch.empty_like(inputs_BN).scatter_(1, kinds_BN.argsort(dim=1, stable=True), shuffled_BN)
@@ -126,7 +126,7 @@ class EstimatedCeiling(Task):
 
     def _estimate(self, length: int, prefix: bool) -> Estimate | None:
         if length > ESTIMATED_UP_TO or (prefix and self.target_length(length) > 1):
-            return None  # what the answer so far adds is not known
+            return None  # the ceiling given the answer so far is not known
         if length not in self._estimates:
             self._estimates[length] = split_half(self, length)
         return self._estimates[length]
@@ -135,8 +135,8 @@ class EstimatedCeiling(Task):
 def split_half(task: EstimatedCeiling, length: int) -> Estimate:
     """Bag ceiling by cross-validation: the modal answer over half the arrangements, scored on the others.
 
-    Scored on the same half it would be too high, scored on the other it is slightly too low (the mode of a
-    sample is not always the mode). The error holds the spread over bags and that gap.
+    Scored on the same half it would be too high; scored on the other half it is slightly too low (the mode of
+    a sample is not always the mode). The error includes the spread over bags and that gap.
     """
     generator = torch.Generator().manual_seed(length)
     bags = _between(BAGS, SYMBOLS_AT_ONCE // (2 * max(ARRANGEMENTS) * length))
@@ -157,7 +157,7 @@ def _between(bounds: tuple[int, int], value: int) -> int:
 
 
 def _count_votes(task: EstimatedCeiling, inputs_CN: Tensor, half: int, generator: torch.Generator) -> Tensor:
-    """Targets [3, C] per bag: right by the other half's mode, right by the own half's, and in all."""
+    """Numbers of targets [3, C] per bag: right by the other half's mode, right by their own's, and all."""
     arranged_RN = task.rearrange(inputs_CN.repeat_interleave(2 * half, dim=0), generator)
     targets_C2SM = task.answer(arranged_RN).unflatten(0, (len(inputs_CN), 2, half))
     votes_C2MV = torch.stack(

@@ -1,4 +1,4 @@
-"""Copying: the answer is the input in some order, or as much of it as is asked for."""
+"""Copying: the answer is the input in some order, or a part of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Copy(Task):
     >>> Copy().solve(torch.tensor([[3, 1, 4]])).tolist()
     [[3, 1, 4]]
 
-    With ``vocab_size=2`` symbols repeat so often that matching a prefix no longer says where one is:
+    With ``vocab_size=2`` symbols repeat so often that a prefix no longer identifies a position:
     `repeat_copy` (Huang et al. 2024, arXiv:2410.02140: trained to 50, evaluated to 150). Copying symbols:
     Kazemnejad et al. 2023, arXiv:2305.19466 (100 symbols, trained to 20, evaluated to 40).
 
@@ -26,13 +26,13 @@ class Copy(Task):
     def __init__(self, vocab_size: int = 10):
         self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
 
-    def places(self, length: int) -> Tensor:
-        """Which input symbol each target repeats, [M]; all that a task of this family must say."""
+    def source_indices(self, length: int) -> Tensor:
+        """Index of the input symbol that each target repeats, [M]; tasks of this family override it."""
         return torch.arange(length)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
-        return inputs_BN, inputs_BN[:, self.places(length)]
+        return inputs_BN, inputs_BN[:, self.source_indices(length)]
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         return torch.tensor([list(row) for row in inputs_BN.tolist()])
@@ -46,10 +46,10 @@ class Copy(Task):
         return mode_share(length, self.vocab_size)
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: a target shares the id of the symbol it repeats; the separator has the id before."""
+        """``coupling``: a target shares the id of the symbol it repeats; the separator has id 1."""
         length = inputs_BN.shape[1]
         ids_1N = torch.arange(2, length + 2)[None]
-        return {"coupling": PositionIds(ids_1N, ids_1N[:, self.places(length)], separator=1)}
+        return {"coupling": PositionIds(ids_1N, ids_1N[:, self.source_indices(length)], separator=1)}
 
 
 class Reverse(Copy):
@@ -65,7 +65,7 @@ class Reverse(Copy):
         vocab_size: symbols, at least 2.
     """
 
-    def places(self, length: int) -> Tensor:
+    def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).flip(0)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Duplicate(Copy):
     def __init__(self, vocab_size: int = 2):
         super().__init__(vocab_size)
 
-    def places(self, length: int) -> Tensor:
+    def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).repeat(2)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -98,18 +98,18 @@ class Duplicate(Copy):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         first = super().bag_ceiling(length, prefix)
-        return (first + 1) / 2 if prefix else first  # the second half has been read by then
+        return (first + 1) / 2 if prefix else first  # the second half repeats targets already seen
 
 
 class OddsFirst(Copy):
-    """First the symbols at odd places, counted from 1, then the others: 0 0 1 1 0 1 -> 0 1 0 0 1 1.
+    """First the 1st, 3rd, 5th, ... symbol, then the others: 0 0 1 1 0 1 -> 0 1 0 0 1 1.
 
     >>> OddsFirst().solve(torch.tensor([[0, 0, 1, 1, 0, 1]])).tolist()
     [[0, 1, 0, 0, 1, 1]]
 
     Symbols are independent and uniform. Source: Delétang et al. 2022, arXiv:2207.02098 (V=2, trained to 40,
-    evaluated to 500). Paper and docstring of the published code say what stands here; the code itself puts
-    the even places first.
+    evaluated to 500). The paper, and the docstring of the published code, describe this task; the code itself
+    puts the 2nd, 4th, ... symbol first.
 
     Args:
         vocab_size: symbols, at least 2.
@@ -118,7 +118,7 @@ class OddsFirst(Copy):
     def __init__(self, vocab_size: int = 2):
         super().__init__(vocab_size)
 
-    def places(self, length: int) -> Tensor:
+    def source_indices(self, length: int) -> Tensor:
         return torch.cat([torch.arange(0, length, 2), torch.arange(1, length, 2)])
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -126,18 +126,18 @@ class OddsFirst(Copy):
 
 
 class Swap(Copy):
-    """Repeat the input with neighbours exchanged: 3 1 4 1 5 -> 1 3 1 4 5. An odd one out stays at the end.
+    """Repeat the input with neighbours exchanged: 3 1 4 1 5 -> 1 3 1 4 5. At odd lengths the last one stays.
 
     >>> Swap().solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
     [[1, 3, 1, 4, 5]]
 
-    Symbols are independent and uniform. Made for this project: copying by a step that is not constant.
+    Symbols are independent and uniform. Made for this project: copying at an offset that is not constant.
 
     Args:
         vocab_size: symbols, at least 2.
     """
 
-    def places(self, length: int) -> Tensor:
+    def source_indices(self, length: int) -> Tensor:
         pairs = torch.arange(length - length % 2).view(-1, 2).flip(1).flatten()
         return torch.cat([pairs, torch.arange(length - length % 2, length)])
 
@@ -156,8 +156,8 @@ class Rotate(Copy):
     >>> Rotate(k=2).solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
     [[4, 1, 5, 3, 1]]
 
-    Symbols are independent and uniform. Where k exceeds the length it goes round again. Made for this
-    project: copying with one jump in it.
+    Symbols are independent and uniform. k counts modulo the length. Made for this project: copying with one
+    jump.
 
     Args:
         k: symbols that move, at least 1.
@@ -168,7 +168,7 @@ class Rotate(Copy):
         super().__init__(vocab_size)
         self.k = require_symbols("k", k, 1)
 
-    def places(self, length: int) -> Tensor:
+    def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).roll(-self.k)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class UniqueCopy(Copy):
     >>> UniqueCopy().solve(torch.tensor([[7, 2, 5]])).tolist()
     [[7, 2, 5]]
 
-    The symbol just written says where to read next. No length beyond the number of symbols exists.
+    The symbol just written determines the next one to read. Inputs are at most ``vocab_size`` long.
     Source: Huang et al. 2024, arXiv:2410.02140 (150 symbols, trained to 50, evaluated to 150).
 
     Args:
@@ -211,14 +211,14 @@ class UniqueCopy(Copy):
 
 
 class MissingDuplicate(Task):
-    """A string stands there twice with one bit of it masked (2): which? 1 0 1 1 2 1 -> 0.
+    """A string twice, with one bit masked (2): which bit is it? 1 0 1 1 2 1 -> 0.
 
     >>> MissingDuplicate().solve(torch.tensor([[1, 0, 1, 1, 2, 1], [0, 1, 1, 0, 1, 2]])).tolist()
     [[0], [1]]
 
-    Bits are independent and uniform, the mask stands anywhere in either copy; at odd lengths a 3 follows at
-    the end. Every bit but the masked one stands there twice, so the answer is the parity of the ones: a bag
-    of tokens suffices, and the task, although about copying, is a control. Source: Delétang et al. 2022,
+    Bits are independent and uniform, the masked position is uniform over both copies; at odd lengths a 3
+    follows at the end. Every bit but the masked one occurs twice, so the answer is the parity of the ones: a
+    bag of tokens suffices, and the task, although about copying, is a control. Source: Delétang et al. 2022,
     arXiv:2207.02098 (missing duplicate string; trained to 40, evaluated to 500). Shortest input: 2; the
     published code fills length 1 with a placeholder that follows no rule.
     """
@@ -245,17 +245,14 @@ class MissingDuplicate(Task):
     def chance(self, length: int) -> float:
         return 0.5
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 class Deduplicate(EstimatedCeiling):
-    """Repeat each different symbol once, in the order of their first appearance: 3 1 3 4 1 -> 3 1 4.
+    """Repeat each distinct symbol once, in the order of first appearance: 3 1 3 4 1 -> 3 1 4.
 
     >>> Deduplicate(vocab_size=5).solve(torch.tensor([[3, 1, 3, 4, 1]])).tolist()
     [[3, 1, 4, -100, -100]]
 
-    Symbols are independent and uniform. Made for this project: copying what has not been copied.
+    Symbols are independent and uniform. Made for this project: copying only symbols not copied before.
 
     Args:
         vocab_size: symbols, at least 2.
@@ -269,9 +266,9 @@ class Deduplicate(EstimatedCeiling):
 
     def answer(self, inputs_BN: Tensor) -> Tensor:
         length = inputs_BN.shape[1]
-        places_BN = torch.arange(length).expand_as(inputs_BN)
+        index_BN = torch.arange(length).expand_as(inputs_BN)
         absent_BV = torch.full((len(inputs_BN), self.vocab_size), length)
-        first_BV = absent_BV.scatter_reduce(1, inputs_BN, places_BN, "amin")
+        first_BV = absent_BV.scatter_reduce(1, inputs_BN, index_BN, "amin")
         order_BM = first_BV.argsort(dim=1)[:, : self.target_length(length)]
         return order_BM.where(first_BV.gather(1, order_BM) < length, IGNORE)
 

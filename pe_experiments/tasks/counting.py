@@ -1,6 +1,6 @@
-"""Counting and other controls: a bag of tokens suffices, so encodings should tie where they are trained.
+"""Counting and other controls: a bag of tokens suffices, so encodings should tie in distribution.
 
-`InterleavedMajority` alone is none: it counts by residue class of the place.
+`InterleavedMajority` alone is no control: it counts by residue class of the position.
 """
 
 from functools import reduce
@@ -19,8 +19,8 @@ class Majority(Task):
     >>> Majority().solve(torch.tensor([[1, 0, 1], [0, 0, 1]])).tolist()
     [[3], [2]]
 
-    The number of ones is drawn uniformly (independent bits would put every long input near a tie) and their
-    places at random. A control: order says nothing. Source: Huang et al. 2024, arXiv:2410.02140 (trained to
+    The number of ones is uniform (independent bits would put every long input near a tie), their positions
+    random. A control: order carries no information. Source: Huang et al. 2024, arXiv:2410.02140 (trained to
     50).
     """
 
@@ -41,9 +41,6 @@ class Majority(Task):
     def chance(self, length: int) -> float:
         return 0.5
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 class Count(Task):
     """How many ones are there, in decimal digits? Digits d are the symbols 2 + d: 1 0 1 1 -> "3" (5).
@@ -55,7 +52,7 @@ class Count(Task):
     >>> Count().solve(torch.ones(1, 12, dtype=torch.long)).tolist()
     [[3, 4]]
 
-    The number of ones is drawn uniformly, their places at random. A control: order says nothing. Made for
+    The number of ones is uniform, their positions random. A control: order carries no information. Made for
     this project, after the counting tasks of the length-generalisation literature.
     """
 
@@ -66,9 +63,9 @@ class Count(Task):
         ones_B = torch.randint(length + 1, (batch_size,), generator=generator)
         powers_M = 10 ** torch.arange(self.target_length(length))
         width_B = (ones_B[:, None] >= powers_M).sum(dim=1).clamp(min=1)
-        place_BM = width_B[:, None] - 1 - torch.arange(len(powers_M))
-        digits_BM = ones_B[:, None] // powers_M[place_BM.clamp(min=0)] % 10
-        return _bits(ones_B, length, generator), (2 + digits_BM).where(place_BM >= 0, IGNORE)
+        power_BM = width_B[:, None] - 1 - torch.arange(len(powers_M))
+        digits_BM = ones_B[:, None] // powers_M[power_BM.clamp(min=0)] % 10
+        return _bits(ones_B, length, generator), (2 + digits_BM).where(power_BM >= 0, IGNORE)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         width = self.target_length(inputs_BN.shape[1])
@@ -80,9 +77,6 @@ class Count(Task):
     def chance(self, length: int) -> float:
         return 1 / min(length + 1, 10)
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 class InterleavedMajority(Task):
     """Three majorities at once, of every third bit: 1 0 0, 1 1 0, 0 1 0 -> "ones" "ones" "zeros" (3 3 2).
@@ -90,7 +84,7 @@ class InterleavedMajority(Task):
     >>> InterleavedMajority().solve(torch.tensor([[1, 0, 0, 1, 1, 0, 0, 1, 0]])).tolist()
     [[3, 3, 2]]
 
-    Per residue class the number of ones is drawn uniformly without ties, their places at random. Lengths are
+    Per residue class the number of ones is uniform without ties, their positions random. Lengths are
     multiples of the period. Counting, but by position. Source: Huang et al. 2024, arXiv:2410.02140 (period 3,
     trained to 50, evaluated to 150).
 
@@ -154,7 +148,7 @@ class Parity(Task):
     >>> Parity().solve(torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]])).tolist()
     [[3], [2]]
 
-    Bits are independent and uniform. A control: order says nothing. Sources: Delétang et al. 2022,
+    Bits are independent and uniform. A control: order carries no information. Sources: Delétang et al. 2022,
     arXiv:2207.02098 (parity check; trained to 40, evaluated to 500), whose classes 0 and 1 are 2 and 3 here;
     Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 8, evaluated to 16).
     """
@@ -175,23 +169,20 @@ class Parity(Task):
     def chance(self, length: int) -> float:
         return 0.5
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 class CycleNavigation(Task):
-    """Where on a circle of five does this walk from state 0 end? Back (0), stay (1), forward (2).
+    """In which state on a circle of five does this walk from state 0 end? Back (0), stay (1), forward (2).
 
     State s is the symbol 3 + s. Forward, back, stay, back, back ends at -2, which is state 3:
 
     >>> CycleNavigation().solve(torch.tensor([[2, 0, 1, 0, 0], [2, 2, 2, 0, 1]])).tolist()
     [[6], [5]]
 
-    Steps are independent and uniform. A control: order says nothing. Source: Delétang et al. 2022,
+    Steps are independent and uniform. A control: order carries no information. Source: Delétang et al. 2022,
     arXiv:2207.02098 (trained to 40, evaluated to 500).
 
     Args:
-        states: on the circle, at least 2.
+        states: number of states on the circle, at least 2.
     """
 
     order_sensitive = False
@@ -219,9 +210,6 @@ class CycleNavigation(Task):
     def chance(self, length: int) -> float:
         return 1 / min(2 * length + 1, self.states)
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 class SumMod(Task):
     """The sum of these digits modulo ten: 3 1 9 -> 3.
@@ -229,8 +217,9 @@ class SumMod(Task):
     >>> SumMod().solve(torch.tensor([[3, 1, 9]])).tolist()
     [[3]]
 
-    Digits are independent and uniform from 1 to 9; none is 0, as in the source. A control: order says
-    nothing. Source: Kazemnejad et al. 2023, arXiv:2305.19466 (summation; trained to 8, evaluated to 16).
+    Digits are independent and uniform from 1 to 9; none is 0, as in the source. A control: order carries
+    no information. Source: Kazemnejad et al. 2023, arXiv:2305.19466 (summation; trained to 8, evaluated to
+    16).
 
     Args:
         modulus: at least 3; inputs are 1 .. modulus-1.
@@ -254,11 +243,8 @@ class SumMod(Task):
     def chance(self, length: int) -> float:
         return 1 / (self.vocab_size - (length == 1))  # one digit alone is not 0
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
 
 def _bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:
-    """Bits [B, length] with so many ones per row, at random places."""
-    places_BN = torch.rand(len(ones_B), length, generator=generator, dtype=torch.float64).argsort(dim=-1)
-    return (places_BN < ones_B[:, None]).long()
+    """Bits [B, length] with so many ones per row, at random positions."""
+    order_BN = torch.rand(len(ones_B), length, generator=generator, dtype=torch.float64).argsort(dim=-1)
+    return (order_BN < ones_B[:, None]).long()

@@ -25,18 +25,18 @@ class TwoNumbers(Task):
     def joined(self, first_BW: Tensor, second_BW: Tensor, split_B: Tensor) -> Tensor:
         """Inputs [B, W + 2]: ``split_B`` digits of the first, the mark, W + 1 - ``split_B`` of the second."""
         last = first_BW.shape[1] - 1
-        places_N = torch.arange(last + 3)
-        beyond_BN = places_N - split_B[:, None]  # 0 at the mark
-        first_BN = first_BW[:, places_N.clamp(max=last)]
-        second_BN = second_BW.gather(1, (beyond_BN - 1).clamp(0, last))
-        return first_BN.where(beyond_BN < 0, second_BN).where(beyond_BN != 0, self.mark)
+        index_N = torch.arange(last + 3)
+        from_mark_BN = index_N - split_B[:, None]  # 0 at the mark
+        first_BN = first_BW[:, index_N.clamp(max=last)]
+        second_BN = second_BW.gather(1, (from_mark_BN - 1).clamp(0, last))
+        return first_BN.where(from_mark_BN < 0, second_BN).where(from_mark_BN != 0, self.mark)
 
     def digit_index(self, inputs_BN: Tensor, from_end: bool) -> Tensor:
-        """Where in its number each digit stands [B, N], from 0 at the first or the last; -1 at the mark."""
-        split_B1, places_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
-        first_BN = split_B1 - 1 - places_N if from_end else places_N.expand_as(inputs_BN)
-        second_BN = (places_N.flip(0) if from_end else places_N - split_B1 - 1).expand_as(inputs_BN)
-        return first_BN.where(places_N < split_B1, second_BN).where(places_N != split_B1, -1)
+        """Index [B, N] of each digit in its number, from 0 at the first or the last digit; -1 at the mark."""
+        split_B1, index_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
+        first_BN = split_B1 - 1 - index_N if from_end else index_N.expand_as(inputs_BN)
+        second_BN = (index_N.flip(0) if from_end else index_N - split_B1 - 1).expand_as(inputs_BN)
+        return first_BN.where(index_N < split_B1, second_BN).where(index_N != split_B1, -1)
 
     def significance(self, inputs_BN: Tensor) -> Tensor:
         """Place values [B, N] of the digits, 0 for units; -1 at the mark."""
@@ -48,31 +48,31 @@ class TwoNumbers(Task):
         values_D = torch.arange(last)
         first_BD = split_B1 - 1 - values_D if self.forward else values_D.expand(len(inputs_BN), -1)
         second_BD = (last - values_D).expand_as(first_BD) if self.forward else split_B1 + 1 + values_D
-        inside_BD = (second_BD > split_B1) & (second_BD <= last)
+        real_BD = (second_BD > split_B1) & (second_BD <= last)
         return (
             inputs_BN.gather(1, first_BD.clamp(min=0)).where((first_BD >= 0) & (first_BD < split_B1), 0),
-            inputs_BN.gather(1, second_BD.clamp(max=last)).where(inside_BD, 0),
+            inputs_BN.gather(1, second_BD.clamp(max=last)).where(real_BD, 0),
         )
 
     def carried(self, sums_BD: Tensor) -> Tensor:
-        """Digits [B, D] of numbers given by a sum per place, which may exceed the base; they must fit."""
+        """Digits [B, D] of numbers given by a sum per place value, which may exceed the base."""
         digits_BD = torch.empty_like(sums_BD)
         carry_B = torch.zeros_like(sums_BD[:, 0])
-        for place in range(sums_BD.shape[1]):
-            total_B = sums_BD[:, place] + carry_B
-            digits_BD[:, place] = total_B % self.base
+        for power in range(sums_BD.shape[1]):
+            total_B = sums_BD[:, power] + carry_B
+            digits_BD[:, power] = total_B % self.base
             carry_B = total_B // self.base
         assert not carry_B.any(), "the result does not fit"
         return digits_BD
 
     def written(self, digits_BD: Tensor, width: int, forward: bool) -> Tensor:
         """Targets [B, width]: the digits of each number without leading zeros, then -100."""
-        places_D = torch.arange(1, digits_BD.shape[1] + 1)
-        count_B1 = (places_D * (digits_BD != 0)).amax(dim=1, keepdim=True).clamp(min=1)
-        places_M = torch.arange(width)
-        place_BM = count_B1 - 1 - places_M if forward else places_M.expand(len(digits_BD), -1)
-        inside_BM = places_M < count_B1
-        return digits_BD.gather(1, place_BM.where(inside_BM, 0)).where(inside_BM, IGNORE)
+        count_D = torch.arange(1, digits_BD.shape[1] + 1)
+        count_B1 = (count_D * (digits_BD != 0)).amax(dim=1, keepdim=True).clamp(min=1)
+        index_M = torch.arange(width)
+        power_BM = count_B1 - 1 - index_M if forward else index_M.expand(len(digits_BD), -1)
+        written_BM = index_M < count_B1
+        return digits_BD.gather(1, power_BM.where(written_BM, 0)).where(written_BM, IGNORE)
 
     def _split(self, inputs_BN: Tensor) -> Tensor:
         return (inputs_BN == self.mark).long().argmax(dim=1, keepdim=True)

@@ -41,21 +41,21 @@ class ModularArithmetic(EstimatedCeiling):
     def answer(self, inputs_BN: Tensor) -> Tensor:
         plus, minus = self.modulus, self.modulus + 1
         total_B, term_B = torch.zeros_like(inputs_BN[:, 0]), inputs_BN[:, 0]
-        for place in range(1, inputs_BN.shape[1], 2):  # left to right; a term ends at a plus or minus
-            operator_B, digit_B = inputs_BN[:, place], inputs_BN[:, place + 1]
+        for index in range(1, inputs_BN.shape[1], 2):  # left to right; a term ends at a plus or minus
+            operator_B, digit_B = inputs_BN[:, index], inputs_BN[:, index + 1]
             ends_B = (operator_B == plus) | (operator_B == minus)
             total_B = total_B + term_B.where(ends_B, 0)
             signed_B = digit_B.where(operator_B != minus, -digit_B)
             term_B = signed_B.where(ends_B, term_B * digit_B % self.modulus)
         return ((total_B + term_B) % self.modulus)[:, None]
 
-    def place_kinds(self, inputs_BN: Tensor) -> Tensor:
+    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
         return (inputs_BN >= self.modulus).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = []
         for row in inputs_BN.tolist():
-            if [symbol >= self.modulus for symbol in row] != [place % 2 == 1 for place in range(len(row))]:
+            if [symbol >= self.modulus for symbol in row] != [index % 2 == 1 for index in range(len(row))]:
                 answers.append([IGNORE])  # no expression
                 continue
             values, signs = [row[0]], [1]
@@ -98,8 +98,8 @@ class ModularArithmeticBrackets(Task):
     >>> ModularArithmeticBrackets().solve(torch.tensor(expression)).tolist()
     [[2]]
 
-    Expressions of 1 to 4 symbols are d, -d, (d), (-d); longer ones are (left operator right), how the length
-    is divided among both sides uniform. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40,
+    Expressions of 1 to 4 symbols are d, -d, (d), (-d); longer ones are (left operator right), with a uniform
+    division of the length between both sides. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40,
     evaluated to 500; plus and minus only).
 
     Args:
@@ -137,9 +137,9 @@ class SolveEquation(Task):
     >>> SolveEquation().solve(torch.tensor([[7, 9, 6, 7, 3, 8, 8, 10, 4]])).tolist()
     [[2]]
 
-    The left side is an expression of `ModularArithmeticBrackets` in which one digit is replaced: the first
-    one at or after a uniform place, from the start again behind the end. Shortest input: 3; the published
-    code fills lengths 1 and 2 with placeholders that follow no rule. Source: Delétang et al. 2022,
+    The left side is an expression of `ModularArithmeticBrackets` in which one digit is replaced by x: the
+    first digit at or after a uniform position, cyclically. Shortest input: 3; the published code fills
+    lengths 1 and 2 with placeholders that follow no rule. Source: Delétang et al. 2022,
     arXiv:2207.02098 (trained to 40, evaluated to 500).
 
     Args:
@@ -159,10 +159,10 @@ class SolveEquation(Task):
         round_S = torch.arange(size)
         ahead_BS = (round_S - start_B1) % size
         is_digit_BS = left_BS < self.modulus
-        hidden_B1 = ahead_BS.where(is_digit_BS, size).argmin(dim=1, keepdim=True)
+        unknown_B1 = ahead_BS.where(is_digit_BS, size).argmin(dim=1, keepdim=True)
         equals_B1 = torch.full_like(values_B1, self.equals)
-        equations_BN = torch.cat([left_BS.scatter(1, hidden_B1, self.unknown), equals_B1, values_B1], dim=1)
-        return equations_BN, left_BS.gather(1, hidden_B1)
+        equations_BN = torch.cat([left_BS.scatter(1, unknown_B1, self.unknown), equals_B1, values_B1], dim=1)
+        return equations_BN, left_BS.gather(1, unknown_B1)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = []
@@ -186,7 +186,7 @@ class SolveEquation(Task):
 
 
 def evaluate(symbols: list[int], modulus: int, marks: Marks) -> int | None:
-    """The value of an expression with brackets, read from left to right; None where it is none."""
+    """The value of an expression with brackets; None if the symbols are no expression."""
     try:
         value, end = _read(symbols, 0, modulus, marks)
     except (IndexError, ValueError):
@@ -195,7 +195,7 @@ def evaluate(symbols: list[int], modulus: int, marks: Marks) -> int | None:
 
 
 def _read(symbols: list[int], at: int, modulus: int, marks: Marks) -> tuple[int, int]:
-    """The value of the expression that starts at a place, and the place behind it."""
+    """The value of the expression that starts at index ``at``, and the index after it."""
     if symbols[at] < modulus:
         return symbols[at], at + 1
     if symbols[at] == marks.minus and symbols[at + 1] < modulus:
@@ -214,7 +214,7 @@ def _read(symbols: list[int], at: int, modulus: int, marks: Marks) -> tuple[int,
 
 
 class _Level(NamedTuple):
-    """Expressions at one depth of all rows: which row, from which place on, how many symbols."""
+    """Expressions at one depth in all rows: the row, the index of the first symbol, the number of symbols."""
 
     row_X: Tensor
     start_X: Tensor
@@ -260,7 +260,7 @@ def _plant(
     row, start, size = (part[is_leaf_X] for part in level)
     digits = torch.randint(modulus, (len(row),), generator=generator)
     bracketed, negative = size >= 3, size % 2 == 0
-    symbols_BN[row[bracketed], start[bracketed]] = marks.opening  # what closes it is there already
+    symbols_BN[row[bracketed], start[bracketed]] = marks.opening  # its closing bracket is there already
     symbols_BN[row[negative], (start + bracketed.long())[negative]] = marks.minus
     symbols_BN[row, start + bracketed.long() + negative.long()] = digits
     values_X = torch.zeros_like(level.row_X)

@@ -17,9 +17,9 @@ class Lag(Task):
     >>> Lag(k=2).solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
     [[-100, -100, 3, 1, 4]]
 
-    Read out in place (format ``aligned``): behind a separator the symbol would be n + k tokens away and
-    nothing would be local. Shortest input: k + 1. Made for this project, after the shift tasks of the probing
-    literature.
+    Targets are predicted at the inputs (format ``aligned``): after a separator the symbol would be n + k
+    tokens away and nothing would be local. Shortest input: k + 1. Made for this project, after the shift
+    tasks of the probing literature.
 
     Args:
         k: distance in tokens, at least 1.
@@ -51,14 +51,14 @@ class Lag(Task):
         return 1 / self.vocab_size
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        # The answer is one of the symbols of the bag but the one that is read at the same place.
+        # The answer is one of the bag's symbols other than the one at the same position.
         if prefix:  # at token t a decoder has read t others
             return mean_mode_share(self.k, length - 1, self.vocab_size)
         return mode_share(length - 1, self.vocab_size)
 
 
 class NGramLookup(Task):
-    """What follows these k symbols? With k=2 and the key behind a mark: 3 1 4 1 5 | 4 1 -> 5.
+    """Which symbol follows these k? With k=2 and the key after a mark: 3 1 4 1 5 | 4 1 -> 5.
 
     The mark is the symbol after the others, here 6:
 
@@ -67,15 +67,15 @@ class NGramLookup(Task):
     >>> NGramLookup(k=2, symbols=6, key="prefix").solve(torch.tensor([[4, 1, 6, 3, 1, 4, 1, 5]])).tolist()
     [[5]]
 
-    The key is taken from a random place of the string; where it stands there more than once, its first place
-    counts. Symbols are independent and uniform. Shortest input: 2k + 2. Source: Jelassi et al. 2024,
-    arXiv:2402.01032 (lookup of an n-gram; with a suffix key everything must be kept until the key is known,
-    with a prefix key one may look out for it).
+    The key is taken from a random position of the string; where it occurs more than once, its first
+    occurrence counts. Symbols are independent and uniform. Shortest input: 2k + 2. Source: Jelassi et al.
+    2024, arXiv:2402.01032 (lookup of an n-gram; with a suffix key the whole string must be kept until the key
+    is known, with a prefix key the model can look for it).
 
     Args:
         k: length of the key, at least 1.
         symbols: of string and key, at least 2.
-        key: where the key stands, ``prefix`` or ``suffix``.
+        key: ``prefix`` or ``suffix``, before or after the string.
     """
 
     def __init__(self, k: int = 2, symbols: int = 10, key: Literal["prefix", "suffix"] = "suffix"):

@@ -1,4 +1,4 @@
-"""Order and position: one answer symbol that depends on where things stand."""
+"""Order and position: one answer symbol that depends on the positions of input symbols."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from pe_experiments.tasks.ceilings import coin_flips, mode_share
 
 
 class Precedence(Task):
-    """Two marks stand once each among fillers: does A come before B?
+    """Two marks occur once each among fillers: does A come before B?
 
     Symbols: fillers ``0 .. fillers-1``, then A, B, the answer "A first" and the answer "B first". With eight
     fillers A=8, B=9, "A first"=10, "B first"=11:
@@ -19,8 +19,8 @@ class Precedence(Task):
     >>> Precedence(fillers=8).solve(torch.tensor([[3, 8, 1, 9], [9, 0, 0, 8]])).tolist()
     [[10], [11]]
 
-    A bag of tokens knows nothing about it: its ceiling is exactly one half. Shortest input: 2. The cheapest
-    test of order-blindness, made for this project ("dog bites man" against "man bites dog").
+    A bag of tokens carries no information about it: the ceiling is exactly one half. Shortest input: 2. The
+    cheapest test of order-blindness, made for this project ("dog bites man" against "man bites dog").
 
     Args:
         fillers: filler symbols, at least 1.
@@ -139,12 +139,12 @@ class Last(Kth):
 
 
 class EvenPairs(Task):
-    """Is the number of places where neighbouring bits differ even? 0 1 0 -> "even" (2); "odd" is 3.
+    """Is the number of neighbouring bits that differ even? 0 1 0 -> "even" (2); "odd" is 3.
 
     >>> EvenPairs().solve(torch.tensor([[0, 1, 0], [0, 0, 1]])).tolist()
     [[2], [3]]
 
-    The same question as whether the last bit equals the first. Bits are independent and uniform; a single bit
+    Equivalent: does the last bit equal the first? Bits are independent and uniform; a single bit
     has no pairs, which is even. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40, evaluated to
     500), whose classes 0 and 1 are 2 and 3 here.
     """

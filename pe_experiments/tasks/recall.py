@@ -1,4 +1,4 @@
-"""Recall: name what stood beside a symbol when it was met before."""
+"""Recall: name the symbol next to an earlier occurrence."""
 
 import torch
 from torch import Tensor
@@ -17,15 +17,15 @@ class AssociativeRecall(Task):
     >>> AssociativeRecall(keys=3, values=3, queries=2).solve(torch.tensor([[0, 4, 2, 3, 2, 0]])).tolist()
     [[3, 4]]
 
-    Keys are different from each other, values independent and uniform, queried keys different and at random.
-    Input lengths: 2 pairs + queries, as many pairs as keys at most and as queries at least. Sources: Ba et
+    Keys are distinct, values independent and uniform, queried keys distinct and random. Input lengths: 2
+    pairs + queries, with at least as many pairs as queries and at most as many as keys. Sources: Ba et
     al. 2016, arXiv:1610.06258 (one query); with more than one, multi-query associative recall of Arora et al.
     2023, arXiv:2312.04927 (64 to 512 tokens).
 
     Args:
         keys: key symbols, at least 2.
         values: value symbols, at least 2.
-        queries: keys asked for, at least 1.
+        queries: number of keys asked for, at least 1.
     """
 
     def __init__(self, keys: int = 80, values: int = 10, queries: int = 1):
@@ -63,7 +63,7 @@ class AssociativeRecall(Task):
         return 1 / self.values
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        pairs = self._pairs(length)  # the bag tells which keys are asked for, not which value is whose
+        pairs = self._pairs(length)  # the bag tells which keys are asked for, not their values
         if prefix:
             return mean_mode_share(pairs - self.queries + 1, pairs, self.values)
         return mode_share(pairs, self.values)
@@ -73,10 +73,10 @@ class AssociativeRecall(Task):
 
 
 class Induction(Task):
-    """What followed the trigger when it stood there before? 3 1 ! 4 1 5 ! -> 4.
+    """Which symbol followed the trigger at its first occurrence? 3 1 ! 4 1 5 ! -> 4.
 
-    The trigger is the symbol after the fillers, here 6. It stands once at random, never as the last but one,
-    and at the end:
+    The trigger is the symbol after the fillers, here 6. It occurs at the end and once before, at random but
+    never next to the end:
 
     >>> Induction(fillers=6).solve(torch.tensor([[3, 1, 6, 4, 1, 5, 6]])).tolist()
     [[4]]
@@ -118,6 +118,6 @@ class Induction(Task):
 
 
 def _distinct(symbols: int, count: int, rows: int, generator: torch.Generator) -> Tensor:
-    """Per row ``count`` different symbols out of ``symbols``, in random order."""
+    """``count`` distinct symbols out of ``symbols`` per row, in random order."""
     keys_RS = torch.rand(rows, symbols, generator=generator, dtype=torch.float64)
     return keys_RS.argsort(dim=-1)[:, :count]

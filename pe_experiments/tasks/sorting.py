@@ -1,7 +1,7 @@
-"""Sorting: the order of the input says nothing, the places of the answer everything.
+"""Sorting: the order of the input carries no information, the index in the answer does.
 
-A guess that never reads the input is strong here, the more so the longer the input: `input_blind` says how
-strong. A score means something only above it.
+A guess that never reads the input does well here, the better the longer the input. Only accuracy above
+`input_blind`, the accuracy of that guess, shows learning.
 """
 
 import numpy as np
@@ -40,11 +40,8 @@ class BucketSort(Task):
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
 
-    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        return 1.0
-
     def input_blind(self, length: int) -> float:
-        # More than i symbols are at most s exactly when target i is; how many are is binomial.
+        # Target i is at most s exactly when more than i symbols are; their number is binomial.
         shares = np.arange(1, self.vocab_size) / self.vocab_size
         at_most_VN = np.stack([1 - np.cumsum(coin_flips(length, share))[:-1] for share in shares])
         edges_VN = np.vstack([np.zeros(length), at_most_VN, np.ones(length)])
@@ -52,12 +49,12 @@ class BucketSort(Task):
 
 
 class Sort(BucketSort):
-    """Sort symbols that are all different: 7 2 5 -> 2 5 7.
+    """Sort symbols that are all distinct: 7 2 5 -> 2 5 7.
 
     >>> Sort().solve(torch.tensor([[7, 2, 5]])).tolist()
     [[2, 5, 7]]
 
-    No length beyond the number of symbols exists. Source: Huang et al. 2024, arXiv:2410.02140 (150 symbols,
+    Inputs are at most ``vocab_size`` long. Source: Huang et al. 2024, arXiv:2410.02140 (150 symbols,
     trained to 50, evaluated to 150).
 
     Args:
@@ -76,14 +73,14 @@ class Sort(BucketSort):
         return min(length, self.vocab_size) if length >= 1 else None
 
     def input_blind(self, length: int) -> float:
-        # Of V symbols n are there; P(target i is s) = C(s, i) C(V-1-s, n-1-i) / C(V, n).
+        # n of V symbols occur; P(target i is s) = C(s, i) C(V-1-s, n-1-i) / C(V, n).
         last = self.vocab_size - 1
         log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, self.vocab_size + 1)))])
-        below_NV, place_NV = np.arange(last + 1)[None], np.arange(length)[:, None]
-        above_NV, after_NV = last - below_NV, length - 1 - place_NV
-        possible_NV = (place_NV <= below_NV) & (after_NV <= above_NV)
+        below_NV, rank_NV = np.arange(last + 1)[None], np.arange(length)[:, None]
+        above_NV, after_NV = last - below_NV, length - 1 - rank_NV
+        possible_NV = (rank_NV <= below_NV) & (after_NV <= above_NV)
         log_ways_NV = -log_factorial[self.vocab_size] + log_factorial[length] + log_factorial[-1 - length]
-        for total, chosen in ((below_NV, place_NV), (above_NV, after_NV)):
+        for total, chosen in ((below_NV, rank_NV), (above_NV, after_NV)):
             rest = np.maximum(total - chosen, 0)
             log_ways_NV = log_ways_NV + log_factorial[total] - log_factorial[chosen] - log_factorial[rest]
         return float(np.where(possible_NV, np.exp(log_ways_NV), 0.0).max(axis=1).mean())

@@ -1,4 +1,4 @@
-"""State: the answer depends on what instructions have done so far."""
+"""State: the answer depends on the effect of all instructions so far."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pe_experiments.tasks.ceilings import EstimatedCeiling, coin_flips, mode_sha
 
 
 class FlipFlop(Task):
-    """What was written last? write 1, ignore 0, read -> 1. Read out in place, at each read.
+    """Which bit was written last? write 1, ignore 0, read -> 1. Predicted at each read.
 
-    Bits are 0 and 1, write is 2, ignore 3, read 4; a read is followed by 5, where a bit would give the answer
-    away to a model that looks ahead:
+    Bits are 0 and 1, write is 2, ignore 3, read 4; a read is followed by 5, since a bit would reveal the
+    answer to a model that looks ahead:
 
     >>> FlipFlop().solve(torch.tensor([[2, 1, 3, 0, 4, 5]])).tolist()
     [[-100, -100, -100, -100, 1, -100]]
 
     Pairs of an instruction and a bit; the first writes, the last reads, the others ignore with probability
     ``ignore`` and write or read with equal probabilities. Bits are independent and uniform. Input lengths:
-    even, from 4. Source: Liu et al. 2023, arXiv:2306.00946 (512 symbols, trained at ignore=.8, evaluated at
-    .1, .8 and .98).
+    even, from 4. Source: Liu et al. 2023, arXiv:2306.00946 (512 symbols, trained at ignore=0.8, evaluated
+    at 0.1, 0.8 and 0.98).
 
     Args:
         ignore: probability of an ignored pair, from 0 to below 1.
@@ -82,20 +82,20 @@ class FlipFlop(Task):
 
 
 class DyckDepth(Task):
-    """How many brackets are open? ( ( ) ( -> 1 2 1 2. Read out in place, at each bracket.
+    """How many brackets are open? ( ( ) ( -> 1 2 1 2. Predicted at each bracket.
 
     Opening is 0, closing 1, depth d is the symbol 2 + d:
 
     >>> DyckDepth().solve(torch.tensor([[0, 0, 1, 0]])).tolist()
     [[3, 4, 3, 4]]
 
-    Each bracket opens or closes with equal probabilities, but never closes at depth 0 nor opens at the
-    deepest. A decoder can count its brackets without order, an encoder cannot. Bounded depth: Yao et al.
-    2021, arXiv:2105.11115 (depths to 10, trained to 700 symbols, evaluated to 1,400); reading the depth out
-    at each bracket: made for this project.
+    Each bracket opens or closes with equal probabilities, but never closes at depth 0 nor opens at depth
+    ``deepest``. A decoder can count its brackets without order, an encoder cannot. Bounded depth: Yao et al.
+    2021, arXiv:2105.11115 (depths to 10, trained to 700 symbols, evaluated to 1,400); predicting the
+    depth at each bracket: made for this project.
 
     Args:
-        deepest: at least 2.
+        deepest: largest depth, at least 2.
     """
 
     formats = ("aligned",)
@@ -108,12 +108,12 @@ class DyckDepth(Task):
         closes_BN = torch.randint(2, (batch_size, length), generator=generator)
         depths_BN = torch.empty_like(closes_BN)
         depth_B = torch.zeros(batch_size, dtype=torch.long)
-        for place in range(length):
-            closes_B = closes_BN[:, place]
+        for index in range(length):
+            closes_B = closes_BN[:, index]
             closes_B[depth_B == 0] = 0
             closes_B[depth_B == self.deepest] = 1
             depth_B = depth_B + 1 - 2 * closes_B
-            depths_BN[:, place] = depth_B
+            depths_BN[:, index] = depth_B
         return closes_BN, 2 + depths_BN
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class DyckDepth(Task):
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:
             return 1.0  # opened less closed
-        # The bag tells the depth at the end; the bracket read at the place asked for is known too.
+        # The bag tells the depth at the end; the bracket at the position asked for is known too.
         depths = self.deepest + 1
         up, down = np.diag(np.full(depths - 1, 0.5), 1), np.diag(np.full(depths - 1, 0.5), -1)
         up[0], down[-1] = 2 * up[0], 2 * down[-1]
@@ -135,25 +135,26 @@ class DyckDepth(Task):
         for _ in range(length - 1):
             to_end.append((up + down) @ to_end[-1])
         before, total = np.eye(depths)[0], 0.0
-        for place in range(length):
+        for index in range(length):
             for bracket in (up, down):  # P(depth here, depth at the end), the most likely depth of each end
-                total += ((before @ bracket)[:, None] * to_end[length - 1 - place]).max(axis=0).sum()
+                total += ((before @ bracket)[:, None] * to_end[length - 1 - index]).max(axis=0).sum()
             before = before @ (up + down)
         return float(total / length)
 
 
 class StackManipulation(EstimatedCeiling):
-    """A stack, bottom first, then pushes and pops: what is on it, top first? 0 1 1 push-0 pop pop -> 1 0.
+    """The stack, top first, after pushes and pops on a given one: 0 1 1 push-0 pop pop -> 1 0.
 
-    Stack bits are 0 and 1, pop is 2, push 0 is 3, push 1 is 4; popping an empty stack does nothing:
+    The input is a stack, bottom first, then instructions. Bits are 0 and 1, pop is 2, push 0 is 3, push 1 is
+    4; popping an empty stack does nothing:
 
     >>> StackManipulation().solve(torch.tensor([[0, 1, 1, 3, 2, 2], [1, 2, 2, 2, 4, 3]])).tolist()
     [[1, 0, -100, -100, -100, -100, -100], [0, 1, -100, -100, -100, -100, -100]]
 
     The height of the stack is uniform from 1 to n-1 (a single symbol is a stack), bits and instructions are
     independent and uniform. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40, evaluated to 500).
-    Kept: inputs, n+1 places for an answer and the mark that ends it, which is EOS here, and a score up to
-    that mark. Not kept: the loss on the zeros behind it.
+    Kept: inputs, n+1 targets for an answer and the mark that ends it, which is EOS here, and a score up to
+    that mark. Not kept: the loss on the zeros after it.
     """
 
     vocab_size = 5
@@ -172,12 +173,12 @@ class StackManipulation(EstimatedCeiling):
             pops_B = symbol_B == 2
             bit_B = symbol_B.where(symbol_B < 2, symbol_B - 3).clamp(min=0)
             top_B1 = height_B[:, None].clamp(max=inputs_BN.shape[1] - 1)
-            stack_BN.scatter_(1, top_B1, bit_B[:, None])  # what a pop writes stands above the height
+            stack_BN.scatter_(1, top_B1, bit_B[:, None])  # a pop writes above the height, which is ignored
             height_B = (height_B + 1 - 2 * pops_B.long()).clamp(min=0)
-        places_M = height_B[:, None] - 1 - torch.arange(width)
-        return stack_BN.gather(1, places_M.clamp(min=0)).where(places_M >= 0, IGNORE)
+        index_M = height_B[:, None] - 1 - torch.arange(width)
+        return stack_BN.gather(1, index_M.clamp(min=0)).where(index_M >= 0, IGNORE)
 
-    def place_kinds(self, inputs_BN: Tensor) -> Tensor:
+    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
         return (inputs_BN > 1).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -209,13 +210,13 @@ class VariableAssignment(Task):
     >>> VariableAssignment(variables=3).solve(torch.tensor(chain)).tolist()
     [[7]]
 
-    Variables are different and at random, signs independent and uniform, the variable asked for is uniform in
-    the later half of the chain. Input lengths: 3 clauses + 1, from two clauses to as many as variables.
+    Variables are distinct and random, signs independent and uniform; the variable asked for is uniform in the
+    later half of the chain. Input lengths: 3 clauses + 1, from two clauses to as many as variables.
     Sources: LEGO of Zhang et al. 2022, arXiv:2206.04301, as in Kazemnejad et al. 2023, arXiv:2305.19466 (to 8
     clauses, evaluated to 16).
 
     Args:
-        variables: at least 2; also the longest chain.
+        variables: number of variables, at least 2; also the longest chain.
     """
 
     def __init__(self, variables: int = 26):
@@ -257,8 +258,8 @@ class VariableAssignment(Task):
         return 0.5
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        # The bag tells how many signs are minus and, since the last variable stands nowhere else, whether it
-        # is the one asked for; its value is the parity of all. Of the others any may be meant.
+        # The bag tells how many signs are minus and, since the last variable occurs nowhere else, whether it
+        # is the one asked for; its value is the parity of all. Any of the others may be asked for.
         clauses = length // 3
         asked = range((clauses + 1) // 2, clauses)
         ceiling = 1 / len(asked)

@@ -9,7 +9,7 @@ import torch
 from hydra.utils import instantiate
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.contract import words
+from pe_experiments.checking.contract import random_tokens
 from pe_experiments.components import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.errors import UserError
@@ -75,5 +75,5 @@ def test_a_common_seed_gives_equal_instances(name: str) -> None:
 
 @schemes
 def test_odd_widths_work(name: str) -> None:
-    logits = subject(name, True).model(d_model=15, num_heads=1)(words(2, 9))
+    logits = subject(name, True).model(d_model=15, num_heads=1)(random_tokens(2, 9))
     assert logits.isfinite().all()

@@ -48,7 +48,7 @@ class Kerple(PositionalEncoding):
         self.scale = torch.nn.Parameter(torch.ones(shape.num_heads))
 
     def bias(self, q, k, at):
-        distance = at.steps_BTS.abs()[:, None].float()
+        distance = at.relative_positions_BTS.abs()[:, None].float()
         p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.power, self.scale))
         return -a * distance.where(distance > 0, 1) ** p.clamp(max=2) * (distance > 0)
 
@@ -58,7 +58,7 @@ class WrongInEncoders(PositionalEncoding):
 
     def bias(self, q, k, at):
         slopes = 2.0 ** (-8 * torch.arange(1, q.shape[1] + 1) / q.shape[1])
-        return slopes[:, None, None] * at.steps_BTS[:, None]
+        return slopes[:, None, None] * at.relative_positions_BTS[:, None]
 
 
 class Raises(PositionalEncoding):
@@ -177,7 +177,7 @@ def test_exceptions_are_said_once(script: Script) -> None:
 def test_a_bias_that_knows_one_block_only_fails(script: Script) -> None:
     done = script("check_encoding", "pe._target_=theirs.SeenBlock")
     assert done.code == 1
-    assert "FAILS in the decoder: attention routes agree" in done.out
+    assert "FAILS in the decoder: attention implementations agree" in done.out
 
 
 def test_columns_may_be_laid_out_in_halves(script: Script) -> None:

@@ -40,7 +40,7 @@ class OddDistances(PositionalEncoding):
         self.strength_H = nn.Parameter(torch.full((shape.num_heads,), strength))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        odd_BTS = (at.steps_BTS.abs() % 2).float()
+        odd_BTS = (at.relative_positions_BTS.abs() % 2).float()
         return -self.strength_H[:, None, None] * odd_BTS[:, None]
 '''
 CHOICE = """# Keys at odd distances are pushed away.

@@ -10,6 +10,7 @@ from pe_experiments.checking.agreement import Inputs, attention_scores, build, s
 from pe_experiments.checking.identify import reference_of
 from pe_experiments.components import shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import is_masked
 from tests.oracles.loops import LOGITS, VECTORS, Case, logits
 
 TOKENS = 7
@@ -102,11 +103,11 @@ def measured(scheme: PositionalEncoding, inputs: Inputs, choice: str, layer: int
 
 
 def apart(got: torch.Tensor, right: torch.Tensor) -> float:
-    """Largest difference as a share of the largest logit; hidden keys must be hidden in both."""
-    hidden = right.isnan() | (right == -torch.inf)
-    if not torch.equal(hidden, got.isnan() | (got < -5e8)):
+    """Largest difference as a share of the largest logit; the same keys must be masked in both."""
+    masked = right.isnan() | (right == -torch.inf)
+    if not torch.equal(masked, got.isnan() | is_masked(got)):
         return torch.inf
-    got, right = got.double()[~hidden], right[~hidden]
+    got, right = got.double()[~masked], right[~masked]
     return float((got - right).abs().max() / right.abs().max())
 
 

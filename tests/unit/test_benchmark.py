@@ -102,7 +102,7 @@ def test_a_part_measured_anew_leaves_the_others(
     monkeypatch.setattr(parts, "PEERS", PEERS[:1])
     monkeypatch.setattr(parts, "LENGTHS", (64,))
     monkeypatch.setattr(parts, "LONG_SCHEMES", ("none",))
-    before = matmul.current_route()
+    before = matmul.current_backend()
     done = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
     assert done.code == 0, done.err
     first = pd.read_csv(tmp_path / "table.csv")
@@ -115,7 +115,7 @@ def test_a_part_measured_anew_leaves_the_others(
     pd.testing.assert_frame_equal(*kept)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
     assert (tmp_path / "benchmark.png").stat().st_size > 10_000
-    matmul.set_route(before)
+    matmul.set_backend(before)
 
 
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:

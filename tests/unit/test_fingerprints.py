@@ -29,14 +29,14 @@ EDITS = {  # file, what is replaced, by what; what must follow for pe=rope task=
         "logits_BHTS = (q_BHTK * self.shape.head_dim**-0.4)",
         NEW_RUN,
     ),
-    "the route of attention": (
+    "the output of attention": (
         "models/attention.py",
         "    return self.output(",
         "    return -self.output(",
         NEW_RUN,
     ),
     "a norm": ("models/transformer.py", "return self.norm(x_BTD)", "return self.norm(0.3 * x_BTD)", NEW_RUN),
-    "the initialisation": ("models/initialisation.py", "normal_(0.0, 0.02", "normal_(0.0, 0.03", NEW_RUN),
+    "the initialisation": ("models/initialisation.py", "std = 0.02", "std = 0.03", NEW_RUN),
     "the loss": ("training.py", 'reduction="sum")', 'reduction="sum", label_smoothing=0.1)', NEW_RUN),
     "the schedule": ("training.py", "0.5 * (1 + math.cos", "0.6 * (1 + math.cos", NEW_RUN),
     "the batches": ("data.py", "BATCHES_PER_DRAW = 16", "BATCHES_PER_DRAW = 8", NEW_RUN),

@@ -13,47 +13,47 @@ from pe_experiments import matmul
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
-from pe_experiments.matmul import Probe, current_route, probe, select
+from pe_experiments.matmul import Float32Errors, current_backend, float32_errors, select
 from pe_experiments.tracking import read_csv
 
-Pretend = Callable[[Probe], None]
+Pretend = Callable[[Float32Errors], None]
 
 
 @pytest.fixture(autouse=True)
-def _route_back() -> Iterator[None]:
-    before = current_route()
+def _backend_back() -> Iterator[None]:
+    before = current_backend()
     yield
-    matmul.set_route(before)
+    matmul.set_backend(before)
 
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Makes the processor look like another one."""
 
-    def measured(answer: Probe) -> None:
-        monkeypatch.setattr(matmul, "probe", lambda: answer)
+    def pretend(errors: Float32Errors) -> None:
+        monkeypatch.setattr(matmul, "float32_errors", lambda: errors)
 
-    return measured
-
-
-SAME = Probe(error=2e-7, default_error=2e-7)
-BFLOAT16 = Probe(error=2e-3, default_error=2e-7)
+    return pretend
 
 
-def test_the_probe_sees_float32_products_as_such() -> None:
-    measured = probe()
+SAME = Float32Errors(error=2e-7, default_error=2e-7)
+BFLOAT16 = Float32Errors(error=2e-3, default_error=2e-7)
+
+
+def test_errors_are_measured_on_float32_operands() -> None:
+    measured = float32_errors()
     assert 0 < measured.default_error < 1e-6
     a, b = torch.randn(64, 64), torch.randn(64, 64)
     assert matmul._error(a.bfloat16().float(), b) < 1e-6, "what the operands are is not the product's error"
 
 
-@pytest.mark.parametrize(("measured", "route"), [(SAME, "onednn"), (BFLOAT16, "default")])
+@pytest.mark.parametrize(("measured", "backend"), [(SAME, "onednn"), (BFLOAT16, "default")])
 def test_auto_takes_onednn_wherever_the_error_is_the_same(
-    pretend: Pretend, measured: Probe, route: str
+    pretend: Pretend, measured: Float32Errors, backend: str
 ) -> None:
     pretend(measured)
-    assert select("auto") == route == current_route()
-    assert select("default") == "default" == current_route()
+    assert select("auto") == backend == current_backend()
+    assert select("default") == "default" == current_backend()
 
 
 def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) -> None:
@@ -62,25 +62,25 @@ def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) 
         select("onednn")
 
 
-def test_both_routes_train_to_the_same_losses(tiny: Callable[..., Experiment], results: Path) -> None:
+def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment], results: Path) -> None:
     """With a smooth activation; a ReLU that flips at a rounding error moves later losses by more."""
     losses = {}
-    for route in ("default", "onednn"):
-        if route == "onednn" and not probe().keeps_float32:
+    for backend in ("default", "onednn"):
+        if backend == "onednn" and not float32_errors().keeps_float32:
             pytest.skip("oneDNN does not compute in float32 here")
         run = run_experiment(
-            tiny("training.steps=100", "model.activation=gelu", f"hardware.matmul={route}", "rerun=true")
+            tiny("training.steps=100", "model.activation=gelu", f"hardware.matmul={backend}", "rerun=true")
         ).directory
-        assert json.loads(run.environment.read_text())["matmul"] == route
-        losses[route] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
+        assert json.loads(run.environment.read_text())["matmul"] == backend
+        losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
     assert len(losses["default"]) >= 10
     torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
 
 
 def test_no_file_remembers_the_choice(tiny: Callable[..., Experiment], pretend: Pretend) -> None:
-    """Measured again by every process: the same processor gives the same answer, busy or not."""
-    for measured, route in ((SAME, "onednn"), (BFLOAT16, "default")):
+    """Measured again by every process: the same processor selects the same backend, busy or not."""
+    for measured, backend in ((SAME, "onednn"), (BFLOAT16, "default")):
         pretend(measured)
         run = run_experiment(tiny("rerun=true")).directory
-        assert json.loads(run.environment.read_text())["matmul"] == route
+        assert json.loads(run.environment.read_text())["matmul"] == backend
         assert not [path for path in run.path.parents[1].rglob("*") if "matmul" in path.name]

@@ -15,7 +15,7 @@ from pe_experiments.checking.identify import reference_of
 from pe_experiments.components import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
-from pe_experiments.encodings.base import clamped
+from pe_experiments.encodings.base import clamped, is_masked
 from pe_experiments.encodings.fire import Fire
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
@@ -69,7 +69,7 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (Rope, {"rotary_fraction": 0.0}, "rotary_fraction=0.0"),
         (Rope, {"kept_frequencies": 1.5}, "kept_frequencies=1.5"),
         (RopeNtk, {"factor": 0.5}, "factor=0.5"),
-        (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 turning channels"),
+        (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 rotated channels"),
         (XPos, {"scale_base": 0.0}, "scale_base=0.0"),
         (T5Bias, {"num_buckets": 7}, "num_buckets=7"),
         (T5Bias, {"max_distance": 6}, "max_distance=6"),
@@ -77,8 +77,8 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (SlidingWindow, {"window": 0}, "window=0"),
         (StickBreaking, {"remainder": "other"}, "remainder='other'"),
         (Composition, {"schemes": [Rope]}, "two or more"),
-        (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking makes its own weights"),
-        (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot take turns in 2 layers"),
+        (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
+        (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),
     ],
 )
 def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], named: str) -> None:
@@ -135,7 +135,7 @@ def test_stick_breaking_gives_the_remainder_to_the_query_itself_if_told_so() -> 
     torch.testing.assert_close(attention_scores(own, inputs).nansum(-1), torch.ones_like(sums))
 
 
-def test_layers_take_turns() -> None:
+def test_layers_alternate() -> None:
     shape = small_shape(num_layers=5)
     scheme = ByLayer(shape, schemes=[Rope, ScalableSoftmax])
     kinds = [type(scheme.for_layer(layer)) for layer in range(5)]
@@ -240,6 +240,18 @@ def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
     assert torch.equal(scheme.embed(x_BTD, inputs.positions_BT), alone)
 
 
+def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
+    """A logit below -1e6 may be that of a far key: only the constant of the schemes that mask says which."""
+    shape, positions = small_shape(), torch.tensor([[0, 1 << 24]])
+    at = AttentionContext(positions, positions, torch.ones(1, 2, 2, dtype=torch.bool).tril())
+    q = torch.zeros(1, shape.num_heads, 2, shape.head_dim)
+    far = Alibi(shape).bias(q, q, at)[0, 0]
+    assert float(far[1, 0]) < -4e6
+    assert not is_masked(far).any()
+    window = SlidingWindow(shape).bias(q, q, at)[0, 0] + 1e4  # whatever the content adds
+    assert is_masked(window).tolist() == [[False, True], [True, False]]
+
+
 def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 9, 9, 0)
@@ -253,11 +265,11 @@ def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
 
 
 def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
-    def turns(shape: ModelShape) -> ByLayer:
+    def alternating(shape: ModelShape) -> ByLayer:
         return ByLayer(shape, schemes=[Rope, StickBreaking])
 
-    with pytest.raises(ValueError, match="StickBreaking makes its own weights"):
-        Composition(small_shape(), schemes=[Rope, turns])
+    with pytest.raises(ValueError, match="StickBreaking computes its own weights"):
+        Composition(small_shape(), schemes=[Rope, alternating])
     mixed = Composition(small_shape(), schemes=[Rope, lambda shape: ByLayer(shape, schemes=[Rope, Alibi])])
     assert mixed.invariant_to == "shift"
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from pe_experiments.analysis.audit import distances, fitted_shift, shift_matrix, vectors_of
+from pe_experiments.analysis.audit import fitted_shift, pairwise_distances, shift_matrix, vectors_of
 from pe_experiments.checking import small_shape
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 
@@ -65,12 +65,12 @@ def test_norm_is_the_square_root_of_half_the_width() -> None:
 
 @pytest.mark.parametrize(("width", "margin"), [(2, 6e-5), (4, 0.044), (8, 0.645), (16, 1.01), (64, 1.47)])
 def test_uniqueness_margin_over_5000_positions_depends_on_the_width(width: int, margin: float) -> None:
-    apart = distances(sinusoid_vectors(torch.arange(5000), width, 10_000.0))
+    apart = pairwise_distances(sinusoid_vectors(torch.arange(5000), width, 10_000.0))
     assert float(apart.fill_diagonal_(torch.inf).min()) == pytest.approx(margin, rel=0.02)
 
 
 def test_similarity_depends_on_distance_only_and_is_not_monotone() -> None:
-    apart = distances(sinusoid_vectors(torch.arange(200), 64, 10_000.0))
+    apart = pairwise_distances(sinusoid_vectors(torch.arange(200), 64, 10_000.0))
     for offset in (1, 7, 50):
         diagonal = apart.diagonal(offset)
         assert float(diagonal.max() - diagonal.min()) < 1e-9

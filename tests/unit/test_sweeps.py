@@ -18,6 +18,7 @@ from pe_experiments.sweeps.launching import Launching, gpus, side_by_side
 from pe_experiments.sweeps.overview import Overview, Watched, duration
 from pe_experiments.sweeps.planning import Job
 from pe_experiments.sweeps.tuning import Tuning
+from pe_experiments.tracking import METRICS, to_csv
 
 SETTINGS: dict[str, Any] = {"jobs": None, "jobs_per_device": 2, "baselines": [], "cases": [], "tune": None}
 CONFIG: dict[str, Any] = {
@@ -98,9 +99,8 @@ def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -
 def job(tmp_path: Path, name: str, overrides: tuple[str, ...], loss: str, state: str = "finished") -> Job:
     made = Job(overrides, CONFIG | {"results_dir": str(tmp_path)}, state, name)
     made.run.path.mkdir(parents=True)
-    made.run.metrics.write_text(
-        f"step,loss,validation_loss,exact_match\n10,9,0.001,1\n20,9,{loss},0\n30,9,,\n"
-    )
+    rows = [{"step": 10, "loss": 9, "validation_loss": 0.001}, {"step": 20, "validation_loss": loss}]
+    made.run.metrics.write_text(to_csv(METRICS, [*rows, {"step": 30, "loss": 9}]))
     return made
 
 

@@ -1,6 +1,6 @@
 """Mistakes by name: our schemes, each broken in a way people break it.
 
-They validate the tests (every one must be caught) and give the checker its words.
+The tests must catch every one of them, and the checker names the one it finds.
 """
 
 from pe_experiments.checking.mutants import absolute, biases, content, rotations

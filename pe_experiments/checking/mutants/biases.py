@@ -14,7 +14,7 @@ from pe_experiments.encodings.kerple import KerpleLog, KerplePower
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.t5 import T5Bias, distance_bucket
 from pe_experiments.encodings.transformer_xl import TransformerXL
-from pe_experiments.encodings.windows import HardAlibi, SlidingWindow, hidden_from
+from pe_experiments.encodings.windows import HardAlibi, SlidingWindow, window_mask
 
 
 class WithSlopes(Alibi):
@@ -81,29 +81,31 @@ class AlibiOtherSide(Alibi):
 @mutant("t5: distance sign")
 class T5Sign(T5Bias):
     def _bias(self, at: AttentionContext) -> Tensor:
-        return self._of(-at.steps_BTS, self.max_distance, self.shape.causal)
+        return self._of(-at.relative_positions_BTS, self.max_distance, self.shape.causal)
 
-    def _of(self, steps_BTS: Tensor, max_distance: int, causal: bool) -> Tensor:
-        bucket = distance_bucket(steps_BTS, self.num_buckets, max_distance, causal)
+    def _of(self, relative_positions_BTS: Tensor, max_distance: int, causal: bool) -> Tensor:
+        bucket = distance_bucket(relative_positions_BTS, self.num_buckets, max_distance, causal)
         return self.table[bucket].permute(0, 3, 1, 2)
 
 
 @mutant("t5: two-sided buckets in a decoder, one-sided ones in an encoder")
 class T5Sides(T5Sign):
     def _bias(self, at: AttentionContext) -> Tensor:
-        return self._of(at.steps_BTS, max(self.max_distance, self.num_buckets), not self.shape.causal)
+        return self._of(
+            at.relative_positions_BTS, max(self.max_distance, self.num_buckets), not self.shape.causal
+        )
 
 
 @mutant("t5: max_distance of the paper, 128")
 class T5Far(T5Sign):
     def _bias(self, at: AttentionContext) -> Tensor:
-        return self._of(at.steps_BTS, 128, self.shape.causal)
+        return self._of(at.relative_positions_BTS, 128, self.shape.causal)
 
 
 @mutant("t5: distances off by one")
 class T5OffByOne(T5Sign):
     def _bias(self, at: AttentionContext) -> Tensor:
-        return self._of(at.steps_BTS - 1, self.max_distance, self.shape.causal)
+        return self._of(at.relative_positions_BTS - 1, self.max_distance, self.shape.causal)
 
 
 @mutant("t5: added before the scale")
@@ -122,14 +124,14 @@ class KerpleLogSign(KerpleLog):
 class KerpleLogExchanged(KerpleLog):
     def _bias(self, at: AttentionContext) -> Tensor:
         p, a = self.p_H.clamp(min=0.01)[:, None, None], self.a_H.clamp(min=0.01)[:, None, None]
-        return -a * torch.log1p(p * at.steps_BTS.abs()[:, None])
+        return -a * torch.log1p(p * at.relative_positions_BTS.abs()[:, None])
 
 
 @mutant("kerple_power: p and a exchanged")
 class KerplePowerExchanged(KerplePower):
     def _bias(self, at: AttentionContext) -> Tensor:
         p, a = self.p_H.clamp(min=0.01)[:, None, None], self.a_H.clamp(min=0.01)[:, None, None]
-        return -p * at.steps_BTS.abs()[:, None].float() ** a
+        return -p * at.relative_positions_BTS.abs()[:, None].float() ** a
 
 
 @mutant("kerple_power: far keys are favoured (sign)")
@@ -147,7 +149,7 @@ class FireOf(Fire):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         query_BT1 = at.q_positions_BT[:, :, None].float()
         limit = (self.stretch * self.threshold).abs()
-        share_BTS = self.share(at.steps_BTS.abs().float(), query_BT1, limit)
+        share_BTS = self.share(at.relative_positions_BTS.abs().float(), query_BT1, limit)
         return self.mlp(share_BTS[..., None]).permute(0, 3, 1, 2)
 
 
@@ -172,14 +174,14 @@ class FireFromOne(FireOf):
 @mutant("sliding_window: one position too wide")
 class WindowTooWide(SlidingWindow):
     def _bias(self, at: AttentionContext) -> Tensor:
-        return hidden_from(at, torch.tensor([self.window + 1.0]))
+        return window_mask(at, torch.tensor([self.window + 1.0]))
 
 
 @mutant("hard_alibi: windows start at 2 tokens")
 class HardAlibiWide(HardAlibi):
     def _bias(self, at: AttentionContext) -> Tensor:
         head_H = torch.arange(self.shape.num_heads)
-        return hidden_from(at, torch.where(head_H < self.windowed_heads, head_H + 2.0, torch.inf))
+        return window_mask(at, torch.where(head_H < self.windowed_heads, head_H + 2.0, torch.inf))
 
 
 @mutant("hard_alibi: the last heads have the windows")
@@ -188,10 +190,10 @@ class HardAlibiLast(HardAlibi):
         return super()._bias(at).flip(1)
 
 
-@mutant("shaw: distance sign inside the clip")
+@mutant("shaw: sign of the distance before clipping")
 class ShawSign(Shaw):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        row_BTS = (self.max_distance - at.steps_BTS).clamp(0, self.rows - 1)
+        row_BTS = (self.max_distance - at.relative_positions_BTS).clamp(0, self.rows - 1)
         scores = (q_BHTK * self.shape.head_dim**-0.5) @ self.table_RK.T
         return scores.gather(-1, row_BTS[:, None].expand(*scores.shape[:3], -1))
 
@@ -204,16 +206,16 @@ class ShawUnscaled(Shaw):
 
 @mutant("transformer_xl: distance sign")
 class XlSign(TransformerXL):
-    def _distances(self, asked_BHTD: Tensor, at: AttentionContext) -> Tensor:
+    def _distances(self, query_BHTD: Tensor, at: AttentionContext) -> Tensor:
         mirrored = AttentionContext(-at.q_positions_BT, -at.k_positions_BS, at.visible_BTS)
-        return super()._distances(asked_BHTD, mirrored)
+        return super()._distances(query_BHTD, mirrored)
 
 
 @mutant("transformer_xl: the relative shift is off by one")
 class XlOffByOne(TransformerXL):
-    def _distances(self, asked_BHTD: Tensor, at: AttentionContext) -> Tensor:
+    def _distances(self, query_BHTD: Tensor, at: AttentionContext) -> Tensor:
         moved = AttentionContext(at.q_positions_BT + 1, at.k_positions_BS, at.visible_BTS)
-        return super()._distances(asked_BHTD, moved)
+        return super()._distances(query_BHTD, moved)
 
 
 @mutant("transformer_xl: u and v exchanged")
@@ -225,7 +227,7 @@ class XlExchanged(TransformerXL):
         return swapped.bias(q_BHTK, k_BHSK, at)
 
 
-@mutant("deberta: position to content asks d(i, j) instead of d(j, i)")
+@mutant("deberta: position to content uses d(i, j) instead of d(j, i)")
 class DebertaIndex(Deberta):
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
         from_query_BTS, _ = super()._rows(at)

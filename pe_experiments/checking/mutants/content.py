@@ -63,20 +63,20 @@ class FoxSign(Forgetting):
 class StickFarEnd(StickBreaking):
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         z = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT
-        hidden = torch.ones(z.shape[-2:], dtype=torch.bool).triu()
-        left = F.logsigmoid(-z).masked_fill(hidden, 0.0)
+        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu()
+        left = F.logsigmoid(-z).masked_fill(masked, 0.0)
         before = F.pad(left.cumsum(-1)[..., :-1], (1, 0))
-        return (F.logsigmoid(z) + before).exp().masked_fill(hidden, 0.0)
+        return (F.logsigmoid(z) + before).exp().masked_fill(masked, 0.0)
 
 
 @mutant("stick_breaking: the query takes a share of its own")
 class StickSelf(StickBreaking):
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         z = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT
-        hidden = torch.ones(z.shape[-2:], dtype=torch.bool).triu(1)
-        left = F.logsigmoid(-z).masked_fill(hidden, 0.0)
+        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu(1)
+        left = F.logsigmoid(-z).masked_fill(masked, 0.0)
         after = F.pad(left.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
-        return (F.logsigmoid(z) + after).exp().masked_fill(hidden, 0.0)
+        return (F.logsigmoid(z) + after).exp().masked_fill(masked, 0.0)
 
 
 @mutant("dape: the bias itself is not added")

@@ -11,37 +11,35 @@ from torch.nn import functional as F
 from pe_experiments.checking.mutants.registry import mutant
 from pe_experiments.encodings.base import AttentionContext
 from pe_experiments.encodings.pope import Pope
-from pe_experiments.encodings.rope import Rope, cos_and_sin, frequencies
+from pe_experiments.encodings.rope import Rope, Rotations, cos_and_sin, frequencies
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.scaled_logits import LogN, ScalableSoftmax, log_keys
 from pe_experiments.encodings.xpos import XPos
-
-Turns = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @mutant("rope: half-split angles on interleaved channels")
 class RopeMixedLayouts(Rope):
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        (cos, sin), _ = at.once(self._turns)
+        (cos, sin), _ = at.once(self._rotations)
         cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
 
-        def turned(x: Tensor) -> Tensor:
+        def rotated(x: Tensor) -> Tensor:
             x, rest = x.split([2 * self.pairs, x.shape[-1] - 2 * self.pairs], dim=-1)
             pairs = x.unflatten(-1, (-1, 2))
             x = x * cos + torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2) * sin
             return torch.cat([x, rest], dim=-1)
 
-        return turned(q_BHTK), turned(k_BHSK)
+        return rotated(q_BHTK), rotated(k_BHSK)
 
 
-@mutant("rope: keys turn the other way")
+@mutant("rope: keys rotate the other way")
 class RopeOtherWay(Rope):
-    def _turns(self, at: AttentionContext) -> Turns:
-        queries, (cos, sin) = super()._turns(at)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        queries, (cos, sin) = super()._rotations(at)
         return queries, (cos, -sin)
 
 
-@mutant("rope: only queries turn")
+@mutant("rope: only queries rotate")
 class RopeQueriesOnly(Rope):
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         return super().rotate(q_BHTK, k_BHSK, at)[0], k_BHSK
@@ -49,8 +47,8 @@ class RopeQueriesOnly(Rope):
 
 @mutant("rope: keys are one position ahead")
 class RopeOffByOne(Rope):
-    def _turns(self, at: AttentionContext) -> Turns:
-        return super()._turns(at)[0], cos_and_sin(at.k_positions_BS + 1, self.frequencies_BR(at))
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        return super()._rotations(at)[0], cos_and_sin(at.k_positions_BS + 1, self.frequencies_BR(at))
 
 
 @mutant("rope: the exponent lacks its factor 2")
@@ -71,7 +69,7 @@ class RopeBase(Rope):
         return frequencies(self.base / 10, self.pairs)[None]
 
 
-@mutant("rope: half of the channels turn")
+@mutant("rope: half of the channels rotate")
 class RopeHalf(Rope):
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         return frequencies(self.base, max(1, self.pairs // 2))[None]
@@ -79,7 +77,7 @@ class RopeHalf(Rope):
 
 @mutant("rope: positions in bfloat16")
 class RopeRoundedPositions(Rope):
-    def _turns(self, at: AttentionContext) -> Turns:
+    def _rotations(self, at: AttentionContext) -> Rotations:
         both = cos_and_sin(at.q_positions_BT.bfloat16(), self.frequencies_BR(at))
         return both, both
 
@@ -90,18 +88,18 @@ class PartialWholeHead(Rope):
         return frequencies(self.base, self.shape.head_dim // 2)[None, : self.pairs]
 
 
-@mutant("p_rope: the fastest frequencies stand still")
+@mutant("p_rope: the fastest frequencies are set to 0")
 class PRopeSlowest(Rope):
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         kept = frequencies(self.base, self.pairs)
-        kept[: self.pairs - self.turning] = 0
+        kept[: self.pairs - self.rotated_pairs] = 0
         return kept[None]
 
 
-@mutant("p_rope: frequencies spread over the pairs that turn")
+@mutant("p_rope: frequencies spread over the pairs that rotate")
 class PRopeSpread(Rope):
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        return F.pad(frequencies(self.base, self.turning), (0, self.pairs - self.turning))[None]
+        return F.pad(frequencies(self.base, self.rotated_pairs), (0, self.pairs - self.rotated_pairs))[None]
 
 
 @mutant("rope_linear: positions multiplied by the factor")
@@ -130,37 +128,37 @@ class YarnUpsideDown(RopeYarn):
 
 @mutant("rope_yarn: cos and sin are not scaled")
 class YarnUnscaled(RopeYarn):
-    def _turns(self, at: AttentionContext) -> Turns:
-        return Rope._turns(self, at)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        return Rope._rotations(self, at)
 
 
 @mutant("rope_yarn: the current length in place of the original one")
 class YarnCurrentLength(RopeYarn):
-    def _pair_with(self, turns: float) -> float:
+    def _pair_with(self, rotations: float) -> float:
         times = 24 / self.shape.train_length
-        return super()._pair_with(turns) + self.pairs * math.log(times) / math.log(self.base)
+        return super()._pair_with(rotations) + self.pairs * math.log(times) / math.log(self.base)
 
 
 @mutant("xpos: keys grow with their position as queries do")
 class XPosSameSign(XPos):
-    def _turns(self, at: AttentionContext) -> Turns:
-        queries, _ = super()._turns(at)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        queries, _ = super()._rotations(at)
         return queries, queries
 
 
 @mutant("xpos: logits grow with distance")
 class XPosGrows(XPos):
-    def _factors(self, places_BT: Tensor) -> Tensor:
-        return 1 / super()._factors(places_BT)
+    def _scales(self, offsets_BT: Tensor) -> Tensor:
+        return 1 / super()._scales(offsets_BT)
 
 
 @mutant("xpos: queries and keys have centres of their own")
 class XPosCentres(XPos):
-    def _turns(self, at: AttentionContext) -> Turns:
-        queries, _ = super()._turns(at)
-        _, (cos, sin) = Rope._turns(self, at)
-        grow = self._factors(-at.k_positions_BS)
-        return queries, (cos * grow, sin * grow)
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        queries, _ = super()._rotations(at)
+        _, (cos, sin) = Rope._rotations(self, at)
+        scale = self._scales(-at.k_positions_BS)
+        return queries, (cos * scale, sin * scale)
 
 
 @mutant("pope: the sign of delta")
@@ -180,10 +178,10 @@ class PopePairs(Pope):
 @mutant("pope: magnitudes without softplus")
 class PopeRaw(Pope):
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        loud = torch.cat([F.softplus(q_BHTK)] * 2, -1), torch.cat([F.softplus(k_BHSK)] * 2, -1)
-        turned = super().rotate(q_BHTK, k_BHSK, at)
+        sizes = torch.cat([F.softplus(q_BHTK)] * 2, -1), torch.cat([F.softplus(k_BHSK)] * 2, -1)
+        rotated = super().rotate(q_BHTK, k_BHSK, at)
         raw = torch.cat([q_BHTK] * 2, -1), torch.cat([k_BHSK] * 2, -1)
-        return turned[0] / loud[0] * raw[0], turned[1] / loud[1] * raw[1]
+        return rotated[0] / sizes[0] * raw[0], rotated[1] / sizes[1] * raw[1]
 
 
 @mutant("logn: subtracted instead of multiplied")

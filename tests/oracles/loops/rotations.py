@@ -1,4 +1,4 @@
-"""Logits of schemes that turn or scale queries and keys."""
+"""Logits of schemes that rotate or scale queries and keys."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def rotary(
     theta: Callable[[int, int], float],
     gain: Callable[[int, int], float] = lambda m, pairs: 1.0,
 ) -> float:
-    """Pairs m, m + R as complex numbers that turn by theta(m) per position; the other channels as they
-    are."""
+    """Pairs m, m + R are complex numbers rotated by theta(m) per position; the other channels stay."""
     fraction, kept = case.arguments.get("rotary_fraction", 1.0), case.arguments.get("kept_frequencies", 1.0)
     pairs = int(fraction * case.head_dim) // 2
     total = 0.0
@@ -25,8 +24,8 @@ def rotary(
         angle = steps_back(case, i, j) * theta(m, pairs) * (m < round(kept * pairs))
         query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
         key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
-        turned = query * key.conjugate() * complex(math.cos(angle), math.sin(angle))
-        total += turned.real * gain(m, pairs)
+        rotated = query * key.conjugate() * complex(math.cos(angle), math.sin(angle))
+        total += rotated.real * gain(m, pairs)
     total += dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
     return total / math.sqrt(case.head_dim)
 
@@ -71,8 +70,8 @@ def rope_dynamic_ntk(case: Case, h: int, i: int, j: int) -> float:
 def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
     s, base = stretch(case), case.arguments["base"]
 
-    def pair_with(turns: float, pairs: int) -> float:
-        return pairs * math.log(case.shape["train_length"] / (2 * math.pi * turns)) / math.log(base)
+    def pair_with(rotations: float, pairs: int) -> float:
+        return pairs * math.log(case.shape["train_length"] / (2 * math.pi * rotations)) / math.log(base)
 
     def theta(m: int, pairs: int) -> float:
         low = max(0, math.floor(pair_with(case.arguments["beta_fast"], pairs)))
