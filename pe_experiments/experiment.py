@@ -42,6 +42,7 @@ from pe_experiments.runs import (
     short_hash,
     write_atomically,
 )
+from pe_experiments.seen import seen_in_training
 from pe_experiments.tracking import Tracker, read_curve
 
 
@@ -196,7 +197,8 @@ def _train_and_evaluate(
         if from_step:
             console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve, summary = _measure(experiment, identity.label, model.to(device), run, tracker, display)
+        steps = facts["finished_step"]
+        curve, summary = _measure(experiment, identity.label, model.to(device), steps, run, tracker, display)
         result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
     except Diverged as error:
         result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
@@ -253,6 +255,7 @@ def _measure(
     experiment: Experiment,
     label: str,
     model: Transformer,
+    steps: int,
     directory: RunDirectory,
     tracker: Tracker,
     display: console.Display,
@@ -260,10 +263,14 @@ def _measure(
     from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
 
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
+    training, source = experiment.config.training, source_of(experiment)
+    batches = TrainingStream(source, training.batch_size, training.batching)
+    made = [source.task.nearest_length(length) or length for length in lengths]
+    seen = seen_in_training(batches, steps, source, made, examples)
     curve = []
     display.start("evaluating lengths", len(lengths))
-    for row in extrapolation_curve(model, source_of(experiment), lengths, examples, experiment.max_length):
-        curve.append(row)
+    for row in extrapolation_curve(model, source, lengths, examples, experiment.max_length):
+        curve.append(row | {"seen": seen[row["content_length"]]})
         display.step(len(curve))
     display.stop()
     tracker.curve(curve)
@@ -304,7 +311,8 @@ def _found(
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name = f"{run.name}-e{directory.name}"
             tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
-            curve, summary = _measure(experiment, label, model.to(device), directory, tracker, display)
+            steps = finished.get("finished_step", config.training.steps)
+            curve, summary = _measure(experiment, label, model.to(device), steps, directory, tracker, display)
         except BaseException:
             display.stop()
             if tracker:
