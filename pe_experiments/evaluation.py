@@ -175,17 +175,18 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
     * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. A length at
       which training has seen half of the inputs or more (column ``seen``) is left out, unless all are.
     * ``exact_match_at_2x``: at twice the longest training length, when evaluated there.
-    * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length past
-      training to 8x the training length (or the grid's end), divided by its width, straight lines between the
-      points; the value itself where there is one such length. Each point is ``(x - chance) / (1 - chance)``, so
-      that guessing scores 0: a scheme that falls to chance at once scores 0, and 1 is 1 throughout. Exact
-      match has chance 0, except where the answer is one token. The area depends on the grid (on which length
-      past training comes first), so only curves over the same lengths can be compared.
+    * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length
+      past training to 8x the training length (or the grid's end), divided by its width, straight lines
+      between the points; the value itself where there is one such length. Each point is
+      ``(x - chance) / (1 - chance)``, so that guessing scores 0: a scheme that falls to chance at once scores
+      0, and 1 is 1 throughout. Exact match has chance 0, except where the answer is one token. The area
+      depends on the grid (on which length past training comes first), so only curves over the same lengths
+      can be compared.
     * the same three for ``token_accuracy``.
     * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
-    * ``horizon``: the length at which exact match first falls below 0.9, straight lines between the points over
-      log length; 0 where the first point is below. ``horizon_censored`` where it never falls below: then it is
-      the longest evaluated. ``horizon_ratio`` in training lengths.
+    * ``horizon``: the length at which exact match first falls below 0.9, straight lines between the points
+      over log length; 0 where the first point is below. ``horizon_censored`` where it never falls below: then
+      it is the longest evaluated. ``horizon_ratio`` in training lengths.
 
     Args:
         rows: of ``extrapolation.csv``; without ``seen``, ``chance`` or ``answer_tokens`` as if they were 0.
