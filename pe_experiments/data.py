@@ -7,6 +7,7 @@ Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -110,13 +111,8 @@ class TrainingStream:
     def _sequences(self, draw: int) -> Sequences:
         source = self.source
         generator = stream(source.seed, self.name, draw)
-        choices = torch.tensor(source.train_lengths)
-        rows = BATCHES_PER_DRAW * self.batch_size
-        if self.batching == "mixed":
-            lengths_R = choices[torch.randint(len(choices), (rows,), generator=generator)]
-        else:
-            drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
-            lengths_R = drawn.repeat_interleave(self.batch_size)
+        lengths_R = self._lengths(generator)
+        rows = len(lengths_R)
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
         labels_RT = torch.full((rows, source.train_length), IGNORE)
         tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
@@ -132,6 +128,27 @@ class TrainingStream:
             if ids_RT is not None and made.ids_BT is not None:
                 ids_RT[of_length, :width] = made.ids_BT
         return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
+
+    def _lengths(self, generator: torch.Generator) -> Tensor:
+        """Input length of every row of a draw."""
+        choices = torch.tensor(self.source.train_lengths)
+        if self.batching == "mixed":
+            rows = BATCHES_PER_DRAW * self.batch_size
+            return choices[torch.randint(len(choices), (rows,), generator=generator)]
+        drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
+        return drawn.repeat_interleave(self.batch_size)
+
+    def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The inputs of a draw as the task made them, not laid out, by length up to ``longest``.
+
+        Yields:
+            A length, the rows of the draw that have it, and their symbols [rows, N].
+        """
+        generator = stream(self.source.seed, self.name, draw)
+        lengths_R = self._lengths(generator)
+        for length in lengths_R[lengths_R <= longest].unique().tolist():
+            where = (lengths_R == length).nonzero()[:, 0]
+            yield length, where, self.source.task.sample(length, len(where), generator)[0]
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:

@@ -231,6 +231,7 @@ def _curve_point(
         "chance": source.task.chance(content_length),
         "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
         "input_blind": source.task.input_blind(content_length),
+        "answer_tokens": source.task.target_length(content_length),
         "tokens": source.format.tokens(content_length, source.task.target_length(content_length)),
         "largest_position": largest_id,
         "untrained_positions": max(0, math.ceil(largest_id) + 1 - trained_ids),
@@ -248,28 +249,39 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
 
 
 def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
-    """The figures that stand for a curve; None where the grid cannot tell.
+    """The metrics that stand for a curve; None where its grid of lengths cannot tell.
 
-    * ``exact_match_in_distribution``: mean over the lengths up to the longest training length.
-    * ``exact_match_at_2x``: at twice that length, when evaluated there.
-    * ``exact_match_extrapolation``: area under the curve over log2 length from 1x to 8x, divided by its
-    width, straight
-      lines between the points, so it does not depend on how dense the grid is. Where the grid ends before 8x,
-      up to there.
+    * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. A length at
+      which training has seen half of the inputs or more (column ``seen``) is left out, unless all are.
+    * ``exact_match_at_2x``: at twice the longest training length, when evaluated there.
+    * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length
+      past training to 8x the training length (or the grid's end), divided by its width, straight lines
+      between the points; the value itself where there is one such length. Each point is
+      ``(x - chance) / (1 - chance)``, so that guessing scores 0: a scheme that falls to chance at once scores
+      0, and 1 is 1 throughout. Exact match has chance 0, except where the answer is one token. The area
+      depends on the grid (on which length past training comes first), so only curves over the same lengths
+      can be compared.
     * the same three for ``token_accuracy``.
     * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
-    * ``horizon``: the largest evaluated length up to which every exact match is at least 0.9, 0 if none;
-      ``horizon_censored`` when it is the largest evaluated; ``horizon_ratio`` in training lengths.
+    * ``horizon``: the length at which exact match first falls below 0.9, straight lines between the points
+      over log length; 0 where the first point is below. ``horizon_censored`` where it never falls below: then
+      it is the longest evaluated. ``horizon_ratio`` in training lengths.
+
+    Args:
+        rows: of ``extrapolation.csv``; without ``seen``, ``chance`` or ``answer_tokens`` as if they were 0.
+        max_length: longest input length of the training.
     """
     summary: dict[str, Any] = {}
+    within = [row for row in rows if row["content_length"] <= max_length]
+    fresh = [row for row in within if not 2 * (row.get("seen") or 0) >= row.get("examples", 1)] or within
     for metric in ("exact_match", "token_accuracy"):
-        inside = [row[metric] for row in rows if row["content_length"] <= max_length]
+        values = [row[metric] for row in fresh]
         twice = [row[metric] for row in rows if row["content_length"] == 2 * max_length]
-        summary[f"{metric}_in_distribution"] = float(np.mean(inside)) if inside else None
+        summary[f"{metric}_in_distribution"] = float(np.mean(values)) if values else None
         summary[f"{metric}_at_2x"] = twice[0] if twice else None
         summary[f"{metric}_extrapolation"] = _area_beyond(rows, metric, max_length)
-    inside = summary["exact_match_in_distribution"]
-    summary["solved_in_distribution"] = None if inside is None else inside >= SOLVED
+    known = summary["exact_match_in_distribution"]
+    summary["solved_in_distribution"] = None if known is None else known >= SOLVED
     horizon, censored = _horizon(rows)
     summary["horizon"] = horizon
     summary["horizon_censored"] = censored
@@ -277,21 +289,36 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
     return summary
 
 
+def chance_of(row: Row, metric: str) -> float:
+    """What guessing reaches in this metric at the length of a row."""
+    guessed = metric == "token_accuracy" or row.get("answer_tokens") == 1
+    return (row.get("chance") or 0.0) if guessed else 0.0
+
+
 def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | None:
-    curve = {math.log2(row["content_length"] / max_length): row[metric] for row in rows}
+    curve = {}
+    for row in rows:
+        if row["content_length"] > max_length:
+            chance = chance_of(row, metric)
+            curve[math.log2(row["content_length"] / max_length)] = (row[metric] - chance) / (1 - chance)
     x, y = np.array(sorted(curve)), np.array([curve[key] for key in sorted(curve)])
-    end = min(math.log2(FARTHEST), x.max(initial=0.0))
-    if end <= 0 or x.min() > 0:
+    if not curve or x[0] > math.log2(FARTHEST):
         return None
-    inner = x[(x > 0) & (x < end)]
-    grid = np.concatenate([[0.0], inner, [end]])
-    return float(np.trapezoid(np.interp(grid, x, y), grid) / end)
+    end = min(math.log2(FARTHEST), x[-1])
+    if end == x[0]:
+        return float(y[0])
+    grid = np.append(x[x < end], end)
+    return float(np.trapezoid(np.interp(grid, x, y), grid) / (end - x[0]))
 
 
-def _horizon(rows: Sequence[Row]) -> tuple[int, bool]:
-    horizon = 0
+def _horizon(rows: Sequence[Row]) -> tuple[float, bool]:
+    last: Row | None = None
     for row in sorted(rows, key=lambda row: row["content_length"]):
         if row["exact_match"] < SOLVED:
-            return horizon, False
-        horizon = row["content_length"]
-    return horizon, True
+            if last is None:
+                return 0.0, False
+            share = (last["exact_match"] - SOLVED) / (last["exact_match"] - row["exact_match"])
+            step = math.log(row["content_length"] / last["content_length"])
+            return last["content_length"] * math.exp(share * step), False
+        last = row
+    return float(last["content_length"]) if last else 0.0, True

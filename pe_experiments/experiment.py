@@ -44,6 +44,7 @@ from pe_experiments.runs import (
     only_code_differs,
     plan,
 )
+from pe_experiments.seen import seen_in_training
 from pe_experiments.tracking import Tracker, read_curve
 
 MOST_NAMES = 3  # of what has changed, in a sentence
@@ -219,7 +220,8 @@ def _train_and_evaluate(
         if from_step and not before:
             console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve, summary = _measure(experiment, identity.label, model.to(device), run, tracker, display)
+        steps = facts["finished_step"]
+        curve, summary = _measure(experiment, identity.label, model.to(device), steps, run, tracker, display)
         facts = {key: before[key] for key in ("seconds_per_step",) if before and key in before} | facts
         result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
     except Diverged as error:
@@ -279,6 +281,7 @@ def _measure(
     experiment: Experiment,
     label: str,
     model: Transformer,
+    steps: int,
     directory: RunDirectory,
     tracker: Tracker,
     display: console.Display,
@@ -286,11 +289,23 @@ def _measure(
     from pe_experiments.comparison.figures import run_figure  # matplotlib, likewise
 
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
-    source, longest, other = evaluation_source_of(experiment), experiment.max_length, experiment.other_task
+    training, source, longest = (
+        experiment.config.training,
+        evaluation_source_of(experiment),
+        experiment.max_length,
+    )
+    other, seen = experiment.other_task, dict[int, int | None]()
+    if not other:
+        batches = TrainingStream(source, training.batch_size, training.batching)
+        made = [source.task.nearest_length(length) or length for length in lengths]
+        seen = seen_in_training(batches, steps, source, made, examples)
     display.start("evaluating examples", len(lengths) * examples)
     rows = extrapolation_curve(model, source, lengths, examples, longest, experiment.decoding, display.step)
-    # Lengths within those of the training are no in distribution examples of another task.
-    curve = [row | {"split": "other_task"} if other else row for row in rows]
+    curve = []
+    for row in rows:
+        # Lengths within those of the training are no in-distribution examples of another task.
+        split = "other_task" if other else row["split"]
+        curve.append(row | {"seen": seen.get(row["content_length"]), "split": split})
     display.stop()
     tracker.curve(curve)
     title = f"{label} on {(other or experiment.components['task']).label}"
@@ -331,7 +346,8 @@ def _found(
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name = f"{run.name}-e{directory.name}"
             tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
-            curve, summary = _measure(experiment, label, model.to(device), directory, tracker, display)
+            steps = finished.get("finished_step", config.training.steps)
+            curve, summary = _measure(experiment, label, model.to(device), steps, directory, tracker, display)
         except BaseException:
             display.stop()
             if tracker:

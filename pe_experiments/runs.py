@@ -323,6 +323,15 @@ def tuned_settings(path: Path) -> list[str]:
     return list(_read_manifest(path).get("tuned", []))
 
 
+def tuning_of(path: Path) -> list[dict[str, Any]]:
+    """How a study chose those settings: what `sweeps.tuning.choices` recorded.
+
+    Raises:
+        UserError: no such study, or its manifest is damaged.
+    """
+    return [choice for choice in _read_manifest(path).get("tuning", []) if isinstance(choice, dict)]
+
+
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)

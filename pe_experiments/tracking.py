@@ -34,6 +34,7 @@ CURVE = (
     "content_length",
     "split",
     "examples",
+    "seen",
     "token_accuracy",
     "exact_match",
     "exact_match_low",
@@ -42,6 +43,7 @@ CURVE = (
     "chance",
     "bag_ceiling",
     "input_blind",
+    "answer_tokens",
     "tokens",
     "largest_position",
     "untrained_positions",
@@ -246,7 +248,7 @@ def read_curve(path: Path) -> list[Row]:
 
 def _current(row: dict[str, str]) -> dict[str, str]:
     """A row with the columns that runs of earlier versions do not have."""
-    return {"input_blind": "", **row}
+    return {"input_blind": "", "seen": "", "answer_tokens": "", **row}
 
 
 def _cell(text: str) -> int | float | None:

@@ -17,7 +17,7 @@ from pe_experiments.comparison.runs_table import ACCURACIES
 from pe_experiments.comparison.style import MARKERS, SHAPES, Look
 from pe_experiments.comparison.table import BOUNDS
 
-BOUND_NAMES = {"bag_ceiling": "ceiling of a bag of tokens", "chance": "chance"}
+BOUND_NAMES = {"bag_ceiling": "the best an order-blind predictor can do", "chance": "chance"}
 GREY = "#555555"
 
 
@@ -27,7 +27,7 @@ SHOWN = f"{HERE} && datum.accuracy == accuracy && indexof(shown, datum.scheme) >
 
 
 def specification(sections: Sections, looks: Mapping[str, Look]) -> dict[str, Any]:
-    """Accuracy over input length with seeds, means, bands, bounds and the training range."""
+    """Accuracy over input length with seeds, means, bounds and the training range."""
     start = {
         "section": sections[0][0].protocol,
         "accuracy": ACCURACIES[0],
@@ -61,7 +61,7 @@ def _hover(*first: str) -> list[Any]:
 
 
 def _context(sections: Sections) -> list[alt.Chart]:
-    """The training range, and for token accuracy what a bag of tokens allows and chance."""
+    """The training range, and for token accuracy what ignoring order allows, and chance."""
     names = list(BOUND_NAMES.values())
     dash = alt.StrokeDash("bound:N").legend(None).scale(domain=names, range=[[6, 3], [2, 3]])
     return [
@@ -77,7 +77,7 @@ def _context(sections: Sections) -> list[alt.Chart]:
 
 
 def _schemes(sections: Sections, looks: Mapping[str, Look]) -> list[alt.Chart]:
-    """Bands, seeds, means and their points, one colour and shape per scheme."""
+    """Seeds, means and their points, one colour and shape per scheme."""
     names = list(looks)
     colour = alt.Color("scheme:N").scale(domain=names, range=[looks[s][0] for s in names]).legend(None)
     shapes = [SHAPES[MARKERS.index(looks[s][1])] for s in names]
@@ -85,16 +85,12 @@ def _schemes(sections: Sections, looks: Mapping[str, Look]) -> list[alt.Chart]:
     line = alt.Chart().encode(**_axes(), color=colour, detail="seed:N")
     seeds, means = _seed_rows(sections), _mean_rows(sections)
     ends = [
-        alt.Tooltip("low:Q", format=".4f", title="band from"),
+        alt.Tooltip("low:Q", format=".4f", title="interval from"),
         alt.Tooltip("high:Q", format=".4f", title="to"),
     ]
     return [
-        line.properties(data=means, name="bands")
-        .mark_area(opacity=0.15)
-        .encode(y=alt.Y("low:Q"), y2="high:Q")
-        .transform_filter(f"{SHOWN} && isValid(datum.low)"),
         line.properties(data=seeds, name="seeds")
-        .mark_line(opacity=0.35, strokeWidth=1, point=alt.OverlayMarkDef(size=12, opacity=0.35))
+        .mark_circle(size=16, opacity=0.5)
         .encode(tooltip=[*_hover("scheme:N", "seed:N"), alt.Tooltip("status:N")])
         .transform_filter(SHOWN),
         line.properties(data=means, name="means").mark_line(strokeWidth=2.5).transform_filter(SHOWN),

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.statistics import FEWEST
 
 ENTRIES = Path(__file__).with_name("references.bib")
-STATISTICS = "2108.13264"  # probability of improvement, interquartile mean
+STATISTICS = ("1905.06208", "2108.13264")  # Gaffke's interval, probability of improvement
 ARXIV = re.compile(r"arXiv:\s*(\d{4}\.\d{4,5})")
 OWN = "pe_experiments."  # a class from elsewhere is not imported merely because a run's file names it
 
@@ -33,15 +34,20 @@ class Citations:
 
 
 def cite(runs: Runs) -> Citations:
-    """The works behind every scheme and position policy that was compared."""
+    """The works behind every scheme and position policy that was compared, and behind the statistics.
+
+    These are used from three seeds of one scheme on.
+    """
     entries = known_entries()
     by_scheme: dict[str, list[str]] = {}
-    used = {STATISTICS}
+    used: set[str] = set()
     for label, rows in runs.runs.groupby("label"):
         trained = runs.saved[rows["name"].iloc[0]]["identity"]["trained"]
         found = {number for group in ("pe", "positions") for number in _cited(trained[group])}
         used |= found
         by_scheme[str(label)] = [_entry(number, entries)[0] for number in sorted(found)]
+    if int(runs.runs.groupby(["protocol", "label"]).size().max()) >= FEWEST:
+        used |= set(STATISTICS)
     text = "\n\n".join(sorted(_entry(number, entries)[1] for number in used))
     return Citations(by_scheme, text + "\n")
 

@@ -16,8 +16,9 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.drawing import Drawer
 from pe_experiments.comparison.other_tasks import load_other_tasks, with_other_tasks
 from pe_experiments.comparison.page import render_page
+from pe_experiments.comparison.pairs import pair_table, with_groups
 from pe_experiments.comparison.presentation import plain
-from pe_experiments.comparison.protocols import sections_of
+from pe_experiments.comparison.protocols import Section, sections_of
 from pe_experiments.comparison.report import (
     Report,
     build_report,
@@ -29,12 +30,10 @@ from pe_experiments.comparison.report import (
 )
 from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.comparison.style import WIDTHS, styles
-from pe_experiments.comparison.table import has_baseline, scheme_table
+from pe_experiments.comparison.table import scheme_table
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.files import write_atomically
-
-BASELINE = "sinusoidal"
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,16 @@ class Options:
     """How runs are compared and drawn.
 
     Attributes:
-        baseline: label of the scheme the others are compared with.
-        metric: the figure they are compared in.
+        metric: what schemes are compared in.
+        baseline: test only the differences from the scheme of this label; None tests all pairs.
         order: schemes in the order they come in; the others follow, the best first.
         labels: what to call schemes instead of their labels.
         attention: names of runs whose attention by distance is drawn.
         width: of the figures: ``single``, ``double`` (columns of a journal), or millimetres.
     """
 
-    baseline: str = BASELINE
     metric: str = "exact_match_extrapolation"
+    baseline: str | None = None
     order: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     attention: Sequence[str] = ()
@@ -77,6 +76,7 @@ class Comparison:
 
     Attributes:
         table: one row per section and scheme.
+        pairs: one row per section and pair of schemes.
         runs: one row per run, per length and per training step, and what was left out.
         report: what the pages say.
         folder: where it was written.
@@ -84,6 +84,7 @@ class Comparison:
     """
 
     table: pd.DataFrame
+    pairs: pd.DataFrame
     runs: Runs
     report: Report
     folder: Path
@@ -154,20 +155,16 @@ def write_comparison(
         other_tasks: what they score on tasks they were not trained on.
     """
     sections = sections_of(runs)
-    named = options.labels.get
-    baseline = named(options.baseline, options.baseline)
-    table = scheme_table(sections, baseline, options.metric, [named(label, label) for label in options.order])
-    if baseline != BASELINE:
-        has_baseline(table, baseline)
+    table, pairs = tables(sections, options)
     looks = styles(table["scheme"].unique(), {text: label for label, text in options.labels.items()})
     drawer = Drawer(runs, sections, table, options.metric, looks, options.inches)
     _make(folder)
     attention = measure_attention(runs, Path(), ()) if attention is None else attention
     figures, pictures = drawer.draw_all(attention, folder / "figures", display or Display())
-    report = build_report(title, runs, sections, table, baseline, options.metric, figures, cite(runs))
+    report = build_report(title, runs, sections, table, pairs, figures, cite(runs))
     if other_tasks is not None:
         report = with_other_tasks(report, other_tasks)
-    texts = _texts(runs, table, report)
+    texts = _texts(runs, table, pairs, report)
     if other_tasks is not None and len(other_tasks):
         texts["other_tasks.csv"] = other_tasks.to_csv(index=False)
     if len(attention):
@@ -176,15 +173,29 @@ def write_comparison(
     for name, text in texts.items():
         write_atomically(folder / name, text)
     _drop_stale(folder / "figures", pictures)
-    return Comparison(table, runs, report, folder, [*(folder / name for name in texts), *pictures])
+    return Comparison(table, pairs, runs, report, folder, [*(folder / name for name in texts), *pictures])
 
 
-def _texts(runs: Runs, table: pd.DataFrame, report: Report) -> dict[str, str]:
+def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """One row per section and scheme, and one per section and pair of schemes.
+
+    Raises:
+        UserError: an option that no run answers to.
+    """
+    named = options.labels.get
+    baseline = None if options.baseline is None else named(options.baseline, options.baseline)
+    table = scheme_table(sections, options.metric, [named(label, label) for label in options.order])
+    pairs = pair_table(sections, table, options.metric, baseline)
+    return with_groups(table, pairs), pairs
+
+
+def _texts(runs: Runs, table: pd.DataFrame, pairs: pd.DataFrame, report: Report) -> dict[str, str]:
     """The files that are text, by name."""
     return {
         "runs.csv": runs_csv(runs),
         "curves.csv": runs.curves.to_csv(index=False),
         "table.csv": table.to_csv(index=False),
+        "pairs.csv": pairs.to_csv(index=False),
         "table.md": table_markdown(report),
         "table.tex": table_latex(report),
         "methods.md": methods_markdown(report),
@@ -227,31 +238,23 @@ def runs_csv(runs: Runs) -> str:
 def as_table(table: pd.DataFrame) -> Table:
     """The scheme table for a terminal."""
     shown = Table(show_edge=False, pad_edge=False)
-    for heading in (
-        "task",
-        "model",
-        "scheme",
-        "seeds",
-        "solved inside",
-        "inside",
-        "at 2x",
-        "beyond (1x-8x)",
-        "horizon",
-    ):
-        shown.add_column(heading, justify="left" if heading in ("task", "model", "scheme") else "right")
+    names = ("task", "model", "scheme", "group")
+    for heading in (*names, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
+        shown.add_column(heading, justify="left" if heading in names else "right")
     previous = None
     for row in table.to_dict("records"):
         if previous is not None and row["protocol"] != previous:
             shown.add_section()
         previous = row["protocol"]
-        figures = [row[f"exact_match_{key}"] for key in ("in_distribution", "at_2x", "extrapolation")]
+        values = [row[f"exact_match_{key}"] for key in ("in_distribution", "at_2x", "extrapolation")]
         seeds = f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
         shown.add_row(
             *(escape(str(row[key])) for key in ("task", "model", "scheme")),
+            row["group"] if isinstance(row["group"], str) else "-",
             seeds,
-            f"{row['solved_in_distribution']:.0%}",
-            *("-" if pd.isna(figure) else f"{figure:.3f}" for figure in figures),
-            f"{'>= ' if row['horizon_censored'] else ''}{row['horizon']:g}",
+            f"{row['solved']} of {row['seeds']}",
+            *("-" if pd.isna(value) else f"{value:.2f}" for value in values),
+            f"{'>= ' if row['horizon_censored'] else ''}{row['horizon']:.1f}",
         )
     return shown
 

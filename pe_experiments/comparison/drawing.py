@@ -22,9 +22,7 @@ from pe_experiments.comparison.words import cells_of
 from pe_experiments.console import Display
 from pe_experiments.identity import safe_name
 
-THIN = (
-    "Thin lines are seeds, thick ones their mean, bands a 95 % bootstrap of whole runs (from three seeds on)"
-)
+DOTS = "Lines are means over seeds, dots the seeds"
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Drawer:
 
     Attributes:
         runs, sections, table: of the comparison.
-        metric: the figure schemes are compared in.
+        metric: what schemes are compared in.
         looks: colour and marker by scheme.
         width: of the figures, in inches.
     """
@@ -72,10 +70,7 @@ class Drawer:
         for section in self.sections:
             if section.curves.empty:
                 continue
-            words = (
-                f"Exact match and token accuracy over input length, {section.title}. {THIN}; the figures by "
-            )
-            caption = words + "length are in the tables."
+            caption = f"Exact match and token accuracy over input length, {section.title}. {DOTS}."
             figure = section_figure(section, cells_of(self.table, section), self.looks, self.width)
             yield figure, DrawnFigure(section.slug, caption, section.protocol)
 
@@ -91,11 +86,9 @@ class Drawer:
             tasks = ", ".join(section.title for section, _ in family)
             words = metric_in_words(metric)
             if len(family) > 1:
-                caption = f"Exact match and token accuracy over input length for {tasks}. {THIN}."
+                caption = f"Exact match and token accuracy over input length for {tasks}. {DOTS}."
                 yield tasks_figure(family, looks, width), DrawnFigure(f"tasks-{slug}", caption)
-                caption = (
-                    f"Mean {words} by scheme and task, with half the width of its 95 % interval: {tasks}."
-                )
+                caption = f"Mean {words} by scheme and task, with its 95 % interval: {tasks}."
                 yield heat_map(family, metric, width), DrawnFigure(f"heatmap-{slug}", caption)
             caption = (
                 f"Horizon of every run by scheme for {tasks}; bars are medians, hollow arrowheads censored."
@@ -115,6 +108,6 @@ class Drawer:
 def _attention(attention: pd.DataFrame, width: float) -> Iterator[tuple[Figure, DrawnFigure]]:
     for run in attention["run"].unique():
         caption = (
-            f"Mean attention weight by distance, layer and head of {run}; the figures are in attention.csv."
+            f"Mean attention weight by distance, layer and head of {run}; the values are in attention.csv."
         )
         yield attention_figure(attention, run, width), DrawnFigure(f"attention-{safe_name(run)}", caption)

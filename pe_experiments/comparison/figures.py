@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +27,7 @@ from pe_experiments.comparison.style import (
 )
 
 METRICS = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
-BASELINES = {"bag_ceiling": ("bag of tokens", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
+BASELINES = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 NOT_LEARNT = " (did not learn)"
 LABELS_FIT = 7  # schemes that can be labelled at the ends of their lines
 
@@ -62,7 +61,7 @@ def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path
 def section_figure(
     section: Section, rows: Sequence[Cells], looks: Mapping[str, Look], width: float
 ) -> Figure:
-    """One section: a line per scheme, each seed thin, the mean thick, its bootstrap band shaded.
+    """One section: a line per scheme, the mean over seeds, with each seed as a dot.
 
     Schemes most of whose runs did not solve the training lengths are dashed, and said so.
     """
@@ -111,13 +110,16 @@ def _draw_section(
         label = str(cells["scheme"])
         colour, marker = looks[label]
         curves = section.curves[section.curves["label"] == label]
-        for _, seed in curves.groupby("name"):
-            axes.plot(seed["content_length"], seed[metric], color=colour, linewidth=0.5, alpha=0.4)
-        lengths = np.array(sorted(curves["content_length"].unique()))
+        axes.plot(
+            curves["content_length"],
+            curves[metric],
+            ".",
+            color=colour,
+            markersize=3,
+            alpha=0.5,
+            clip_on=False,
+        )
         mean = curves.groupby("content_length")[metric].mean()
-        low = np.array([_cell(cells, f"{metric}@{n}_low") for n in lengths])
-        high = np.array([_cell(cells, f"{metric}@{n}_high") for n in lengths])
-        axes.fill_between(lengths, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(
             mean.index,
             mean,
@@ -132,10 +134,6 @@ def _draw_section(
         )
     if metric == "token_accuracy":
         _draw_bounds(axes, section.curves, bound_names)
-
-
-def _cell(cells: Cells, column: str) -> float:
-    return float(cells[column]) if cells.has(column) else np.nan
 
 
 def _seeds(rows: Sequence[Cells]) -> str:

@@ -32,13 +32,13 @@ def render_page(
 ) -> str:
     """The page as text.
 
-    Every figure in its words and tables is a ``data`` element whose ``value`` is the cell of ``table.csv``
-    named by ``data-row`` and ``data-column``.
+    Every value in its words and tables is a ``data`` element whose ``value`` is the cell named by
+    ``data-file``, ``data-row`` and ``data-column``.
 
     Args:
         report: what it says.
         sections: what its chart shows.
-        table: where the figures come from.
+        table: where the chart's values come from.
         looks: colour and marker by scheme.
         figures_folder: where the drawn figures lie; they are put into the page.
     """
@@ -82,13 +82,15 @@ def _inside_script(content: object) -> Markup:
 
 
 def _phrase(phrase: Phrase) -> Markup:
-    """A phrase with every figure as a ``data`` element."""
+    """A phrase with every value as a ``data`` element."""
     shown = Markup("")
     for part in phrase:
         if isinstance(part, str):
             shown += escape(part)
         else:
+            cell = (part.file, part.row, part.column)
             shown += Markup(
-                '<data value="{}" data-row="{}" data-column="{}" title="table.csv, row {}, {}">{}</data>'
-            ).format(repr(float(part.value)), part.row, part.column, part.row, part.column, part.text)
+                '<data value="{}" data-file="{}" data-row="{}" data-column="{}" '
+                'title="{}, row {}, {}">{}</data>'
+            ).format(repr(float(part.value)), *cell, *cell, part.text)
     return shown

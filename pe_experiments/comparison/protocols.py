@@ -43,6 +43,12 @@ class Section:
         return str(self.runs["model"].iloc[0])
 
     @property
+    def one_token(self) -> bool:
+        """Whether every answer is one token, so that exact match and token accuracy are the same."""
+        tokens = self.curves.reindex(columns=["answer_tokens"])["answer_tokens"].dropna()
+        return len(tokens) > 0 and bool((tokens == 1).all())
+
+    @property
     def family(self) -> str:
         """Shared by sections that differ in the task alone."""
         return str(self.runs["family"].iloc[0])
@@ -56,7 +62,12 @@ def sections_of(runs: Runs) -> list[Section]:
     """The sections by task, model and protocol."""
     settings = {}
     for protocol, rows in runs.runs.groupby("protocol"):
-        settings[str(protocol)] = protocol_settings(runs.saved[rows["name"].iloc[0]])
+        examples = runs.curves.loc[runs.curves["protocol"] == protocol, "examples"].dropna().unique()
+        by_label = dict(zip(rows["label"].astype(str), rows["name"].astype(str), strict=True))
+        settings[str(protocol)] = {
+            **protocol_settings({label: runs.saved[name] for label, name in by_label.items()}),
+            "evaluation.examples": ", ".join(f"{count:g}" for count in examples),
+        }
     groups = runs.runs.groupby(["task", "model", "protocol"], sort=True)
     names = [tuple(map(str, key)) for key, _ in groups]
     made = []
@@ -83,16 +94,26 @@ def sections_of(runs: Runs) -> list[Section]:
     return made
 
 
-def protocol_settings(saved: dict[str, Any]) -> dict[str, str]:
-    """Every setting a protocol fixes, as ``key -> value``."""
-    trained = saved["identity"]["trained"]
-    found = {
-        f"{group}.{key}": "null" if value is None else str(value)
-        for group in ("task", "model", "training")
-        for key, value in trained[group].items()
+def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Every setting of a protocol as ``key -> value``; a tuned one as ``value (scheme)`` of each scheme.
+
+    Args:
+        saved: the configuration of a run by scheme.
+    """
+    by_key: dict[str, dict[str, list[str]]] = {}
+    for label, run in saved.items():
+        trained = run["identity"]["trained"]
+        found = {f"{g}.{key}": v for g in ("task", "model", "training") for key, v in trained[g].items()}
+        sources = run["identity"]["sources"]
+        code = short_hash([sources["task"], sources.get("shared")])
+        for key, value in {**found, SOURCE: code}.items():
+            by_key.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
+    return {
+        key: ", ".join(
+            value + (f" ({', '.join(labels)})" if len(values) > 1 else "") for value, labels in values.items()
+        )
+        for key, values in by_key.items()
     }
-    sources = saved["identity"]["sources"]
-    return {**found, SOURCE: short_hash([sources["task"], sources.get("shared")])}
 
 
 def differences_sentence(section: Section) -> str | None:

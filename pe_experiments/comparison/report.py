@@ -17,20 +17,21 @@ from pe_experiments.comparison.presentation import (
     Phrase,
     ShownTable,
     cost_table,
-    difference_table,
     latex,
     length_table,
     markdown,
     metric_in_words,
+    pairs_table,
     plain,
+    reached_table,
     result_table,
     to_latex,
     to_markdown,
 )
-from pe_experiments.comparison.protocols import Section, families_of
-from pe_experiments.comparison.runs_table import ACCURACIES, Runs
-from pe_experiments.comparison.statistics import FEWEST, LEVEL, RESAMPLES
-from pe_experiments.comparison.words import across_tasks, cells_of, notes, summary
+from pe_experiments.comparison.protocols import Section
+from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.statistics import COVERAGE, FEWEST, LEVEL, SIMULATED
+from pe_experiments.comparison.words import cells_of, notes, summary
 from pe_experiments.evaluation import FARTHEST, SOLVED
 
 MOST_COMMANDS = 12
@@ -51,7 +52,7 @@ class SectionReport:
     """One section in words and tables."""
 
     section: Section
-    summary: list[Phrase]
+    summary: Phrase
     notes: list[Phrase]
     tables: list[ShownTable]
     figures: list[DrawnFigure]
@@ -63,11 +64,10 @@ class Report:
 
     Attributes:
         title: of the page.
-        overview: sentences over several tasks; empty with one.
         sections: one per task, model and protocol.
         figures: those of no single section.
         methods: paragraphs.
-        hyperparameters: settings by protocol.
+        settings: hyperparameters by protocol, tuned settings, simulated coverage: what the methods refer to.
         commands: what was typed, and the runs it made.
         versions: what was installed, and the runs it made.
         left_out: run directories that were not used, with the reason.
@@ -75,11 +75,10 @@ class Report:
     """
 
     title: str
-    overview: list[Phrase]
     sections: list[SectionReport]
     figures: list[DrawnFigure]
     methods: list[str]
-    hyperparameters: ShownTable
+    settings: list[ShownTable]
     commands: list[tuple[str, list[str]]]
     versions: list[tuple[str, list[str]]]
     left_out: dict[str, str]
@@ -91,24 +90,20 @@ def build_report(
     runs: Runs,
     sections: Sequence[Section],
     table: pd.DataFrame,
-    baseline: str,
-    metric: str,
+    pairs: pd.DataFrame,
     figures: Sequence[DrawnFigure],
     citations: Citations,
 ) -> Report:
     """The report on a table."""
-    overview = [
-        sentence
-        for family in families_of(list(sections))
-        for sentence in across_tasks(family, lambda section: cells_of(table, section), metric)
-    ]
+    settings = [hyperparameters(sections)]
+    settings += [tuned_settings_table(runs.tuning)] if runs.tuning else []
+    settings += [coverage_table()] if table["solved_low"].notna().any() else []
     return Report(
         title,
-        overview,
-        [_section_report(section, table, baseline, figures) for section in sections],
+        [_section_report(section, runs, table, pairs, figures) for section in sections],
         [figure for figure in figures if figure.protocol is None],
-        methods(metric, baseline, citations),
-        hyperparameters(sections),
+        methods(runs, sections, table, pairs, citations),
+        settings,
         _few(_provenance(runs, _command)),
         _provenance(runs, _versions),
         runs.left_out,
@@ -117,41 +112,108 @@ def build_report(
 
 
 def _section_report(
-    section: Section, table: pd.DataFrame, baseline: str, figures: Sequence[DrawnFigure]
+    section: Section, runs: Runs, table: pd.DataFrame, pairs: pd.DataFrame, figures: Sequence[DrawnFigure]
 ) -> SectionReport:
-    rows = cells_of(table, section)
+    rows, differences = cells_of(table, section), cells_of(pairs, section, "pairs.csv")
     shared = section.curves.loc[section.curves["in_summary"], "content_length"]
     lengths = sorted(int(length) for length in shared.unique())
-    tables = [result_table(rows), difference_table(rows)]
-    tables += [length_table(rows, lengths, accuracy) for accuracy in ACCURACIES] if lengths else []
+    tables = [result_table(section, rows), pairs_table(differences)]
+    if lengths:
+        tables += [length_table(rows, lengths, "exact_match"), reached_table(rows, lengths)]
+        tables += [] if section.one_token else [length_table(rows, lengths, "token_accuracy")]
     tables.append(cost_table(rows))
+    here = [row for row in runs.tuning if (row["task"], row["model"]) == (section.task, section.model)]
     return SectionReport(
         section,
-        summary(section, rows),
-        notes(section, rows, baseline),
+        summary(rows, differences),
+        notes(section, rows, here),
         [shown for shown in tables if shown],
         [figure for figure in figures if figure.protocol == section.protocol],
     )
 
 
-def methods(metric: str, baseline: str, citations: Citations) -> list[str]:
-    """The methods paragraphs: how runs were made comparable, and what every figure and interval means."""
+def methods(
+    runs: Runs,
+    sections: Sequence[Section],
+    table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    citations: Citations,
+) -> list[str]:
+    """The methods paragraphs: how runs were made comparable, and what every value and interval means."""
     schemes = [
-        f"{label} [{', '.join('@' + key for key in keys)}]" if keys else label
+        f"{label} [{'; '.join('@' + key for key in keys)}]" if keys else label
         for label, keys in citations.by_scheme.items()
     ]
+    covered = [share for shares in COVERAGE.values() for share in shares]
+    tested = pairs[pairs["p"].notna()]
+    everybody = {*tested["scheme"], *tested["other"]}
+    common = everybody.intersection(*({row.scheme, row.other} for row in tested.itertuples()))
     template = Template(METHODS.read_text(), undefined=StrictUndefined)
     text = template.render(
         schemes="; ".join(schemes),
-        baseline=baseline,
-        metric=metric_in_words(metric),
+        tuned=sorted({str(choice["setting"]) for choice in runs.tuning}),
+        end_mark=_end_mark(sections),
+        seeds=_range(table["seeds"]),
+        diverged=bool(table["diverged"].any()),
+        intervals=bool(table["solved_low"].notna().any()),
+        tests=len(tested) > 0,
+        family=f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
+        metric=metric_in_words(str(table["metric"].iloc[0])),
+        ceilings=bool(table.filter(like="bag_ceiling@").notna().any(axis=None)),
+        covered=f"{min(covered)} to {max(covered)}",
         level=f"{LEVEL:.0%}".replace("%", " %"),
         fewest=FEWEST,
-        resamples=RESAMPLES,
         solved=f"{SOLVED:g}",
         farthest=f"{FARTHEST:g}",
     )
-    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def _end_mark(sections: Sequence[Section]) -> str:
+    """Where the end mark is scored: in a decoder that reads ``BOS x SEP y``, not where y is read in place."""
+    scored: list[str] = []
+    in_place: list[str] = []
+    for section in sections:
+        columns = section.curves.reindex(columns=["tokens", "content_length", "answer_tokens"]).dropna()
+        marks = columns["tokens"] - columns["content_length"] - columns["answer_tokens"]
+        if section.settings.get("model.causal") == "True" and len(marks):
+            (scored if (marks == 2).all() else in_place).append(section.task)
+    if not scored:
+        return ""
+    elsewhere = f" (not on {', '.join(dict.fromkeys(in_place))}, read out in place)" if in_place else ""
+    return f", in a decoder the end mark included{elsewhere}"
+
+
+def _range(counts: pd.Series) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
+
+
+def tuned_settings_table(tuning: Sequence[dict[str, Any]]) -> ShownTable:
+    """What was chosen for each scheme, from which values and with which seed."""
+    rows: list[list[Phrase]] = [
+        [
+            [f"{choice['scheme']}, {choice['task']}, {choice['model']}"],
+            [str(choice["setting"])],
+            [str(choice["chosen"])],
+            [", ".join(f"{value}: {_loss(loss)}" for value, loss in choice["tried"].items())],
+            [str(choice["seed"])],
+        ]
+        for choice in tuning
+    ]
+    headings = ["scheme", "setting", "chosen", "values tried and their loss within the training lengths"]
+    return ShownTable("Tuned settings", [*headings, "seed of the grid"], rows)
+
+
+def _loss(loss: float | None) -> str:
+    return "diverged" if loss is None else f"{loss:.3g}"
+
+
+def coverage_table() -> ShownTable:
+    """How often the interval of a mean holds the truth."""
+    rows: list[list[Phrase]] = [[[name], *([f"{share}"] for share in row)] for name, row in COVERAGE.items()]
+    headings = ["outcome of a seed", *(f"{seeds} seeds" for seeds in SIMULATED)]
+    return ShownTable("Simulated coverage of Gaffke's 95 % interval, in %", headings, rows)
 
 
 def hyperparameters(sections: Sequence[Section]) -> ShownTable:
@@ -201,10 +263,9 @@ def _versions(environment: dict[str, Any]) -> str:
 def report_markdown(report: Report) -> str:
     """The report as Markdown, its pictures beside it in ``figures``."""
     lines = [f"# {markdown(report.title)}", ""]
-    lines += [f"{markdown(plain(sentence))}\n" for sentence in report.overview]
     for part in report.sections:
         lines += [f"## {markdown(part.section.title)}", ""]
-        lines += [" ".join(markdown(plain(sentence)) for sentence in part.summary), ""]
+        lines += [markdown(plain(part.summary)), ""]
         lines += [f"- {markdown(plain(note))}" for note in part.notes] + [""] * bool(part.notes)
         lines += [line for figure in part.figures for line in _picture(figure)]
         lines += [to_markdown(table) for table in part.tables]
@@ -221,22 +282,23 @@ def report_markdown(report: Report) -> str:
 def methods_markdown(report: Report) -> str:
     """The methods paragraphs with the table of hyperparameters; citations as Pandoc reads them."""
     paragraphs = ["".join(_cited(text, markdown, lambda keys: f"[{keys}]")) for text in report.methods]
-    return "\n".join([*(f"{text}\n" for text in paragraphs), to_markdown(report.hyperparameters)])
+    return "\n".join([*(f"{text}\n" for text in paragraphs), *map(to_markdown, report.settings)])
 
 
 def methods_latex(report: Report) -> str:
     """The same for LaTeX, with ``\\cite``."""
 
     def citation(keys: str) -> str:
-        return rf"\cite{{{keys.replace('@', '').replace(' ', '')}}}"
+        return rf"\cite{{{keys.replace('@', '').replace('; ', ',')}}}"
 
     paragraphs = ["".join(_cited(text, latex, citation)) for text in report.methods]
-    return "\n\n".join([*paragraphs, to_latex(report.hyperparameters, "tab:hyperparameters")])
+    tables = [to_latex(table, f"tab:settings-{place}") for place, table in enumerate(report.settings)]
+    return "\n\n".join([*paragraphs, *tables])
 
 
 def _cited(text: str, escape: Callable[[str], str], citation: Callable[[str], str]) -> Iterator[str]:
-    """The pieces of a paragraph: text escaped, ``[@key, @key]`` as a citation."""
-    for place, piece in enumerate(re.split(r"\[(@[\w@, ]+)\]", text)):
+    """The pieces of a paragraph: text escaped, ``[@key; @key]`` as a citation."""
+    for place, piece in enumerate(re.split(r"\[(@[\w@; ]+)\]", text)):
         if place % 2:
             yield citation(piece)
         else:

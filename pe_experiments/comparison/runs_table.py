@@ -19,11 +19,12 @@ from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
 from pe_experiments.files import read_json
 from pe_experiments.identity import short_hash
-from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings
+from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings, tuning_of
 from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")
 TRAINED = ("pe", "positions", "task", "model", "training")
+OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that no run decides
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 
@@ -33,14 +34,15 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Runs:
     """Attributes:
-    runs: one row per run: name, label, seed, task, model, protocol, status and the summary figures, which are
-        those of the lengths that all runs of the protocol share.
+    runs: one row per run: name, label, seed, task, model, protocol, status and the summary, which is
+        that of the lengths that all runs of the protocol share.
     curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed, protocol,
-        status, and ``in_summary`` where the summary figures use the length. A diverged run is 0 throughout.
+        status, and ``in_summary`` where the summary uses the length. A diverged run is 0 throughout.
     training: one row per run and recorded step: loss, and exact match where it was looked at.
     left_out: directories that are no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: what each run was made with, by name.
+    tuning: of a study that chose a setting per scheme, one entry per choice (see `sweeps.tuning`).
     """
 
     runs: pd.DataFrame
@@ -49,6 +51,7 @@ class Runs:
     training: pd.DataFrame = field(default_factory=pd.DataFrame)
     saved: dict[str, Row] = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)
+    tuning: list[Row] = field(default_factory=list)
 
 
 @dataclass
@@ -83,7 +86,8 @@ def load_runs(
     """
     left_out: dict[str, str] = {}
     loaded = []
-    tuned = tuned_settings(Path(results_dir) / study / "manifest.json") if study is not None else []
+    manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
+    tuned = tuned_settings(manifest) if manifest else []
     for path in _directories(Path(results_dir), study, left_out):
         try:
             loaded.append(_read_run(RunDirectory(path), tuned, left_out))
@@ -112,6 +116,7 @@ def load_runs(
         pd.DataFrame(training),
         {run.row["name"]: run.saved for run in loaded},
         {run.row["name"]: _environment(run.directory) for run in loaded},
+        _tuning(manifest, loaded) if manifest else [],
     )
 
 
@@ -158,7 +163,10 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
     # What was tuned is each scheme's own, and no other protocol.
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
-    protocol = [trained["task"], sources["task"], trained["model"], training, sources.get("shared")]
+    examples = result["evaluation"]["examples"]
+    protocol = [
+        trained["task"], sources["task"], trained["model"], training, examples, sources.get("shared"),
+    ]  # fmt: skip
     row = {
         "name": run.name,
         "label": str(result["label"]),
@@ -175,7 +183,8 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     if row["status"] == COMPLETED:
         return _Loaded(run, row, _merged_curve(run, result, left_out), saved)
     lengths = [int(length) for length in saved["derived"]["evaluation_lengths"]]
-    return _Loaded(run, row, [{"length": n, "content_length": n} for n in lengths], saved)
+    points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
+    return _Loaded(run, row, points, saved)
 
 
 def _finite(value: Any) -> float | None:
@@ -184,7 +193,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> list[Row]:
-    """The run's curve, with the lengths that later evaluations of the same kind have added."""
+    """The run's curve, with the lengths that later evaluations have added which differ in nothing else."""
     rows = {row["content_length"]: row for row in _sound_curve(run, result)}
     for path in sorted(run.path.glob("evaluations/*/")):
         other = RunDirectory(path)
@@ -199,8 +208,7 @@ def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> l
 
 
 def _but_lengths(evaluation: Row) -> Row:
-    """What tells kinds of evaluation apart: scheme, decoding and task."""
-    return {key: value for key, value in evaluation.items() if key not in ("lengths", "examples")}
+    return {key: value for key, value in evaluation.items() if key != "lengths"}
 
 
 def _sound_curve(run: RunDirectory, result: Row) -> list[Row]:
@@ -263,7 +271,7 @@ def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
 
 
 def _summarise_section(section: list[_Loaded]) -> None:
-    """Summary figures over the lengths all runs share, so that an area is over the same lengths for all.
+    """Summaries over the lengths all runs share, so that an area is over the same lengths for all.
 
     A diverged run has exact match and token accuracy 0 at each of them: it is never averaged away.
     """
@@ -278,15 +286,33 @@ def _summarise_section(section: list[_Loaded]) -> None:
                     "length": n,
                     "content_length": n,
                     "split": "in_distribution" if n <= max_length else "extrapolation",
+                    "examples": run.curve[0]["examples"],
                     **dict.fromkeys(ACCURACIES, 0.0),
-                    **{key: known[n][key] for key in ("chance", "bag_ceiling") if n in known},
+                    **{key: known[n][key] for key in OF_THE_TASK if n in known},
                 }
                 for n in sorted(shared)
             ]
         for point in run.curve:
             point["in_summary"] = point["content_length"] in shared
-        summary = summarise([point for point in run.curve if point["in_summary"]], max_length)
-        run.row |= {key: math.nan if value is None else value for key, value in summary.items()}
+        points = [point for point in run.curve if point["in_summary"]]
+        run.row |= summary_of(points, max_length, run.row["status"])
+
+
+def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
+    """`evaluation.summarise` with NaN for what is not known; past training a diverged run scores 0."""
+    summary = {
+        key: math.nan if value is None else value for key, value in summarise(points, max_length).items()
+    }
+    if status == DIVERGED:
+        areas = [f"{accuracy}_extrapolation" for accuracy in ACCURACIES]
+        summary |= {key: 0.0 for key in areas if not math.isnan(summary[key])}
+    return summary
+
+
+def _tuning(manifest: Path, loaded: list[_Loaded]) -> list[Row]:
+    """How the tuned settings of the schemes that were loaded were chosen."""
+    labels = {run.saved["identity"]["label"] for run in loaded}
+    return [choice for choice in tuning_of(manifest) if choice.get("scheme") in labels]
 
 
 def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:

@@ -58,8 +58,8 @@ def read_settings(arguments: list[str]) -> Settings:
     if not isinstance(labels, dict):
         raise UserError(f"labels={labels}: expected label and text, as in 'labels={{rope:RoPE}}'")
     options = Options(
-        baseline=texts.get("baseline", config["baseline"]).strip("'\""),
         metric=str(config["metric"]),
+        baseline=_baseline(texts["baseline"]) if "baseline" in texts else config["baseline"],
         order=lists.get("order", []),
         labels={str(label): str(text) for label, text in labels.items()},
         width=config["width"],
@@ -69,6 +69,12 @@ def read_settings(arguments: list[str]) -> Settings:
     return Settings(
         config["results_dir"], config["study"], config["out"], filters, options, _logger(config.get("logger"))
     )
+
+
+def _baseline(value: str) -> str | None:
+    """A label as it was typed; ``null`` for none."""
+    label = value.strip().strip("'\"")
+    return None if label == "null" else label
 
 
 def _several(key: str, value: str) -> list[str]:

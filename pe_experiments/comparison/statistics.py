@@ -1,20 +1,42 @@
-"""Statistics for a handful of seeds. Seeds are the unit of replication, and schemes are paired by seed.
+"""Statistics for a handful of seeds, which past the training lengths often are all or nothing.
 
-Numbers in, numbers out; what they mean is settled in `table`. Shapes: N runs, L lengths.
+Seeds are the unit of replication. Intervals and tests assume no normal errors: past training, a t interval
+of five seeds that are 0 or 0.5 covers 23 to 94 % where it says 95. Numbers in, numbers out; what they mean
+is settled in `table` and `pairs`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 LEVEL = 0.95  # of every interval
-FEWEST = 3  # seeds below which there is no interval
-RESAMPLES = 4000  # of every bootstrap
-FLIPS = 1 << 16  # sign patterns looked at: all of them up to 16 pairs
+ALPHA = 1 - LEVEL  # of every test
+POWER = 0.8  # at which a difference counts as detectable
+FEWEST = 3  # seeds below which there is neither an interval nor a test
+RESAMPLES = 200_000  # permutations looked at: all of them up to 10 against 10 seeds, else a sample of so many
+ROUNDING = 1e-12  # values no farther apart are equal
+MOST_FLIPS = 16  # pairs up to which all sign patterns are looked at
+
+# Share of studies, in %, whose `mean_interval` holds the true mean, with 3, 5 and 10 seeds. The outcomes of a
+# seed: 0 or 0.5, and 0 or 1, with the probability of the higher one; two smooth ones. A test simulates it.
+COVERAGE = {
+    "0 or 0.5, P = 0.05": (99, 98, 99),
+    "0 or 0.5, P = 0.2": (99, 99, 99),
+    "0 or 0.5, P = 0.5": (100, 100, 99),
+    "0 or 1, P = 0.05": (99, 98, 99),
+    "0 or 1, P = 0.2": (99, 99, 99),
+    "0 or 1, P = 0.5": (100, 100, 98),
+    "uniform on 0 to 1": (100, 100, 100),
+    "normal, mean 0.4, deviation 0.1": (100, 100, 100),
+}
+SIMULATED = (3, 5, 10)
 
 NAN = float("nan")
 
@@ -28,32 +50,18 @@ class Interval:
     high: float = NAN
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """A scheme minus the baseline, over the seeds both have.
+def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
+    """The mean of a variable that lies between ``lowest`` and 1, with Gaffke's 95 % interval.
 
-    Attributes:
-        difference: mean of the differences, with its t interval.
-        pairs: how many.
-        unpaired: seeds only the scheme has.
-        baseline_unpaired: seeds only the baseline has.
-        p_t: two-sided p-value of the paired t test; NaN where the differences have no spread.
-        p_sign_flip: two-sided p-value of the exact sign-flip test; never below 2 / 2^pairs.
-    """
-
-    difference: Interval
-    pairs: int
-    unpaired: tuple[int, ...]
-    baseline_unpaired: tuple[int, ...]
-    p_t: float = NAN
-    p_sign_flip: float = NAN
-
-
-def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
-    """The mean with Student's t interval, which is wide where seeds are few and honest where they are normal.
+    The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex),
+    the lower end one of the values and ``lowest``. For values that are 0 or 1 this is the Clopper-Pearson
+    interval, and no distribution is known that it covers too rarely (Gaffke 2005; Learned-Miller and Thomas
+    2019, arXiv:1905.06208). It never leaves the range. Simulated it covers 98 to 100 % (`COVERAGE`): at least
+    what it says. It is wide: five seeds of value 1 do not exclude a mean of 0.48.
 
     Args:
         values: one per seed; NaN (not measured) makes the mean NaN.
+        lowest: the smallest value there can be.
     """
     x = np.asarray(values, dtype=float)
     if len(x) == 0:
@@ -61,103 +69,200 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     mean = float(x.mean())
     if len(x) < FEWEST or np.isnan(mean):
         return Interval(mean)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
-    return Interval(mean, mean - half, mean + half)
+    below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
+    return Interval(mean, _quantile(below, ALPHA / 2), _quantile(above, 1 - ALPHA / 2))
 
 
-def paired_difference(scheme: Mapping[int, float], baseline: Mapping[int, float]) -> PairedDifference:
-    """Compare a scheme with the baseline seed by seed.
+def mean_below_p(values: Sequence[float], mean: float) -> float:
+    """One-sided p-value of "the mean is ``mean`` or more" for values in 0 to 1, by Gaffke's bound."""
+    return 1 - _share_below(tuple(sorted([*map(float, values), 1.0])), mean)
 
-    Args:
-        scheme: value by seed.
-        baseline: value by seed.
+
+def mean_above_p(values: Sequence[float], mean: float) -> float:
+    """One-sided p-value of "the mean is ``mean`` or less" for values in 0 to 1, by Gaffke's bound."""
+    return _share_below(tuple(sorted([*map(float, values), 0.0])), mean)
+
+
+def _share_below(points: tuple[float, ...], value: float) -> float:
+    """Probability that the randomly weighted mean of the points, which are sorted, is at most ``value``.
+
+    The share of a simplex below a plane, exact (Varsi 1973); ties do no harm.
     """
-    shared = sorted(set(scheme) & set(baseline))
-    differences = np.array([scheme[seed] - baseline[seed] for seed in shared], dtype=float)
-    difference = mean_interval(differences)
-    p_t = p_flip = NAN
-    if len(shared) >= FEWEST and not np.isnan(difference.estimate):
-        p_flip = sign_flip_p(differences)
-        spread = np.ptp(differences) > 1e-12 * max(1.0, float(np.abs(differences).max()))
-        if spread:
-            p_t = float(stats.ttest_1samp(differences, 0.0).pvalue)
-    return PairedDifference(
-        difference,
-        len(shared),
-        tuple(sorted(set(scheme) - set(baseline))),
-        tuple(sorted(set(baseline) - set(scheme))),
-        p_t,
-        p_flip,
-    )
+    above = [point - value for point in points if point > value]
+    shares = [1.0] + [0.0] * len(above)
+    for point in points[: len(points) - len(above)]:
+        short = value - point
+        for place, over in enumerate(above, start=1):
+            shares[place] = (over * shares[place] + short * shares[place - 1]) / (over + short)
+    return shares[-1]
 
 
-def sign_flip_p(differences: np.ndarray) -> float:
-    """Two-sided p-value of the mean under random signs; all patterns up to 16 pairs, then a sample."""
-    if not differences.any():
-        return 1.0
-    test = stats.permutation_test(
-        (differences,),
-        lambda x, axis: np.abs(x.mean(axis=axis)),
-        permutation_type="samples",
-        alternative="greater",
-        n_resamples=FLIPS,
-        rng=np.random.default_rng(0),
-    )
-    return float(test.pvalue)
+@lru_cache(maxsize=10_000)
+def _quantile(points: tuple[float, ...], share: float) -> float:
+    """Inverse of `_share_below`."""
+    if points[-1] - points[0] < 1e-9:
+        return points[0]
+    return float(optimize.brentq(lambda value: _share_below(points, value) - share, points[0], points[-1]))
+
+
+def share_interval(successes: int, trials: int) -> Interval:
+    """``k`` of ``n`` seeds, with the exact interval of Clopper and Pearson (1934)."""
+    if trials < FEWEST:
+        return Interval(successes / trials if trials else NAN)
+    ends = stats.binomtest(successes, trials).proportion_ci(LEVEL, method="exact")
+    return Interval(successes / trials, float(ends.low), float(ends.high))
+
+
+def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
+    """Two-sided p-value of a difference of means between two sets of seeds, by permutation.
+
+    Exact up to ten seeds against ten, by a fixed sample of permutations above. Five against five are never
+    below 2 / 252. NaN under three seeds or where a value is missing.
+    """
+    pooled = np.array([*first, *second], dtype=float)
+    if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
+        return NAN
+    sums = _splits(len(first), len(second)) @ pooled
+    apart = np.abs(sums / len(first) - (pooled.sum() - sums) / len(second))
+    observed = abs(float(np.mean(first)) - float(np.mean(second)))
+    return float((apart >= observed - ROUNDING).mean())
+
+
+@cache
+def _splits(first: int, second: int) -> np.ndarray:
+    """Which of the pooled seeds form the first group: a row of zeros and ones per split."""
+    both = first + second
+    if math.comb(both, first) <= RESAMPLES:
+        chosen = np.array(list(itertools.combinations(range(both), first)))
+    else:
+        drawn = np.random.default_rng(0).random((RESAMPLES, both)).argsort(axis=1)
+        chosen = np.vstack([np.arange(both), drawn])[:, :first]
+    splits = np.zeros((len(chosen), both))
+    np.put_along_axis(splits, chosen, 1.0, axis=1)
+    return splits
+
+
+def sign_flip_p(differences: Sequence[float] | np.ndarray) -> float:
+    """Two-sided p-value of a mean difference of paired seeds under random signs; never below 2 / 2^pairs.
+
+    All sign patterns up to 16 pairs, then a fixed sample. NaN under three pairs.
+    """
+    d = np.asarray(differences, dtype=float)
+    if len(d) < FEWEST or np.isnan(d).any():
+        return NAN
+    means = np.abs(_signs(len(d)) @ d)
+    return float((means >= abs(d.sum()) - ROUNDING).mean())
+
+
+@cache
+def _signs(pairs: int) -> np.ndarray:
+    if pairs <= MOST_FLIPS:
+        return np.array(list(itertools.product([1.0, -1.0], repeat=pairs)))
+    drawn = np.random.default_rng(0).choice([1.0, -1.0], size=(RESAMPLES, pairs))
+    return np.vstack([np.ones(pairs), drawn])
+
+
+def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> float:
+    """p-value of "the mean difference of paired seeds is ``margin`` or more in size" (two one-sided tests).
+
+    Each side is an exact sign-flip test, which assumes that differences lie symmetrically around their mean.
+    Five pairs are never below 1 / 32, and that low only where all of them lie within the margin. NaN under
+    three pairs.
+    """
+    d = np.asarray(differences, dtype=float)
+    if len(d) < FEWEST or np.isnan(d).any():
+        return NAN
+    sides = (margin - d, margin + d)
+    return max(float((_signs(len(d)) @ side >= side.sum() - ROUNDING).mean()) for side in sides)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment (1979). NaN stays NaN but counts as a member of the family."""
-    size = len(p_values)
-    adjusted = [NAN] * size
-    largest = 0.0
+    """Holm's adjustment (1979). NaN, where nothing was tested, stays NaN and is no member of the family."""
+    adjusted = [NAN] * len(p_values)
     known = sorted((p, place) for place, p in enumerate(p_values) if not np.isnan(p))
+    largest = 0.0
     for rank, (p, place) in enumerate(known):
-        largest = max(largest, min(1.0, (size - rank) * p))
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
         adjusted[place] = largest
     return adjusted
 
 
-def bootstrap_band(curves_NL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pointwise percentile band of the mean curve, resampling whole runs: all lengths of a run together.
+def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """A compact letter display: two names share a letter where they are not separated, and only there.
 
-    Returns:
-        Lower and upper ends, shape [L]; NaN under three runs.
+    Source: Piepho 2004, insert and absorb.
+
+    Args:
+        names: in the order in which letters are given.
+        separated: pairs that differ.
     """
-    runs, lengths = curves_NL.shape
-    if runs < FEWEST:
-        return np.full(lengths, NAN), np.full(lengths, NAN)
-    drawn = np.random.default_rng(0).multinomial(runs, np.full(runs, 1 / runs), size=RESAMPLES)
-    means = drawn @ curves_NL / runs  # how often each run is drawn, times the runs
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return low, high
+    groups = [frozenset(names)] if names else []
+    for first, second in separated:
+        split = [g - {out} for g in groups for out in ((first, second) if {first, second} <= g else ("",))]
+        groups = [g for g in dict.fromkeys(split) if not any(g < other for other in split)]
+    groups.sort(key=lambda group: sorted(names.index(name) for name in group))
+    marks = [_letter(place) for place in range(len(groups))]
+    return {name: "".join(m for m, g in zip(marks, groups, strict=True) if name in g) for name in names}
 
 
-def probability_of_improvement(scheme: Sequence[float], baseline: Sequence[float]) -> float:
-    """How often a run of the scheme beats a run of the baseline, over all pairs of runs; ties count half.
+def _letter(place: int) -> str:
+    """a to z, then a2 to z2 and so on."""
+    return chr(ord("a") + place % 26) + (str(place // 26 + 1) if place >= 26 else "")
+
+
+def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:
+    """The smallest true difference between two schemes that a t test of their seeds finds in 80 % of studies.
+
+    ``shift * sqrt(2 / n) * s``: s is the standard deviation over seeds pooled over the schemes, n the seeds
+    of the scheme with the fewest, and shift that of the noncentral t distribution with 2n - 2 degrees of
+    freedom at which the two-sided test at 0.05 has this power. With 5, 10, 20 seeds 2.02, 1.32, 0.91 times s.
+    For one test, not adjusted for others.
+
+    Args:
+        groups: values of the seeds of each scheme. NaN comes out where there is no pair of three seeds.
+    """
+    arrays = [np.asarray(group, dtype=float) for group in groups]
+    seeds = min((len(group) for group in arrays), default=0)
+    if len(arrays) < 2 or seeds < FEWEST or any(np.isnan(group).any() for group in arrays):
+        return NAN
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in arrays)
+    pooled = math.sqrt(squares / sum(len(group) - 1 for group in arrays))
+    return shift_at_power(2 * seeds - 2) * math.sqrt(2 / seeds) * pooled
+
+
+def detectable_change(differences: Sequence[float] | np.ndarray) -> float:
+    """As `detectable_difference` for paired seeds: ``shift / sqrt(n) * s`` with n - 1 degrees of freedom.
+
+    With 5, 10, 20 pairs 1.68, 1.00, 0.66 times the standard deviation s of the differences.
+    """
+    d = np.asarray(differences, dtype=float)
+    if len(d) < FEWEST or np.isnan(d).any():
+        return NAN
+    return shift_at_power(len(d) - 1) / math.sqrt(len(d)) * float(d.std(ddof=1))
+
+
+@cache
+def shift_at_power(freedom: int) -> float:
+    """Noncentrality at which a two-sided t test has 80 % power."""
+    critical = float(stats.t.ppf(1 - ALPHA / 2, freedom))
+
+    def lacking(shift: float) -> float:
+        return float(stats.nct.sf(critical, freedom, shift)) - POWER
+
+    return float(optimize.brentq(lacking, 0.01, 20.0))
+
+
+def probability_of_improvement(scheme: Sequence[float], other: Sequence[float]) -> float:
+    """How often a run of one scheme beats a run of another, over all pairs of runs; ties count half.
 
     Source: Agarwal et al. 2021, arXiv:2108.13264, section 4.3 (the Mann-Whitney statistic).
     """
-    if len(scheme) == 0 or len(baseline) == 0 or np.isnan([*scheme, *baseline]).any():
+    if len(scheme) == 0 or len(other) == 0 or np.isnan([*scheme, *other]).any():
         return NAN
-    x, y = np.asarray(scheme, float)[:, None], np.asarray(baseline, float)[None]
-    return float((x > y).mean() + 0.5 * (x == y).mean())
+    apart = np.asarray(scheme, float)[:, None] - np.asarray(other, float)[None]
+    return float((apart > ROUNDING).mean() + 0.5 * (np.abs(apart) <= ROUNDING).mean())
 
 
-def interquartile_mean(tasks: Sequence[Sequence[float]]) -> Interval:
-    """Mean of the middle half of all runs of all tasks, with a bootstrap that resamples runs within tasks.
-
-    Source: Agarwal et al. 2021, arXiv:2108.13264, section 4.3.
-
-    Args:
-        tasks: for each task one value per run.
-    """
-    values = [np.asarray(task, dtype=float) for task in tasks]
-    estimate = float(stats.trim_mean(np.concatenate(values), 0.25))
-    if min(len(task) for task in values) < FEWEST or np.isnan(estimate):
-        return Interval(estimate)
-    rng = np.random.default_rng(0)
-    drawn = [task[rng.integers(len(task), size=(RESAMPLES, len(task)))] for task in values]
-    means = stats.trim_mean(np.concatenate(drawn, axis=1), 0.25, axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(estimate, float(low), float(high))
+def shared_differences(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
+    """First minus second at the seeds both have."""
+    return np.array([first[seed] - second[seed] for seed in sorted(set(first) & set(second))], dtype=float)

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_experiments.comparison.presentation import Cells, metric_in_words
 from pe_experiments.comparison.protocols import Section, panel_title
-from pe_experiments.comparison.style import WIDTHS, Look, handles, legend_below, panels, text
+from pe_experiments.comparison.style import WIDTHS, Look, handles, legend_below, length_axis, panels, text
 
 Family = Sequence[tuple[Section, Sequence[Cells]]]
 Looks = Mapping[str, Look]
@@ -40,12 +40,14 @@ def horizon_figure(family: Family, looks: Looks, width: float) -> Figure:
 
 
 def _horizons(axes: Axes, section: Section, labels: Sequence[str], looks: Looks) -> None:
-    lengths = [0, *sorted(section.curves.loc[section.curves["in_summary"], "content_length"].unique())]
+    lengths = sorted(section.curves.loc[section.curves["in_summary"], "content_length"].unique())
+    lengths = [float(n) for n in lengths] or [float(section.max_length)]
+    zero = lengths[0] / 2  # where a horizon of 0 stands on the logarithmic axis
     for row, label in enumerate(labels):
         runs = section.runs[section.runs["label"] == label].sort_values("seed")
         if runs.empty:
             continue
-        spots = [lengths.index(int(horizon)) for horizon in runs["horizon"]]
+        spots = [max(zero, float(horizon)) for horizon in runs["horizon"]]
         axes.plot([np.median(spots)] * 2, [row - 0.3, row + 0.3], color=looks[label][0], linewidth=2.0)
         spread = np.linspace(-0.25, 0.25, len(runs)) if len(runs) > 1 else [0.0]
         for spot, shift, censored in zip(spots, spread, runs["horizon_censored"], strict=True):
@@ -59,18 +61,14 @@ def _horizons(axes: Axes, section: Section, labels: Sequence[str], looks: Looks)
                 linestyle="none",
                 clip_on=False,
             )
-    if section.max_length in lengths:
-        axes.axvspan(-0.5, lengths.index(section.max_length), color="0.92", zorder=0)
-    step = max(1, -(-len(lengths) // 9))
-    axes.set_xticks(range(0, len(lengths), step), [f"{n:g}" for n in lengths[::step]])
-    axes.set_xlim(-0.5, len(lengths) - 0.5)
+    length_axis(axes, [zero, *lengths], section.max_length, "")
+    axes.xaxis.set_major_formatter(lambda value, _: "0" if value == zero else f"{value:g}")
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_xlabel("horizon (hollow: at least)")
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def heat_map(family: Family, metric: str, width: float) -> Figure:
-    """Scheme by task: the mean over seeds, and half the width of its 95 % interval where there is one."""
+    """Scheme by task: the mean over seeds, and below it its 95 % interval where there is one."""
     labels = _order(family)
     figure = Figure(figsize=(width, 0.9 + 0.34 * len(labels)), layout="constrained")
     axes = figure.subplots()
@@ -83,14 +81,14 @@ def heat_map(family: Family, metric: str, width: float) -> Figure:
             mean = values[row, column] = float(cells[metric])
             shown = f"{mean:.2f}"
             if cells.has(f"{metric}_high"):
-                shown += f" ± {float(cells[f'{metric}_high']) - mean:.2f}"
+                shown += f"\n[{float(cells[f'{metric}_low']):.2f}, {float(cells[f'{metric}_high']):.2f}]"
             axes.text(
                 column,
                 row,
                 shown,
                 ha="center",
                 va="center",
-                fontsize=7,
+                fontsize=6,
                 color="black" if mean > 0.5 else "white",
             )
     image = axes.imshow(values, cmap="cividis", vmin=0, vmax=1, aspect="auto")
@@ -136,7 +134,7 @@ def cost_figure(family: Family, metric: str, runs: pd.DataFrame, looks: Looks, w
 def training_figure(family: Family, training: pd.DataFrame, looks: Looks, width: float) -> Figure:
     """Loss and exact match on the training lengths over steps; each seed thin, the mean thick."""
     figure, pairs = panels(len(family), width)
-    shown = {"loss": "training loss (nats)", "exact_match": "exact match inside"}
+    shown = {"loss": "training loss (nats)", "exact_match": "exact match within"}
     for (section, rows), pair in zip(family, pairs, strict=True):
         here = training[training["protocol"] == section.protocol]
         for axes, column in zip(pair, shown, strict=True):

@@ -1,4 +1,4 @@
-"""The table: one row per section and scheme, with every figure that a report states."""
+"""The table: one row per section and scheme, with every value that a report states of a scheme."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.protocols import Section, families_of
+from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES
-from pe_experiments.comparison.statistics import (
-    bootstrap_band,
-    holm,
-    interquartile_mean,
-    mean_interval,
-    paired_difference,
-    probability_of_improvement,
-)
-from pe_experiments.errors import UserError, allowed, nearest
-from pe_experiments.evaluation import FARTHEST
+from pe_experiments.comparison.statistics import detectable_difference, mean_interval, share_interval
+from pe_experiments.errors import UserError, nearest
+from pe_experiments.evaluation import FARTHEST, SOLVED, chance_of
 from pe_experiments.runs import DIVERGED
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
@@ -30,37 +23,39 @@ BOUNDS = ("chance", "bag_ceiling")
 Row = dict[str, Any]
 
 
-def scheme_table(
-    sections: Sequence[Section], baseline: str, metric: str, order: Sequence[str] = ()
-) -> pd.DataFrame:
+def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] = ()) -> pd.DataFrame:
     """One row per section and scheme.
 
-    A diverged run counts as unsolved and as accuracy 0. Columns ``X_low`` and ``X_high`` are the ends of the
-    95 % interval of ``X``: Student's t over seeds; for ``exact_match@20`` (the mean at length 20) a bootstrap
-    of whole runs. They are empty under three seeds.
+    A diverged run counts as unsolved and as accuracy 0. Of a mean over seeds ``X``, as ``exact_match@20`` (at
+    length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval, ``X_min`` and ``X_max`` the
+    extremes of the seeds. ``reached@20`` is the number of seeds whose exact match there is at least 0.9, with
+    the ends of the Clopper-Pearson interval of its share, and so is ``solved`` for the training lengths.
+    Intervals are empty under three seeds. ``compared`` tells whether the scheme is tested against others:
+    past training only where at least half of its runs solved the training lengths.
+    ``detectable_difference`` is that of the schemes of the section that are.
 
     Args:
         sections: from `sections_of`.
-        baseline: label of the scheme the others are compared with.
-        metric: the figure they are compared in, one of ``METRICS``.
-        order: schemes in the order they shall come in; the others follow, the best beyond training first.
+        metric: what schemes are compared in, one of ``METRICS``.
+        order: schemes in the order they shall come in; the others follow, the best past training first.
 
     Raises:
         UserError: an unknown metric, or a scheme in ``order`` that is nowhere.
     """
     if metric not in METRICS:
-        raise UserError(f"metric={metric} is not a figure of a run.{nearest(metric, METRICS)}")
+        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, METRICS)}")
     labels = sorted({label for section in sections for label in section.runs["label"]})
     for label in order:
         if label not in labels:
             raise UserError(f"order: no run is called {label}.{nearest(label, labels)}")
     rows = []
     for section in sections:
-        made = [_scheme_row(section, str(label), group) for label, group in section.runs.groupby("label")]
+        groups = {str(label): group for label, group in section.runs.groupby("label")}
+        made = [_scheme_row(section, label, group, metric) for label, group in groups.items()]
         made.sort(key=lambda row: _place(row, order))
-        _add_differences(made, section, baseline, metric)
-        rows += made
-    _add_interquartile_means(rows, sections, metric)
+        compared = [groups[row["scheme"]][metric].to_numpy(float) for row in made if row["compared"]]
+        smallest = detectable_difference(compared)
+        rows += [row | {"detectable_difference": smallest} for row in made]
     table = pd.DataFrame(rows).fillna(math.nan)  # None, too
     per_length = [str(column) for column in table if "@" in str(column)]
     per_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
@@ -73,31 +68,29 @@ def _place(row: Row, order: Sequence[str]) -> tuple[int, float, str]:
     return ranked, math.inf if math.isnan(best) else -best, row["scheme"]
 
 
-def _scheme_row(section: Section, label: str, group: pd.DataFrame) -> Row:
+def _scheme_row(section: Section, label: str, group: pd.DataFrame, metric: str) -> Row:
     solved = group["solved_in_distribution"].eq(True)
+    known = bool(group["exact_match_in_distribution"].notna().any())
     row: Row = {
         "section": section.slug,
         "task": section.task,
         "model": section.model,
         "protocol": section.protocol,
         "max_length": section.max_length,
-        "area_to": area_end(section),
+        **_unseen_lengths(section),
         "scheme": label,
         "seeds": len(group),
         "diverged": int(group["status"].eq(DIVERGED).sum()),
-        "solved": int(solved.sum()),
+        **_count("solved", int(solved.sum()), len(group)),
         "solved_in_distribution": float(solved.mean()),
+        "metric": metric,
+        "compared": not known or metric.endswith("in_distribution") or bool(solved.mean() >= 0.5),
     }
-    for metric in METRICS:
-        interval = mean_interval(group[metric].to_numpy(float))
-        row |= {
-            metric: interval.estimate,
-            f"{metric}_low": interval.low,
-            f"{metric}_high": interval.high,
-        }
+    for name in METRICS:
+        row |= _mean(name, group[name].to_numpy(float), lowest_score(section, name))
     for accuracy in ACCURACIES:
-        beyond = group.loc[solved, f"{accuracy}_extrapolation"].to_numpy(float)
-        row[f"{accuracy}_extrapolation_solved"] = mean_interval(beyond).estimate
+        past = group.loc[solved, f"{accuracy}_extrapolation"].to_numpy(float)
+        row[f"{accuracy}_extrapolation_solved"] = mean_interval(past).estimate
     horizons = group["horizon"].astype(float)
     return {
         **row,
@@ -107,45 +100,60 @@ def _scheme_row(section: Section, label: str, group: pd.DataFrame) -> Row:
         "horizon_censored": int(group["horizon_censored"].eq(True).sum()),
         "parameters": group["parameters"].astype(float).mean(),
         "encoding_parameters": group["encoding_parameters"].astype(float).mean(),
-        **_lengths(section, section.curves[section.curves["label"] == label]),
+        **_by_length(section, section.curves[section.curves["label"] == label]),
         "lengths_left_out": " ".join(map(str, lengths_left_out(section))) or None,
         "settings": "; ".join(f"{key}={value}" for key, value in section.settings.items()),
     }
 
 
-def _lengths(section: Section, curves: pd.DataFrame) -> Row:
-    """Means with bands at the lengths all runs share, the bounds, and where the scheme is down to a bag's."""
+def _mean(name: str, values: np.ndarray, lowest: float = 0.0) -> Row:
+    """The cells of a mean over seeds."""
+    made = mean_interval(values, lowest)
+    cells = {"": made.estimate, "_low": made.low, "_high": made.high}
+    cells |= {"_min": float(values.min()), "_max": float(values.max())}
+    return {f"{name}{ending}": value for ending, value in cells.items()}
+
+
+def _count(name: str, successes: int, seeds: int) -> Row:
+    """The cells of ``k of n`` seeds."""
+    made = share_interval(successes, seeds)
+    return {name: successes, f"{name}_low": made.low, f"{name}_high": made.high}
+
+
+def _by_length(section: Section, curves: pd.DataFrame) -> Row:
+    """Means, counts and bounds at the lengths all runs share."""
     row: Row = {}
-    at_ceiling: dict[int, bool] = {}
     shared = curves[curves["in_summary"]]
-    for accuracy in ACCURACIES:
-        grid = shared.pivot_table(index="name", columns="content_length", values=accuracy, sort=True)
-        low, high = bootstrap_band(grid.to_numpy(dtype=float))
-        for place, length in enumerate(grid.columns):
-            mean = float(grid[length].mean())
-            row |= {
-                f"{accuracy}@{length}": mean,
-                f"{accuracy}@{length}_low": float(low[place]),
-                f"{accuracy}@{length}_high": float(high[place]),
-            }
     bounds = section_bounds(section)
-    for length in sorted(shared["content_length"].unique()):
-        row |= {f"{bound}@{length}": float(bounds.loc[length, bound]) for bound in BOUNDS}
-        if length > section.max_length:
-            at_ceiling[length] = row[f"token_accuracy@{length}"] <= row[f"bag_ceiling@{length}"]
-    fallen = [n for n in at_ceiling if all(at_ceiling[m] for m in at_ceiling if m >= n)]
-    return {"at_bag_ceiling_from": float(min(fallen)) if fallen else math.nan, **row}
+    for length, points in shared.groupby("content_length"):
+        for accuracy in ACCURACIES:
+            row |= _mean(f"{accuracy}@{length}", points[accuracy].to_numpy(float))
+        reached = int((points["exact_match"] >= SOLVED).sum())
+        row |= _count(f"reached@{length}", reached, len(points))
+        row |= {f"{bound}@{length}": float(bounds[bound].to_dict()[length]) for bound in BOUNDS}
+    return row
 
 
-def area_end(section: Section) -> float:
-    """Where figures "beyond" end: the longest shared length, at most 8x; NaN where none is beyond."""
+def lowest_score(section: Section, metric: str) -> float:
+    """The smallest value a metric can take: past training an accuracy of 0 lies below what guessing gives."""
+    if not metric.endswith("extrapolation"):
+        return 0.0
+    accuracy = metric.removesuffix("_extrapolation")
+    rows: list[Any] = section.curves.to_dict("records")
+    chances = [chance_of(row, accuracy) for row in rows if row["content_length"] > section.max_length]
+    return min((-chance / (1 - chance) for chance in chances if chance < 1), default=0.0)
+
+
+def _unseen_lengths(section: Section) -> Row:
+    """The ends of what is summarised past training: at most 8x; NaN where no shared length lies there."""
     shared = section.curves.loc[section.curves["in_summary"], "content_length"]
-    longest = min(float(shared.max()) if len(shared) else 0.0, FARTHEST * section.max_length)
-    return longest if longest > section.max_length else math.nan
+    past = shared[shared > section.max_length]
+    ends = (past.min(), min(past.max(), FARTHEST * section.max_length)) if len(past) else (math.nan, math.nan)
+    return {"area_from": float(ends[0]), "area_to": float(ends[1])}
 
 
 def lengths_left_out(section: Section) -> list[int]:
-    """Lengths at which only some runs were measured; no figure uses them."""
+    """Lengths at which only some runs were measured; no summary uses them."""
     return sorted(set(section.curves.loc[~section.curves["in_summary"], "content_length"]))
 
 
@@ -153,66 +161,6 @@ def section_bounds(section: Section) -> pd.DataFrame:
     """Chance and bag ceiling by length; NaN where unknown."""
     columns = section.curves.reindex(columns=["content_length", *BOUNDS])
     return columns.astype(float).groupby("content_length").mean()
-
-
-def _add_differences(rows: list[Row], section: Section, baseline: str, metric: str) -> None:
-    """Each scheme against the baseline, paired by seed; the section's comparisons are one family for Holm."""
-    by_seed = {
-        str(label): dict(zip(group["seed"], group[metric].astype(float), strict=True))
-        for label, group in section.runs.groupby("label")
-    }
-    for row in rows:
-        row |= {"metric": metric, "baseline": baseline if baseline in by_seed else None}
-    compared = [row for row in rows if baseline in by_seed and row["scheme"] != baseline]
-    for row in compared:
-        values, reference = by_seed[row["scheme"]], by_seed[baseline]
-        made = paired_difference(values, reference)
-        row |= {
-            "pairs": made.pairs,
-            "seeds_without_pair": " ".join(map(str, made.unpaired)) or None,
-            "baseline_seeds_without_pair": " ".join(map(str, made.baseline_unpaired)) or None,
-            "difference": made.difference.estimate,
-            "difference_low": made.difference.low,
-            "difference_high": made.difference.high,
-            "comparisons": len(compared),
-            "p_t": made.p_t,
-            "p_sign_flip": made.p_sign_flip,
-            "probability_of_improvement": probability_of_improvement(
-                list(values.values()), list(reference.values())
-            ),
-        }
-    for test in ("p_t", "p_sign_flip"):
-        for row, adjusted in zip(compared, holm([row[test] for row in compared]), strict=True):
-            row[f"{test}_holm"] = adjusted
-
-
-def _add_interquartile_means(rows: list[Row], sections: Sequence[Section], metric: str) -> None:
-    """Across the tasks of a family, for schemes run on all of them; tasks are pooled nowhere else."""
-    for family in families_of(list(sections)):
-        if len(family) < 2:
-            continue
-        for label in sorted({label for section in family for label in section.runs["label"]}):
-            tasks = [
-                section.runs.loc[section.runs["label"] == label, metric].to_numpy(float) for section in family
-            ]
-            if not all(len(task) for task in tasks):
-                continue
-            made = interquartile_mean(tasks)
-            for row in rows:
-                if row["scheme"] == label and row["protocol"] in {s.protocol for s in family}:
-                    row |= {"tasks": len(family), "iqm": made.estimate}
-                    row |= {"iqm_low": made.low, "iqm_high": made.high}
-
-
-def has_baseline(table: pd.DataFrame, baseline: str) -> None:
-    """Check that somebody asked for a baseline that exists.
-
-    Raises:
-        UserError: it is nowhere.
-    """
-    schemes = sorted(set(table["scheme"]))
-    if baseline not in schemes:
-        raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(schemes)}")
 
 
 def finite(value: Any) -> bool:

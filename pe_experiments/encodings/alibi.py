@@ -30,12 +30,14 @@ class Alibi(PositionalEncoding):
 
     In an encoder, where keys are on both sides of the query:
         ``symmetric``    -m |i - j|; cannot tell a sequence from its mirror image.
-        ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left count as half a position nearer
-                         (released code of Ruoss et al. 2023, arXiv:2305.16843).
+        ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left are half a step nearer.
+
+    In a decoder only the left side is seen and both mean the paper's bias, up to a constant half step.
 
     Args:
         shape: the model it serves.
-        symmetry: one of the above; of no effect in a decoder.
+        symmetry: one of the above; of no effect in a decoder. ``asymmetric`` is that of the released code of
+            Ruoss et al. 2023, arXiv:2305.16843.
     """
 
     invariant_to = "shift"

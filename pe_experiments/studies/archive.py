@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.runs_table import Runs, summary_of
 from pe_experiments.errors import UserError
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
@@ -75,17 +75,45 @@ def read_archive(folder: Path) -> Runs:
     """
     try:
         runs, curves, training, provenance = (_read(folder / name) for name in FILES)
-        training = training.merge(runs[["name", *_KEYS]], on="name", how="left")
         saved: dict[str, dict[str, Any]] = {}
+        training = training.merge(runs[["name", *_KEYS]], on="name", how="left")
         environments: dict[str, dict[str, Any]] = {}
         for row in provenance.to_dict("records"):
             trained, sources = json.loads(row["trained"]), json.loads(row["sources"])
             identity = {"name": row["name"], "trained": trained, "sources": sources}
             saved[row["name"]] = {"identity": identity}
             environments[row["name"]] = json.loads(row["environment"])
+        curves = with_answer_tokens(curves, saved)
+        runs = summarised_again(runs, curves)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
     return Runs(runs.drop(columns=list(MADE_WITH)), curves, {}, training, saved, environments)
+
+
+def with_answer_tokens(curves: pd.DataFrame, saved: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """Curves with the columns of today, where CSVs of earlier versions do not have them.
+
+    Tokens of the answer follow from those of the sequence: a decoder reads ``BOS x SEP y``, an encoder ``x``
+    and a slot per token of ``y``; where one is read out in place the answer is as long as the input.
+    """
+    if "answer_tokens" in curves:
+        return curves
+    causal = {name: run["identity"]["trained"]["model"]["causal"] for name, run in saved.items()}
+    marks = curves["name"].map(causal).astype(int) * 2
+    beside = curves["tokens"] - curves["content_length"] - marks
+    return curves.assign(answer_tokens=beside.where(beside > 0, curves["content_length"]), seen=float("nan"))
+
+
+def summarised_again(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the summaries that their curves give today."""
+    shared: dict[Any, Any] = {
+        name: rows.to_dict("records") for name, rows in curves[curves["in_summary"]].groupby("name")
+    }
+    summaries = [
+        summary_of(shared.get(name, []), int(max_length), status)
+        for name, max_length, status in zip(runs["name"], runs["max_length"], runs["status"], strict=True)
+    ]
+    return runs.assign(**pd.DataFrame(summaries, index=runs.index))
 
 
 _KEYS = ["label", "seed", "task", "model", "protocol", "status"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pandas as pd
 import torch
@@ -14,10 +15,8 @@ from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import (
     AUDITED,
-    FITTED,
     OFFSET,
     audit,
-    fitted_shift,
     pairwise_distances,
     shift_matrix,
     similarity_over_distance,
@@ -26,6 +25,7 @@ from pe_experiments.analysis.audit import (
 from pe_experiments.analysis.order_blindness import order_blindness
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
 from pe_experiments.models import Transformer
@@ -35,8 +35,8 @@ LONGEST = 5000  # positions the module sample of the tutorials has room for
 WIDTH = 64  # d_model of the study
 NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
 DIGITS = 6
-FITTED_DIGITS, FITTED_NOISE = 3, 1e-3  # a fit through forty nearly dependent rows magnifies rounding
-ENDS = (50, 60, 70, 80, 90, 100, 150, 200, 300, 400, 500, 700, 990)  # of the stretch a fit is tried on
+ODD = 7  # a width at which sines and cosines do not pair up
+ROWS = 20  # positions of a learned table
 TEACHING = {
     "sinusoidal": Sinusoidal,
     "raw_index": RawIndex,
@@ -53,20 +53,19 @@ def measure() -> pd.DataFrame:
     """Everything that needs no training.
 
     Returns:
-        Columns ``claim, setting, quantity, value``. Values have six significant digits and are 0 below 1e-9
-        (fits: three, 1e-3), so that other machines write the same file.
+        Columns ``claim, setting, quantity, value``. Values have six significant digits and are 0 below 1e-9,
+        so that other machines write the same file.
     """
-    parts = (formula, frequencies, sample, order, uniqueness, bounds, offsets, fits, baselines, heatmap)
+    parts = (formula, frequencies, sample, documents, order, uniqueness, bounds, offsets, baselines, heatmap)
     with torch.no_grad():
         rows = [row for part in parts for row in part()]
     frame = pd.DataFrame(rows, columns=["claim", "setting", "quantity", "value"])
-    frame["value"] = [_rounded(*row) for row in zip(frame["claim"], frame["value"], strict=True)]
+    frame["value"] = [_rounded(value) for value in frame["value"]]
     return frame
 
 
-def _rounded(claim: str, value: float) -> float:
-    noise, digits = (FITTED_NOISE, FITTED_DIGITS) if claim == "fitted-offset" else (NOISE, DIGITS)
-    return 0.0 if abs(value) < noise else float(f"{value:.{digits}g}")
+def _rounded(value: float) -> float:
+    return 0.0 if abs(value) < NOISE else float(f"{value:.{DIGITS}g}")
 
 
 def formula() -> Iterator[Row]:
@@ -98,9 +97,7 @@ def frequencies() -> Iterator[Row]:
     yield "frequency", setting, "period of the last dimension", float(periods_W[-1])
     rises = int((periods_W.diff() <= 0).sum())
     yield "frequency", setting, "dimensions faster than the one before", float(rises)
-    encoding = Sinusoidal(_shape(WIDTH))
-    parameters = sum(p.numel() for p in encoding.parameters())
-    yield "frequency", setting, "trainable parameters", float(parameters)
+    yield "frequency", setting, "trainable parameters", _parameters(Sinusoidal(_shape(WIDTH)))
 
 
 class ModuleSample(nn.Module):
@@ -128,6 +125,9 @@ def sample() -> Iterator[Row]:
     for setting, added_BTD in (("module sample", theirs_BTD), ("sinusoidal", ours_BTD)):
         spread = float((added_BTD - added_BTD[:, :1]).abs().max())
         yield "sample", setting, "spread over positions, batch first", spread
+    as_documented_TBD = ModuleSample(WIDTH)(zeros_BTD.transpose(0, 1))
+    spread = float((as_documented_TBD - as_documented_TBD[:1]).abs().max())
+    yield "sample", "module sample", "spread over positions, sequence first", spread
     longer = LONGEST + 1
     crashes = _crashes(lambda: ModuleSample(WIDTH)(torch.zeros(longer, 1, WIDTH)))
     yield "sample", "module sample", f"crashes at {longer} tokens", float(crashes)
@@ -143,6 +143,42 @@ def sample() -> Iterator[Row]:
         "refuses its own checkpoint at another max_len",
         float(_crashes(lambda: longer_module.load_state_dict(saved))),
     )
+
+
+def broken_sample(position: int, d_model: int) -> list[float]:
+    """A sample as it is printed: it names its argument ``position`` and reads ``s``."""
+    return [math.sin(s / BASE ** (2 * k / d_model)) for k in range(d_model // 2)]  # type: ignore[name-defined]  # noqa: F821
+
+
+def documents() -> Iterator[Row]:
+    """Slips of the documents themselves, and parameters that they compare."""
+    try:
+        broken_sample(1, WIDTH)
+        crashes = 0.0
+    except NameError:
+        crashes = 1.0
+    yield "documents", "sample that defines position and reads s", "crashes", crashes
+    yield "documents", "binary counter", "1010 read in binary", float(int("1010", 2))
+    row_W = [0.0] * ODD
+    for k in range(ODD // 2):
+        angle = 1 / BASE ** (2 * k / ODD)
+        row_W[2 * k], row_W[2 * k + 1] = math.sin(angle), math.cos(angle)
+    yield "documents", f"loop over k below d // 2, d={ODD}", "columns left empty", float(row_W.count(0.0))
+    table = f"{ROWS} positions, d={WIDTH}"
+    for name, scheme in (("fixed", Sinusoidal), ("learned", Learned)):
+        yield "documents", table, f"parameters, {name}", _parameters(scheme(_shape(WIDTH)))
+    beside = partial(Sinusoidal, combine="concat")
+    models = {
+        "added": Transformer(10, _shape(WIDTH, causal=True), Sinusoidal),
+        "put beside a token as wide": Transformer(10, _shape(2 * WIDTH, causal=True), beside),
+        "put beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), beside),
+    }
+    for name, model in models.items():
+        yield "documents", f"transformer, d={WIDTH}", f"parameters, {name}", _parameters(model)
+
+
+def _parameters(module: nn.Module) -> float:
+    return float(sum(p.numel() for p in module.parameters()))
 
 
 def order() -> Iterator[Row]:
@@ -166,6 +202,9 @@ def order() -> Iterator[Row]:
             here_TD, there_TD = decoder.hidden(torch.stack([tokens_T, tokens_T[shuffled_T]]))
             last = float((here_TD[-1] - there_TD[-1]).abs().max())
             yield "order", f"decoder of depth {layers}, {name}", "last output, the prefix permuted", last
+            sentences = order_blindness(scheme, _shape(32, causal=True, num_layers=layers)).pooled
+            quantity = "dog bites man against man bites dog, pooled"
+            yield "order", f"decoder of depth {layers}, {name}", quantity, sentences
 
 
 def uniqueness() -> Iterator[Row]:
@@ -205,24 +244,6 @@ def offsets() -> Iterator[Row]:
         shifted_PW = vectors_PW[:-k] @ shift_matrix(WIDTH, BASE, k).T
         residual = float((shifted_PW - vectors_PW[k:]).norm(dim=-1).max())
         yield "exact-offset", f"d={WIDTH}, k={k}", "largest residual of M_k", residual
-
-
-def fits() -> Iterator[Row]:
-    """The best linear map fitted on short positions, and how it does beyond them."""
-    for width in (8, 16, WIDTH):
-        vectors_PW = sinusoid_vectors(torch.arange(AUDITED), width, BASE)
-        inside, beyond = fitted_shift(vectors_PW, OFFSET, FITTED)
-        setting = f"d={width}"
-        yield "fitted-offset", setting, f"largest distance below {FITTED}", inside
-        yield "fitted-offset", setting, f"largest distance from {FITTED} to {AUDITED}", beyond
-        # The same fit column by column: what one coordinate, of size 1, is off by.
-        here_PW, there_PW = vectors_PW[:-OFFSET], vectors_PW[OFFSET:]
-        matrix_WW = torch.linalg.lstsq(here_PW[:FITTED], there_PW[:FITTED], driver="gelsd").solution
-        worst = float((here_PW @ matrix_WW - there_PW)[FITTED:].abs().max())
-        yield "fitted-offset", setting, "largest error of one coordinate beyond", worst
-        for end in ENDS:
-            _, error = fitted_shift(vectors_PW[: end + OFFSET], OFFSET, FITTED)
-            yield "fitted-offset", setting, f"largest distance up to {end}", error
 
 
 def baselines() -> Iterator[Row]:

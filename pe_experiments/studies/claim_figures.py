@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.analysis.audit import FITTED
-from pe_experiments.comparison.statistics import Interval
+from pe_experiments.comparison.statistics import shared_differences
 from pe_experiments.comparison.style import (
     COLOURS,
     WIDTHS,
@@ -18,13 +17,14 @@ from pe_experiments.comparison.style import (
     panels,
     styles,
 )
-from pe_experiments.studies.audits import CRITERIA, FITTED_NOISE, NOISE, TEACHING
+from pe_experiments.studies.audits import CRITERIA, NOISE, TEACHING
+from pe_experiments.studies.trained_verdicts import Difference
 
 
 def curves_figure(
     groups: Mapping[str, Mapping[str, pd.DataFrame]], max_length: int, said: Mapping[str, str]
 ) -> Figure:
-    """Exact match and token accuracy over length, mean over seeds, each seed thin; two panels a group."""
+    """Exact match and token accuracy over length: means over seeds, each seed a dot; two panels a group."""
     labels = list(dict.fromkeys(label for group in groups.values() for label in group))
     looks = styles(labels)
     figure, pairs = panels(len(groups), WIDTHS["double"])
@@ -33,8 +33,8 @@ def curves_figure(
         for axes, metric in zip(pair, ("exact_match", "token_accuracy"), strict=True):
             for label, rows in group.items():
                 colour, marker = looks[label]
-                for _, seed in rows.groupby("seed"):
-                    axes.plot(seed["content_length"], seed[metric], color=colour, linewidth=0.4, alpha=0.5)
+                seeds = rows["content_length"], rows[metric]
+                axes.plot(*seeds, ".", color=colour, markersize=3, alpha=0.5, clip_on=False)
                 mean = rows.groupby("content_length")[metric].mean()
                 dash = "--" if label in said else "-"
                 axes.plot(mean.index, mean, dash, color=colour, marker=marker, markersize=4)
@@ -44,13 +44,14 @@ def curves_figure(
     return figure
 
 
-def differences_figure(differences: Mapping[str, Interval], axis: str) -> Figure:
-    """Paired differences with their intervals."""
+def differences_figure(differences: Mapping[str, Difference], axis: str) -> Figure:
+    """Differences between schemes: the mean, and a dot for each seed that both have."""
     figure = Figure(figsize=(WIDTHS["double"], 0.7 + 0.22 * len(differences)), layout="constrained")
     axes = figure.subplots()
     for place, difference in enumerate(differences.values()):
-        axes.plot([difference.low, difference.high], [place, place], color=COLOURS[0])
-        axes.plot(difference.estimate, place, color=COLOURS[0], marker="o", markersize=4)
+        seeds = shared_differences(difference.first, difference.second)
+        axes.plot(seeds, [place] * len(seeds), ".", color=COLOURS[0], markersize=4, alpha=0.5)
+        axes.plot(difference.mean, place, color=COLOURS[0], marker="|", markersize=10)
     axes.axvline(0, color="0.6", linewidth=0.8)
     axes.set_yticks(range(len(differences)), list(differences))
     axes.invert_yaxis()
@@ -90,26 +91,15 @@ def uniqueness_figure(audits: pd.DataFrame) -> Figure:
 
 
 def offsets_figure(audits: pd.DataFrame) -> Figure:
-    """The distance of positions k apart; the fitted map beyond the positions it was fitted on."""
-    figure = Figure(figsize=(WIDTHS["double"], 2.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    """The distance of positions k apart."""
+    figure = Figure(figsize=(WIDTHS["single"], 2.4), layout="constrained")
+    axes = figure.subplots()
     for rows in values(audits, "distance-curve", "k=").values():
-        left.plot(rows["x"], rows["value"], color=COLOURS[0])
-    left.set_ylim(bottom=0)
-    left.set_xlabel("k")
-    left.set_ylabel("distance of positions k apart")
-    fitted = values(audits, "fitted-offset", "largest distance up to ")
-    for (setting, rows), colour, marker in zip(fitted.items(), COLOURS, ("o", "s", "^"), strict=False):
-        right.plot(rows["x"], rows["value"], color=colour, marker=marker, markersize=3, label=setting)
-    right.set_yscale("symlog", linthresh=FITTED_NOISE)
-    right.set_ylim(bottom=0)
-    right.set_xscale("log")
-    right.set_xticks([50, 100, 200, 500, 1000], ["50", "100", "200", "500", "1000"])
-    right.set_xlabel(f"up to position (fitted below {FITTED})")
-    right.set_ylabel("largest error of the map")
-    right.legend(frameon=False)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+        axes.plot(rows["x"], rows["value"], color=COLOURS[0])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("k")
+    axes.set_ylabel("distance of positions k apart")
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -5,85 +5,94 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pe_experiments.comparison.compare import Options, tables
+from pe_experiments.comparison.presentation import Cells, plain
+from pe_experiments.comparison.protocols import sections_of
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.comparison.statistics import Interval, mean_interval, paired_difference
+from pe_experiments.comparison.statistics import FEWEST
 from pe_experiments.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
 MEASURE = "measure it with: python scripts/benchmark.py out=results/benchmark"
 METRICS = {
-    "inside": "exact_match_in_distribution",
+    "within": "exact_match_in_distribution",
     "at_2x": "exact_match_at_2x",
-    "beyond": "exact_match_extrapolation",
-    "tokens_inside": "token_accuracy_in_distribution",
-    "tokens_at_2x": "token_accuracy_at_2x",
+    "past": "exact_match_extrapolation",
 }
 
 
-@dataclass(frozen=True)
 class Figures:
-    """A study's runs, asked for by task, model and scheme.
+    """A study's tables, asked for by task, model and scheme.
 
-    Attributes:
+    Args:
         runs: of the study.
         only: settings that a run must have where the study holds several protocols of one task and model, as
-            ``{"precision": "float32"}`` of the training section.
+            ``training.precision=float32``.
     """
 
-    runs: Runs
-    only: tuple[tuple[str, Any], ...] = ()
+    def __init__(self, runs: Runs, only: str = ""):
+        self.runs = runs
+        self.table, self.pairs = tables(sections_of(runs), Options())
+        kept = self.table["settings"].str.split("; ").map(lambda settings: not only or only in settings)
+        self._wanted = kept.to_numpy(bool)
 
-    @cached_property
-    def _training(self) -> dict[str, dict[str, Any]]:
-        return {name: saved["identity"]["trained"]["training"] for name, saved in self.runs.saved.items()}
+    def cells(self, task: str, model: str, scheme: str) -> Cells:
+        """The row of one scheme.
 
-    def rows(self, task: str, model: str, scheme: str) -> pd.DataFrame:
-        """The runs of one scheme, by seed."""
-        table = self.runs.runs
-        found = table[(table["task"] == task) & (table["model"] == model) & (table["label"] == scheme)]
-        kept = [all(self._training[name][key] == value for key, value in self.only) for name in found["name"]]
-        if not any(kept):
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        table = self.table
+        here = (table["task"] == task) & (table["model"] == model) & (table["scheme"] == scheme)
+        found = [place for place, kept in enumerate(here.to_numpy(bool) & self._wanted) if kept]
+        if len(found) != 1:
             raise UserError(
-                f"the study has no runs of {scheme} on {task} with the {model}; run all of its sweep"
+                f"the study has {len(found)} protocols with runs of {scheme} on {task} with the {model}, not "
+                "one; run all of its sweep"
             )
-        found = found[kept].set_index("seed").sort_index()
-        if not found.index.is_unique:
-            raise UserError(f"the study has several protocols of {scheme} on {task} with the {model}")
-        return found
+        return Cells(table, found[0])
 
     def values(self, task: str, model: str, scheme: str, metric: str) -> dict[int, float]:
-        """One figure by seed."""
-        column = METRICS.get(metric, metric)
-        return {int(str(seed)): float(x) for seed, x in self.rows(task, model, scheme)[column].items()}
+        """A metric by seed."""
+        protocol = self.cells(task, model, scheme)["protocol"]
+        rows = self.runs.runs[(self.runs.runs["protocol"] == protocol) & (self.runs.runs["label"] == scheme)]
+        values = zip(rows["seed"], rows[METRICS.get(metric, metric)], strict=True)
+        return {int(seed): float(value) for seed, value in sorted(values)}
 
-    def at(self, task: str, model: str, scheme: str, length: int, column: str = "exact_match") -> Interval:
-        """A figure at one length over the seeds."""
-        names = set(self.rows(task, model, scheme)["name"])
-        curves = self.runs.curves
-        points = curves[curves["name"].isin(names) & (curves["content_length"] == length)]
-        return mean_interval(points[column].to_numpy(float))
+    def mean(self, task: str, model: str, scheme: str, metric: str) -> str:
+        """A metric over the seeds: mean and interval, ``all 5 seeds 1.00`` where they agree."""
+        return plain(self.cells(task, model, scheme).mean(METRICS.get(metric, metric)))
 
-    def mean(self, task: str, model: str, scheme: str, metric: str) -> Interval:
-        """A figure over the seeds, with Student's t interval."""
-        return mean_interval(list(self.values(task, model, scheme, metric).values()))
+    def at(self, task: str, model: str, scheme: str, length: int, column: str = "exact_match") -> str:
+        """The same at one length."""
+        return self.mean(task, model, scheme, f"{column}@{length}")
 
-    def difference(self, task: str, model: str, scheme: str, baseline: str, metric: str) -> Interval:
-        """Scheme minus baseline, paired by seed."""
-        return paired_difference(
-            self.values(task, model, scheme, metric), self.values(task, model, baseline, metric)
-        ).difference
+    def reached(self, task: str, model: str, scheme: str, length: int) -> str:
+        """How many seeds reach 0.9 at a length, as ``3 of 5``."""
+        cells = self.cells(task, model, scheme)
+        return f"{cells[f'reached@{length}']:.0f} of {cells['seeds']}"
 
     def solved(self, task: str, model: str, scheme: str) -> str:
         """How many seeds solved the training lengths, as ``5 of 5``."""
-        rows = self.rows(task, model, scheme)
-        return f"{int(rows['solved_in_distribution'].eq(True).sum())} of {len(rows)}"
+        cells = self.cells(task, model, scheme)
+        return f"{cells['solved']} of {cells['seeds']}"
+
+    @property
+    def seeds(self) -> str:
+        """``5``, or ``3 to 5``."""
+        counts = sorted({int(count) for count in self.table["seeds"]})
+        return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+    @property
+    def intervals(self) -> bool:
+        """Whether there are seeds enough for intervals."""
+        return bool((self.table["seeds"] >= FEWEST).any())
 
 
 @dataclass(frozen=True)
@@ -121,37 +130,6 @@ class Timed:
         return f"{self.row(part, case, setting)['ratio']:.2f}"
 
 
-def shown(value: Interval) -> str:
-    """``.98 (.97-.99)``: the mean with its 95 % interval, kept to what an accuracy can be.
-
-    The same in all seeds is shown without one.
-    """
-    if value.low != value.low or round(value.high - value.low, 3) == 0:
-        return number(value.estimate)
-    low, high = max(value.low, 0.0), min(value.high, 1.0)
-    return f"{number(value.estimate)} ({number(low)} to {number(high)})"
-
-
-def shown_difference(value: Interval) -> str:
-    """``+.05 (-.10 to +.20)``: a difference of accuracies with its interval, both signs shown."""
-    if value.low != value.low or round(value.high - value.low, 3) == 0:
-        return _signed(value.estimate)
-    return f"{_signed(value.estimate)} ({_signed(value.low)} to {_signed(value.high)})"
-
-
-def _signed(value: float) -> str:
-    return ("" if round(value, 2) <= 0 else "+") + number(value)
-
-
-def number(value: float) -> str:
-    """Two digits, three near the ends where these differ: ``.99`` but ``.998``; no zero before the point."""
-    digits = 3 if 0.99 < abs(value) < 0.9995 else 2
-    text = f"{value:.{digits}f}"
-    if float(text) == 0:
-        return "0.00"
-    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
-
-
 def markdown_table(heading: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table as Markdown."""
     names = list(heading)
@@ -169,5 +147,4 @@ def render(template: str, **content: Any) -> str:
         lstrip_blocks=True,
         autoescape=False,
     )
-    environment.filters |= {"shown": shown, "number": number}
     return environment.get_template(template).render(**content)

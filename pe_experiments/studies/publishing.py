@@ -87,8 +87,10 @@ def regenerate(folder: Path, out: Path | None = None, display: Display | None = 
 
 
 def _make(folder: Path, display: Display) -> None:
-    runs = read_archive(folder)
-    STUDIES[folder.name].write(folder, runs, display)
+    facts = {name: (folder / name).read_bytes() for name in FILES}
+    STUDIES[folder.name].write(folder, read_archive(folder), display)
+    for name, content in facts.items():  # `compare` writes its own of the same names
+        (folder / name).write_bytes(content)
     for path in sorted(folder.rglob("*")):
         if path.suffix in OTHER or path.name[0] == ".":
             path.unlink()

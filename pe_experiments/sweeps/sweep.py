@@ -80,7 +80,7 @@ class Sweep:
         if self.dry_run:
             return 1 if any(job.state == FAILED and not job.can_start for job in everything) else 0
         if self.settings.tune:
-            note_tuned(jobs, self.settings.tune)
+            note_tuned(jobs, self.settings.tune, grid)
         say(totals(everything))
         say_not_applicable(everything)
         say_failures(everything)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pe_experiments.errors import UserError
 from pe_experiments.runs import RunDirectory, write_manifest
@@ -72,15 +73,37 @@ class Tuning:
         return without(overrides, self.key, "seed", "study")
 
 
-def note_tuned(jobs: Sequence[Job], key: str) -> None:
-    """List the runs at the values now chosen, and which setting was tuned: no part of the protocol.
+def note_tuned(jobs: Sequence[Job], key: str, grid: Sequence[Job]) -> None:
+    """List the runs at the values now chosen, and what was tuned and how: no part of the protocol.
 
     Runs of an earlier grid leave the list: a scheme at two values is not one scheme.
     """
     done = [job for job in jobs if job.state in DONE]
     for place in {job.place for job in done}:
         names = [job.name for job in done if job.place == place]
-        write_manifest(Path(place[0]), place[1], names, tuned=[key])
+        chosen = choices(grid, key)
+        write_manifest(Path(place[0]), place[1], names, tuned=[key], tuning=chosen)
+
+
+def choices(grid: Sequence[Job], key: str) -> list[dict[str, Any]]:
+    """What was chosen: scheme, task, model, setting, the loss of each value tried, the value, the seed."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for job in grid:
+        value = value_of(job.overrides, key)
+        result = job.run.read_result() if job.state in DONE else None
+        if value is None or result is None:
+            continue
+        group = without(job.overrides, key, "study")
+        about = {
+            "scheme": result["label"], "task": result["task"], "model": result["model"], "setting": key,
+            "seed": result["seed"], "tried": {},
+        }  # fmt: skip
+        loss = None if job.state == DIVERGED else validation_loss(job.run)
+        found.setdefault(group, about)["tried"][value] = None if loss is None or math.isinf(loss) else loss
+    for choice in found.values():
+        tried = choice["tried"]
+        choice["chosen"] = min(tried, key=lambda value: math.inf if tried[value] is None else tried[value])
+    return list(found.values())
 
 
 def validation_loss(run: RunDirectory) -> float:

@@ -51,10 +51,11 @@ def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Pa
     assert outcome.code == 0, outcome.err
     table = pd.read_csv(tmp_path / "table.csv")
     assert list(table["scheme"]) == ["rope(base=500)", "ALiBi"]
-    assert set(table["baseline"]) == {"rope(base=500)"}
+    pairs = pd.read_csv(tmp_path / "pairs.csv")
+    assert list(zip(pairs["scheme"], pairs["other"], strict=True)) == [("rope(base=500)", "ALiBi")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
     assert f"page: {tmp_path / 'report.html'}" in outcome.out
-    assert "seed 1 of ALiBi has no partner" in outcome.out
+    assert "fewer than three seeds" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -172,10 +173,23 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
     run = write_run(tiny("pe=p_rope", "positions=random_offset"), fading(1, 0))
     compare(run.path.parents[1], out=tmp_path)
     text = (tmp_path / "references.bib").read_text()
-    assert text.count("@") == 4  # RoPE, p-RoPE, random offsets, statistics
+    assert text.count("@") == 3  # RoPE, p-RoPE, random offsets; no statistics with one seed
     methods = (tmp_path / "methods.md").read_text()
     assert "rope [@su2021roformer]. Every" in methods
     assert "barbero2024round" in text
+    assert "random\\_offset [@su2021roformer; @huang2024formal; @barbero2024round]" in methods
+
+
+def test_alibi_is_cited_for_itself_and_its_variant_for_its_own(tiny: Tiny, tmp_path: Path) -> None:
+    write_run(tiny("pe=alibi"), fading(1, 0))
+    run = write_run(tiny("pe=alibi_asymmetric"), fading(1, 0))
+    write_run(tiny("pe=alibi", "positions=random_subset"), fading(1, 0))
+    compare(run.path.parents[1], out=tmp_path)
+    methods = (tmp_path / "methods.md").read_text()
+    assert "alibi [@press2022train];" in methods
+    assert "asymmetric [@press2022train; @ruoss2023randomized]" in methods
+    assert "subset [@press2022train; @ruoss2023randomized]" in methods
+    assert r"\cite{press2022train,ruoss2023randomized}" in (tmp_path / "methods.tex").read_text()
 
 
 def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) -> None:

@@ -1,4 +1,4 @@
-"""The page in a real browser: it works from disk, asks no server, and every figure on it is in table.csv."""
+"""The page in a real browser: it works from disk, asks no server, and every value is a cell of a CSV."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def test_schemes_are_switched_by_click_and_by_keyboard(page: Any) -> None:
     assert len(chart(page)) == len(before)
 
 
-def test_hovering_shows_seed_and_band(page: Any) -> None:
+def test_hovering_shows_the_interval_of_a_mean(page: Any) -> None:
     page.select_option("#task", "copy")
     page.select_option("#metric", "exact_match")
     page.wait_for_timeout(200)
     page.locator("#chart svg .points_marks path, #chart svg path[aria-roledescription='point']").last.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
     shown = page.inner_text("#vg-tooltip-element")
-    assert {"scheme", "length", "accuracy", "band from"} <= set(re.findall(r"[a-z]+(?: from)?", shown))
+    assert {"scheme", "length", "accuracy", "interval from"} <= set(re.findall(r"[a-z]+(?: from)?", shown))
 
 
 def test_a_script_in_a_label_stays_text(page: Any) -> None:
@@ -128,14 +128,18 @@ def test_everything_has_a_name_for_those_who_cannot_see_it(page: Any) -> None:
 
 
 def test_every_figure_is_the_cell_it_says_it_is(page: Any, written: Path) -> None:
-    with (written / "table.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = {}
+    for name in ("table.csv", "pairs.csv"):
+        with (written / name).open(newline="") as file:
+            rows[name] = list(csv.DictReader(file))
     cells = page.eval_on_selector_all(
-        "data", "all => all.map(e => [e.value, e.dataset.row, e.dataset.column, e.textContent])"
+        "data",
+        "all => all.map(e => [e.value, e.dataset.file, e.dataset.row, e.dataset.column, e.textContent])",
     )
     assert len(cells) > 200
-    for value, row, column, text in cells:
-        assert float(rows[int(row) - 1][column]) == float(value)
+    assert {name for _, name, *_ in cells} == set(rows)
+    for value, name, row, column, text in cells:
+        assert float(rows[name][int(row) - 1][column]) == float(value)
         digits = len(text.partition(".")[2]) if "e" not in text else 20
         assert float(text) == pytest.approx(float(value), abs=0.51 * 10**-digits if digits < 20 else 0.1)
 

@@ -20,6 +20,7 @@ from pe_experiments.evaluation import (
     wilson_interval,
 )
 from pe_experiments.instantiation import build_model, source_of
+from pe_experiments.seen import seen_in_training
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:
@@ -31,31 +32,103 @@ def test_summary_of_a_curve() -> None:
     assert summary["exact_match_in_distribution"] == pytest.approx((1 + 0.98 + 0.96) / 3)
     assert summary["exact_match_at_2x"] == 0.5
     assert summary["solved_in_distribution"] is True
-    assert summary["horizon"] == 30
-    assert summary["horizon_ratio"] == 1.5
+    assert summary["horizon"] == pytest.approx(30)
+    assert summary["horizon_ratio"] == pytest.approx(1.5)
     assert summary["horizon_censored"] is False
 
 
-def test_area_does_not_depend_on_the_density_of_the_grid() -> None:
-    coarse = summarise(curve({20: 1.0, 160: 0.0}), 20)["exact_match_extrapolation"]
-    dense = summarise(curve({20: 1.0, 40: 2 / 3, 80: 1 / 3, 160: 0.0}), 20)["exact_match_extrapolation"]
-    assert coarse == pytest.approx(0.5)
-    assert dense == pytest.approx(coarse)
-    beyond = summarise(curve({20: 1.0, 160: 1.0, 320: 0.0}), 20)["exact_match_extrapolation"]
-    assert beyond == pytest.approx(1.0)  # nothing past 8x counts
+@pytest.mark.parametrize("grid", [(24, 160), (24, 40, 80, 160), (21, 160), (40,), (320,)])
+def test_the_area_has_no_floor_and_ends_at_one(grid: tuple[int, ...]) -> None:
+    for level in (0.0, 1.0):
+        summary = summarise(curve({20: 1.0} | dict.fromkeys(grid, level)), 20)
+        expected = None if grid == (320,) else level
+        assert summary["exact_match_extrapolation"] == expected
+        assert summary["token_accuracy_extrapolation"] == expected
+
+
+def test_the_area_is_over_log_length_from_the_first_length_not_trained() -> None:
+    first = summarise(curve({20: 1.0, 40: 0.8, 160: 0.0}), 20)["exact_match_extrapolation"]
+    assert first == pytest.approx(0.4)  # a straight line over log length
+    dense = summarise(curve({20: 0.0, 40: 0.8, 80: 0.4, 160: 0.0}), 20)["exact_match_extrapolation"]
+    assert dense == pytest.approx(first)  # points on the same line, and nothing of the training lengths
+    farther = summarise(curve({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}), 20)["exact_match_extrapolation"]
+    assert farther == pytest.approx((1 + (1 + 0.5) / 2) / 2)  # nothing past 8x counts
+    early = summarise(curve({20: 1.0, 40: 0.5, 80: 0.0}), 20)["exact_match_extrapolation"]
+    assert early == pytest.approx(0.25)  # a grid that ends early is taken up to there
+
+
+def test_guessing_scores_nothing() -> None:
+    """Exact match has a chance level where the answer is one token, and only there."""
+
+    def rows(answer_tokens: int) -> list[dict[str, Any]]:
+        points = curve({20: 1.0, 40: 0.5, 160: 0.5})
+        return [{**row, "chance": 0.5, "answer_tokens": answer_tokens} for row in points]
+
+    one, many = summarise(rows(1), 20), summarise(rows(20), 20)
+    assert one["exact_match_extrapolation"] == one["token_accuracy_extrapolation"] == 0.0
+    assert many["token_accuracy_extrapolation"] == 0.0
+    assert many["exact_match_extrapolation"] == 0.5
+    lower = [{**row, "exact_match": 0.25} for row in rows(1)]
+    assert summarise(lower, 20)["exact_match_extrapolation"] == -0.5  # below chance is not cut off
+    assert one["exact_match_at_2x"] == 0.5  # a value at one length is as measured
+
+
+def test_the_horizon_is_where_exact_match_crosses() -> None:
+    crossing = summarise(curve({10: 1.0, 20: 1.0, 40: 0.8, 80: 1.0}), 20)
+    assert crossing["horizon"] == pytest.approx(20 * 2**0.5)
+    assert crossing["horizon_censored"] is False
+    assert summarise(curve({10: 0.9, 20: 0.0}), 20)["horizon"] == pytest.approx(10)
+    below = summarise(curve({10: 0.89, 20: 1.0}), 20)
+    assert (below["horizon"], below["horizon_censored"]) == (0, False)
+    never = summarise(curve({10: 1.0, 20: 0.95}), 20)
+    assert (never["horizon"], never["horizon_censored"]) == (20, True)
 
 
 def test_what_the_grid_cannot_tell_is_none() -> None:
     summary = summarise(curve({5: 1.0, 20: 1.0}), 20)
     assert summary["exact_match_at_2x"] is None
     assert summary["exact_match_extrapolation"] is None
-    assert summary["horizon"] == 20
-    assert summary["horizon_censored"] is True
-    assert summarise(curve({5: 0.5, 20: 1.0}), 20)["horizon"] == 0
+    assert summarise(curve({40: 1.0}), 20)["solved_in_distribution"] is None
 
 
-def test_area_of_a_grid_that_ends_early_is_taken_up_to_there() -> None:
-    assert summarise(curve({20: 1.0, 40: 0.0}), 20)["exact_match_extrapolation"] == pytest.approx(0.5)
+def test_lengths_seen_in_training_do_not_weigh() -> None:
+    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
+
+    def mean(*seen: int | None) -> float:
+        rows = [{**row, "seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
+        return summarise(rows, 10)["exact_match_in_distribution"]
+
+    assert mean(100, 49, 0) == pytest.approx(0.4)
+    assert mean(100, 50, 0) == pytest.approx(0.3)
+    assert mean(100, 100, 100) == pytest.approx(0.6)  # nothing else to go by
+    assert mean(None, None, None) == pytest.approx(0.6)
+
+
+def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
+    """Against every token sequence of the training and of the evaluation, laid out."""
+    source = source_of(tiny("training.max_length=10", "positions=random_offset"))
+    for batching, steps in (("mixed", 50), ("single_length", 41)):
+        stream = TrainingStream(source, 8, batching)
+        trained = {tuple(row[: n // 2]) for i in range(steps) for row, n in _rows_of(stream.batch(i))}
+        counts = seen_in_training(stream, steps, source, [2, 3, 5, 12], 150)
+        for length, count in counts.items():
+            blocks = [source.evaluation_block(length, block) for block in range(2)]
+            rows = [tuple(row[: n // 2]) for block in blocks for row, n in _rows_of(block)][:150]
+            assert count == sum(row in trained for row in rows), length
+        assert counts[12] == 0 < counts[2] < 150
+
+
+def _rows_of(batch: Batch) -> list[tuple[list[int], int]]:
+    """Token rows of copying, BOS x SEP y, with their lengths: the first half is BOS and x."""
+    return list(zip(batch.tokens_BT.tolist(), batch.lengths_B.tolist(), strict=True))
+
+
+def test_copying_ten_symbols_has_seen_all_pairs_and_no_eight(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.max_length=10", "task=copy")
+    source = source_of(experiment)
+    counts = seen_in_training(TrainingStream(source, 64, "mixed"), 3000, source, [2, 5, 8, 10], 1000)
+    assert (counts[2], counts[8], counts[10]) == (1000, 0, 0)
+    assert 130 <= counts[5] <= 200
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (989, 1000)])

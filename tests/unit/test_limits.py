@@ -36,7 +36,7 @@ def test_what_people_run_is_not_refused(overrides: list[str]) -> None:
 
 
 def test_the_estimate_counts_parameters_and_grows_with_the_batch(tiny: Tiny) -> None:
-    from pe_experiments.building import build_model
+    from pe_experiments.instantiation import build_model
 
     experiment = tiny("model.d_model=64", "pe=none")
     counted = sum(p.numel() for p in build_model(experiment).parameters())

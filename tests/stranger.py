@@ -1,0 +1,168 @@
+"""What a reader with the CSVs and a few libraries would compute; nothing of ours is used.
+
+Curves are the rows of ``curves.csv`` of one section. Values are compared with those of ``table.csv`` and
+``pairs.csv``.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, and what guessing gives of each
+Runs = dict[str, dict[int, Curve]]  # by scheme and seed
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def curves_of(rows: list[dict[str, str]]) -> Runs:
+    """By scheme, seed and length, the lengths that all runs share."""
+    found: Runs = defaultdict(lambda: defaultdict(dict))
+    one_token = {float(row["answer_tokens"]) for row in rows if row["answer_tokens"]} == {1.0}
+    for row in rows:
+        if row["in_summary"] == "True":
+            chance = float(row["chance"] or 0)
+            point = {key: float(row[key]) for key in ("exact_match", "token_accuracy")}
+            point |= {"exact_match_chance": chance if one_token else 0, "token_accuracy_chance": chance}
+            point["diverged"] = row["status"] == "diverged"
+            point["seen"] = float(row["seen"] or 0) / float(row["examples"])
+            found[row["label"]][int(row["seed"])][int(row["content_length"])] = point
+    return found
+
+
+def score(curve: Curve, metric: str, longest: int) -> float:
+    """Area above chance over log length, from the first length not trained to 8x; 0 of a diverged run."""
+    if any(row["diverged"] for row in curve.values()):
+        return 0.0
+    points = [
+        (math.log2(n), (row[metric] - row[f"{metric}_chance"]) / (1 - row[f"{metric}_chance"]))
+        for n, row in sorted(curve.items())
+        if longest < n <= 8 * longest
+    ]
+    if len(points) == 1:
+        return points[0][1]
+    strips = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points)]
+    return sum(strips) / (points[-1][0] - points[0][0])
+
+
+def within(curve: Curve, metric: str, longest: int) -> float:
+    trained = [row for n, row in curve.items() if n <= longest]
+    return float(
+        np.mean([row[metric] for row in trained if row["seen"] < 0.5] or [r[metric] for r in trained])
+    )
+
+
+def horizon(curve: Curve) -> float:
+    previous: tuple[int, float] | None = None
+    for n, row in sorted(curve.items()):
+        value = row["exact_match"]
+        if value < 0.9:
+            if previous is None:
+                return 0.0
+            x, y = (math.log(previous[0]), math.log(n)), (previous[1], value)
+            return math.exp(float(np.interp(-0.9, [-y[0], -y[1]], x)))
+        previous = n, value
+    assert previous
+    return float(previous[0])
+
+
+def gaffke(values: list[float], lowest: float) -> tuple[float, float]:
+    """The interval, from random weights; right to about 0.005."""
+    weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), 100_000)
+    low = np.quantile(weights @ [*values, lowest], 0.025)
+    return float(low), float(np.quantile(weights @ [*values, 1.0], 0.975))
+
+
+def permutation(first: list[float], second: list[float]) -> float:
+    pooled, size = [*first, *second], len(first)
+    apart = []
+    for chosen in itertools.combinations(range(len(pooled)), size):
+        one = [pooled[n] for n in chosen]
+        other = [pooled[n] for n in range(len(pooled)) if n not in chosen]
+        apart.append(abs(np.mean(one) - np.mean(other)))
+    return float(np.mean([value >= abs(np.mean(first) - np.mean(second)) - 1e-9 for value in apart]))
+
+
+def sign_flip(differences: list[float]) -> float:
+    signs = itertools.product([1, -1], repeat=len(differences))
+    sums = [abs(np.dot(sign, differences)) for sign in signs]
+    return float(np.mean([value >= abs(sum(differences)) - 1e-9 for value in sums]))
+
+
+def holm(p: list[float]) -> list[float]:
+    order, adjusted = np.argsort(p), [0.0] * len(p)
+    for rank, place in enumerate(order):
+        before = adjusted[order[rank - 1]] if rank else 0.0
+        adjusted[place] = max(before, min(1.0, (len(p) - rank) * p[place]))
+    return adjusted
+
+
+def check_table(row: dict[str, str], runs: Runs) -> None:
+    """Every mean, count and interval of one scheme."""
+    curves, longest = list(runs[row["scheme"]].values()), int(row["max_length"])
+    seeds = len(curves)
+    assert int(row["seeds"]) == seeds
+    inside = [within(curve, "exact_match", longest) for curve in curves]
+    counts = {"solved": sum(value >= 0.9 for value in inside)}
+    means: dict[str, list[float]] = {"exact_match_in_distribution": inside}
+    for metric in ("exact_match", "token_accuracy"):
+        means[f"{metric}_extrapolation"] = [score(curve, metric, longest) for curve in curves]
+        for n in curves[0]:
+            means[f"{metric}@{n}"] = [curve[n][metric] for curve in curves]
+    for n in curves[0]:
+        counts[f"reached@{n}"] = sum(curve[n]["exact_match"] >= 0.9 for curve in curves)
+    for column, values in means.items():
+        assert float(row[column]) == pytest.approx(np.mean(values), abs=1e-9), column
+        metric = column.removesuffix("_extrapolation")
+        lowest = 0.0
+        if metric != column:
+            past = [p[f"{metric}_chance"] for c in curves for n, p in c.items() if n > longest]
+            lowest = -max(past) / (1 - max(past))
+        if seeds >= 3 and column in (*list(means)[:2], f"exact_match@{2 * longest}"):
+            ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
+            assert ends == pytest.approx(gaffke(values, lowest), abs=0.01), column
+    for column, count in counts.items():
+        assert int(float(row[column])) == count, column
+        if seeds >= 3:
+            exact = stats.binomtest(count, seeds).proportion_ci(method="exact")
+            ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
+            assert ends == pytest.approx((exact.low, exact.high)), column
+    assert float(row["horizon"]) == pytest.approx(np.mean([horizon(curve) for curve in curves]))
+
+
+def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
+    """Every difference and p-value of one section; returns how many pairs were tested."""
+    scores = {s: {seed: score(c, "exact_match", longest) for seed, c in by.items()} for s, by in runs.items()}
+    tested: list[dict[str, Any]] = [row for row in rows if not row["not_tested"]]
+    p, paired = [], []
+    for row in rows:
+        first, second = scores[row["scheme"]], scores[row["other"]]
+        difference = np.mean(list(first.values())) - np.mean(list(second.values()))
+        assert float(row["difference"]) == pytest.approx(difference, abs=1e-9)
+        if row in tested:
+            p.append(permutation(list(first.values()), list(second.values())))
+            paired.append(sign_flip([first[s] - second[s] for s in sorted(set(first) & set(second))]))
+            ours, theirs = (np.round(list(values.values()), 10) for values in (first, second))
+            wins = stats.mannwhitneyu(ours, theirs).statistic
+            share = wins / (len(first) * len(second))
+            assert float(row["probability_of_improvement"]) == pytest.approx(share)
+    for column, values in (
+        ("p", p),
+        ("p_holm", holm(p)),
+        ("p_paired", paired),
+        ("p_paired_holm", holm(paired)),
+    ):
+        assert [float(row[column]) for row in tested] == pytest.approx(values), column
+    assert [row["separated"] == "True" for row in tested] == [value <= 0.05 for value in holm(p)]
+    return len(tested)
