@@ -82,10 +82,10 @@ class Component:
         return name, _defaults(self.cls)
 
     @property
-    def classes(self) -> list[type]:
+    def classes(self) -> tuple[type, ...]:
         """Its class and those of the parts among its arguments."""
         nested = [part for value in self.arguments.values() for part in _parts(self.group, value)]
-        return [self.cls, *(cls for part in nested for cls in part.classes)]
+        return (self.cls, *(cls for part in nested for cls in part.classes))
 
 
 def load_component(group: str, section: dict[str, Any]) -> Component:
@@ -253,6 +253,8 @@ def _parts(group: str, value: Any) -> list[Component]:
     """The components in an argument that is a nested part, or a list of them."""
     items = value if isinstance(value, list) else [value]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
+        if "'_target_':" in str(value):
+            raise UserError(f"{group}: a nested part is an argument itself or stands in a list, no deeper")
         return []
     for item in items:
         if not isinstance(item, dict):

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from pe_experiments.experiment import RunResult
+    from pe_experiments.evaluations import RunResult
 
 Row = dict[str, Any]
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal to draw on

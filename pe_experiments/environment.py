@@ -71,19 +71,16 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
 
 
 def _source_revision() -> str | None:
-    """Commit of the checkout, ``+edited`` where files differ from it; None outside a checkout."""
+    """Commit of the checkout, ``+edited`` where files differ from it; None outside a checkout of ours."""
     folder = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
-        ).stdout.strip()
-        edited = subprocess.run(
-            ["git", "-C", folder, "status", "--porcelain", "."],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=5,
-        ).stdout.strip()
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # no copy in somebody's repository
+        commit, edited = git("rev-parse", "HEAD"), git("status", "--porcelain", ".")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+edited" if edited else commit

@@ -1,89 +1,86 @@
-"""Fingerprints of the code behind a run: a digest of every module its training, or its evaluation, uses.
+"""Which code made a run: a digest of every module that its training, or its evaluation, goes through.
 
-Modules are found by following imports, in this package and in code outside it that defines a scheme or a
-task; installed libraries are left out. Comments, layout and docstrings do not change a digest. Modules are
-read without being imported.
+Modules are found by following imports, in this package and in the code of whoever wrote a scheme or task;
+installed libraries are left out. A digest is of what a module means: comments, layout and docstrings do not
+count. It is taken once per process, when the classes are first asked for: what is edited later is not what
+this process runs.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from types import CodeType, FunctionType, MappingProxyType
+from types import CodeType, FunctionType
 from typing import Any
 
 TRAINING = ("pe_experiments.training", "pe_experiments.instantiation")
 EVALUATION = ("pe_experiments.evaluation",)
-# Imported by code that trains without deciding what it computes: the values of configuration and derivation
-# are part of a run's identity; evaluation and ceilings determine a run's metrics, never its weights.
-NEVER = ("pe_experiments", "pe_experiments.errors", "pe_experiments.config", "pe_experiments.components")
+# Read by code that trains, without deciding what it computes: what configuration and derivation decide is
+# part of a run's identity as values; evaluation and ceilings make a run's numbers, never its weights.
+UNREAD = ("errors", "config", "validation", "components")
+NEVER = ("pe_experiments", *(f"pe_experiments.{name}" for name in UNREAD))
 NOT_TRAINING = (*NEVER, *EVALUATION, "pe_experiments.tasks.ceilings")
-# Methods of a task that training does not call.
+# Methods of a task that no training calls.
 SCORES = ("chance", "bag_ceiling", "bag_ceiling_error", "input_blind")
 TASKS = "pe_experiments.tasks."
+FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
 LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
-FOREIGN = ("torch", "builtins", "abc", "typing")  # no scheme or task is defined there
 DIGITS = 12
-LONGEST_FILE_NAME = 255
 
+Classes = tuple[type, ...]
 Digests = dict[str, str]
 
 
-def training_code(classes: Iterable[type] = (), scores: bool = False) -> Digests:
-    """Digest by module of the code that trains: the code shared by all runs, or that of these classes.
+@cache
+def training_code(classes: Classes = (), scores: bool = False) -> Digests:
+    """Digest by module of the code that trains, whatever the scheme and task, or of these classes alone.
 
     Args:
         classes: their modules, those of their ancestors and what these import; none: the shared code.
         scores: whether the classes are tasks, whose scores (`SCORES`) no training computes.
     """
-    roots = _modules(classes) or TRAINING
-    return _without_files(classes) | _digests(roots, NOT_TRAINING, "" if scores else TASKS)
+    found = _digests(_modules(classes) or TRAINING, NOT_TRAINING, "" if scores else TASKS)
+    return _without_files(classes) | found
 
 
-def evaluation_code(classes: Iterable[type]) -> Digests:
-    """Digest by module of the code that evaluates these classes, without the shared code that trains."""
+@cache
+def evaluation_code(classes: Classes) -> Digests:
+    """Digest by module of the code that evaluates these classes, less the shared code that trains."""
     found = _without_files(classes) | _digests((*EVALUATION, *_modules(classes)), NEVER)
-    return {name: digest for name, digest in found.items() if name not in training_code()}
-
-
-def named_files(arguments: Any, classes: Iterable[type] = (), more: Iterable[str | Path] = ()) -> Digests:
-    """Digest by path of the data files a part reads.
-
-    Args:
-        arguments: of the part; every string among them that names an existing file counts.
-        classes: outside this package, strings in their source count too.
-        more: files the part declares.
-    """
-    texts = {(text, Path()) for text in _texts(arguments)} | {(str(path), Path()) for path in more}
-    for name in _digests(_modules(classes), NEVER):
-        path = _source(name)
-        if path and not name.startswith("pe_experiments."):
-            constants = (node.value for node in ast.walk(_tree(path)) if isinstance(node, ast.Constant))
-            texts |= {(text, path.parent) for text in _texts(list(constants))}
-    return {text: _file_digest(path) for text, folder in sorted(texts) if (path := _file(text, folder))}
+    training = training_code()
+    return {name: digest for name, digest in found.items() if training.get(name) != digest}
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the modules and files that differ between two `Identity.sources`."""
+    """Names of what differs between two groups of digests, as `Identity.sources` holds them."""
     flat = [
-        {name: digest for group in sources.values() for name, digest in dict(group).items()}
+        {
+            (group, name): digest
+            for group, digests in sources.items()
+            for name, digest in dict(digests).items()
+        }
         for sources in (before, now)
     ]
-    return sorted(name for name in flat[0] | flat[1] if flat[0].get(name) != flat[1].get(name))
+    return sorted(
+        {
+            name
+            for group, name in flat[0] | flat[1]
+            if flat[0].get((group, name)) != flat[1].get((group, name))
+        }
+    )
 
 
-def source_meaning(source: str, left_out: tuple[str, ...] = ()) -> str:
+def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
     """Source without comments, layout and docstrings; the same on every Python.
 
     Args:
         source: of a module.
-        left_out: methods that do not count.
+        left_out: methods that do not count, unless something else in the module names them.
     """
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -91,12 +88,20 @@ def source_meaning(source: str, left_out: tuple[str, ...] = ()) -> str:
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
-        if isinstance(node, ast.ClassDef):
-            node.body = [
-                part
-                for part in node.body
-                if not (isinstance(part, ast.FunctionDef) and part.name in left_out)
-            ]
+    methods = [
+        (node, part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef) and part.name in left_out
+    ]
+    inside = {id(name) for _, part in methods for name in ast.walk(part)}
+    named = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in inside
+    }
+    for node, part in methods:
+        if part.name not in named:
+            node.body.remove(part)
     return str(_meaning(tree))
 
 
@@ -108,134 +113,141 @@ def _meaning(node: Any) -> Any:
     return [_meaning(item) for item in node] if isinstance(node, list) else repr(node)
 
 
-def _digests(roots: Sequence[str], stop: Iterable[str], scored: str | None = None) -> Digests:
-    """Digest by module of the modules imported, directly or not, by these without passing through ``stop``.
+def _digests(roots: Sequence[str], stop: Sequence[str], scored: str | None = None) -> Digests:
+    """Digest by module of what is reached from these modules without passing through ``stop``.
 
     In modules whose name begins with ``scored`` the scores of tasks do not count.
     """
     found: Digests = {}
+    tops = {_top(name) for name in roots}  # a scheme may come from an installed library
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        # A scheme may come from an installed library; what it imports there is left out.
-        path = _origin(name) if name in roots else _source(name)
-        if name in found or name in stop or path is None:
+        if name in found or name in stop or not (_top(name) in tops or _is_own(_top(name))):
             continue
-        left_out = SCORES if scored is not None and name.startswith(scored) else ()
-        found[name] = _digest(path, _stamp(path), left_out)
-        waiting += _imports(name, path, _stamp(path))
+        if (path := module_file(name)) is not None:
+            source = path.read_bytes()
+            left_out = SCORES if scored is not None and name.startswith(scored) else ()
+            found[name] = _hash(source_meaning(source, left_out))
+            waiting += _imports(name, path, source)
     return dict(sorted(found.items()))
 
 
-def _modules(classes: Iterable[type]) -> tuple[str, ...]:
-    """The modules that define classes and their ancestors."""
+@cache
+def own_modules(classes: Classes) -> tuple[Path, ...]:
+    """Files outside this package whose code these classes are made of."""
+    names = (name for name in _digests(_modules(classes), NEVER) if _top(name) != "pe_experiments")
+    return tuple(path for name in names if (path := module_file(name)))
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _modules(classes: Classes) -> tuple[str, ...]:
+    """Where classes and their ancestors are defined."""
     names = dict.fromkeys(ancestor.__module__ for cls in classes for ancestor in cls.__mro__)
-    return tuple(name for name in names if name.partition(".")[0] not in FOREIGN)
+    return tuple(name for name in names if _top(name) not in FOREIGN)
 
 
-@cache
-def _digest(path: Path, stamp: tuple[int, int], left_out: tuple[str, ...]) -> str:
-    return _hash(source_meaning(path.read_text(encoding="utf-8"), left_out))
-
-
-@cache
-def _imports(module: str, path: Path, stamp: tuple[int, int]) -> tuple[str, ...]:
-    """Names a module imports that may be modules."""
+def _imports(module: str, path: Path, source: bytes) -> list[str]:
+    """Names a module imports that may be modules, with the packages around them."""
     names: set[str] = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            source = ".".join([*above, *([node.module] if node.module else [])])
-            names |= {source, *(f"{source}.{alias.name}" for alias in node.names)}
-    return tuple(sorted(names))
-
-
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _source(module: str) -> Path | None:
-    """The file of a module unless it is of an installed library."""
-    if not _is_own(module.partition(".")[0]):
-        return None
-    return _origin(module)
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    parts = [name.split(".") for name in names]
+    return sorted({".".join(split[:length]) for split in parts for length in range(1, len(split) + 1)})
 
 
 @cache
 def _is_own(top: str) -> bool:
-    """Whether a top-level module is this package or the code of a user."""
-    if top == "pe_experiments":
-        return True
-    path = _origin(top)
-    return path is not None and not any(path.is_relative_to(library) for library in LIBRARIES)
+    """Whether a top-level module is ours, or of whoever wrote the scheme or task."""
+    places = [path for path in (module_file(top), *_folders(top)) if path]
+    return top == "pe_experiments" or (bool(places) and not any(map(_is_library, places)))
 
 
-def _origin(module: str) -> Path | None:
-    """The Python file of a module, imported or not."""
-    if (file := getattr(sys.modules.get(module), "__file__", None)) is None:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, ValueError, AttributeError):  # no module of that name, or one without a file
-            return None
-        file = spec.origin if spec and spec.has_location else None
-    path = Path(file) if file else None
-    return path if path and path.suffix == ".py" and path.is_file() else None
+def _is_library(path: Path) -> bool:
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(installed) or any(path.is_relative_to(place) for place in LIBRARIES)
 
 
-def _without_files(classes: Iterable[type]) -> Digests:
-    """Digests of classes defined in a notebook or a shell: of their methods' bytecode."""
-    typed = [cls for cls in classes if _origin(cls.__module__) is None and cls.__module__ != "builtins"]
-    return {f"{cls.__module__}.{cls.__qualname__}": _hash(str(_compiled(vars(cls)))) for cls in typed}
-
-
-def _compiled(node: Any) -> Any:
-    if isinstance(node, CodeType):
-        return [node.co_code.hex(), node.co_names, [_compiled(constant) for constant in node.co_consts]]
-    if isinstance(node, MappingProxyType):
-        return [
-            [key, _compiled(value)] for key, value in node.items() if key not in ("__doc__", "__module__")
-        ]
-    if isinstance(node, FunctionType):
-        return [_compiled(node.__code__), repr(node.__defaults__), repr(node.__kwdefaults__)]
-    return repr(node) if isinstance(node, int | float | str | tuple | None) else type(node).__name__
-
-
-def _texts(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        node = list(node.values())
-    if isinstance(node, list | tuple):
-        for item in node:
-            yield from _texts(item)
-    elif isinstance(node, str | Path):
-        yield str(node)
-
-
-def _file(text: str, folder: Path) -> Path | None:
-    if not 0 < len(text) <= LONGEST_FILE_NAME or "\n" in text or "\0" in text:
-        return None
-    for path in (Path(text), folder / text):
-        if path.is_file():
-            return path
+def module_file(module: str) -> Path | None:
+    """The Python file of a module, imported or not; nothing is imported to find it."""
+    if file := getattr(sys.modules.get(module), "__file__", None):
+        return Path(file) if file.endswith(".py") and Path(file).is_file() else None
+    parent, _, name = module.rpartition(".")
+    for folder in _folders(parent) if parent else map(Path, sys.path):
+        for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+            if path.is_file():
+                return path
     return None
 
 
-def _stamp(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_mtime_ns, facts.st_size
+def _folders(package: str) -> list[Path]:
+    """Where the modules of a package lie."""
+    if (paths := getattr(sys.modules.get(package), "__path__", None)) is not None:
+        return list(map(Path, paths))
+    parent, _, name = package.rpartition(".")
+    above = _folders(parent) if parent else list(map(Path, sys.path))
+    return [folder / name for folder in above if (folder / name).is_dir()]
 
 
-def _file_digest(path: Path) -> str:
-    return _content_digest(path.resolve(), _stamp(path))
+def _without_files(classes: Classes) -> Digests:
+    """Digests of classes typed into a notebook or a shell: of what their methods were compiled to."""
+    ancestors = dict.fromkeys(ancestor for cls in classes for ancestor in cls.__mro__)
+    typed = [
+        cls for cls in ancestors if _top(cls.__module__) not in FOREIGN and not module_file(cls.__module__)
+    ]
+    return {f"{cls.__module__}.{cls.__qualname__}": _hash(str(_compiled(cls, set()))) for cls in typed}
 
 
-@cache
-def _content_digest(path: Path, stamp: tuple[int, int]) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+def _compiled(node: Any, seen: set[int]) -> Any:
+    """What a class or function does, as nested lists; what it calls of the same notebook included."""
+    if isinstance(node, FunctionType | type | CodeType):
+        if id(node) in seen:
+            return node.__name__ if not isinstance(node, CodeType) else node.co_name
+        seen.add(id(node))
+    if isinstance(node, CodeType):
+        return [node.co_code.hex(), node.co_names, [_compiled(constant, seen) for constant in node.co_consts]]
+    if isinstance(node, FunctionType):
+        used = [node.__globals__.get(name) for name in node.__code__.co_names]
+        near = [value for value in used if getattr(value, "__module__", None) == node.__module__]
+        cells = [cell.cell_contents for cell in node.__closure__ or ()]
+        code = node.__code__.replace(co_consts=tuple(c for c in node.__code__.co_consts if c != node.__doc__))
+        parts = [code, node.__defaults__, node.__kwdefaults__, *near, *cells]
+        return [_compiled(part, seen) for part in parts]
+    if isinstance(node, type):
+        own = {key: value for key, value in vars(node).items() if key not in ("__doc__", "__module__")}
+        return [[key, _compiled(value, seen)] for key, value in own.items()]
+    if isinstance(node, property):
+        return [_compiled(part, seen) for part in (node.fget, node.fset)]
+    if isinstance(node, staticmethod | classmethod):
+        return _compiled(node.__func__, seen)
+    if isinstance(node, list | tuple):
+        return [_compiled(part, seen) for part in node]
+    if isinstance(node, dict):
+        return [[str(key), _compiled(value, seen)] for key, value in node.items()]
+    return repr(node) if isinstance(node, int | float | str | None) else type(node).__name__
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def file_digest(path: Path) -> str:
+    """Of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+def text_constants(path: Path) -> Iterator[str]:
+    """Every text in the source of a module."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

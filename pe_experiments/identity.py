@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pe_experiments.config import Experiment
-from pe_experiments.fingerprints import named_files, training_code
+from pe_experiments.data_files import data_files
+from pe_experiments.errors import UserError
+from pe_experiments.fingerprints import EVALUATION, evaluation_code, training_code
 
 GROUPS = ("pe", "positions", "task")
+LONGEST_LABEL = 120  # of a run's name
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,8 @@ def identify(experiment: Experiment) -> Identity:
     trained["training"] = config.training.model_dump()
     trained["seed"] = config.seed
     label = config.label or scheme_label(experiment)
-    prefix = f"{components['task'].choice}-{config.model.choice}-{safe_name(label)}-s{config.seed}"
+    shown = safe_name(label)[:LONGEST_LABEL]
+    prefix = f"{components['task'].choice}-{config.model.choice}-{shown}-s{config.seed}"
     return Identity(plain(trained), plain(_sources(experiment)), label, prefix)
 
 
@@ -68,11 +72,22 @@ def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
     for group in GROUPS:
         part = experiment.components[group]
         own = training_code(part.classes, scores=group == "task")
-        more = experiment.task.data_files if group == "task" else ()
-        files = named_files(part.arguments, part.classes, more)
-        sources[group] = files | {name: digest for name, digest in own.items() if name not in shared}
+        files = data_files(
+            part.arguments, part.classes, experiment.task.data_files if group == "task" else ()
+        )
+        sources[group] = files | {name: digest for name, digest in own.items() if shared.get(name) != digest}
+    if (
+        experiment.config.training.stop_at_exact_match is not None
+    ):  # then evaluation decides when training ends
+        sources["stopping"] = {name: evaluation_code(())[name] for name in EVALUATION}
+    return sources | {"derived": _derived(experiment)}
+
+
+def _derived(experiment: Experiment) -> dict[str, Any]:
+    """What follows from the configuration; the training lengths, which may be many, as a hash."""
     derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}
-    return sources | {"derived": derived | {"train_lengths": short_hash(derived["train_lengths"])}}
+    lengths = short_hash(derived["train_lengths"])
+    return {**derived, "train_lengths": lengths, "shape": asdict(experiment.shape)}
 
 
 def scheme_label(experiment: Experiment) -> str:
@@ -82,8 +97,22 @@ def scheme_label(experiment: Experiment) -> str:
 
 
 def plain(content: Any) -> Any:
-    """Content as JSON can hold it; what it cannot, by its name (``torch.float32``)."""
-    return json.loads(json.dumps(content, default=str))
+    """Content as JSON can hold it; functions and classes by their name, sets in order.
+
+    Raises:
+        UserError: something that has no text of its own.
+    """
+    return json.loads(json.dumps(content, default=_as_text))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if name := getattr(value, "__qualname__", None):
+        return f"{getattr(value, '__module__', '')}.{name}"
+    if " at 0x" in (text := str(value)):
+        raise UserError(f"{type(value).__name__}: such an argument has no text that tells it from another")
+    return text
 
 
 def safe_name(label: str) -> str:

@@ -20,9 +20,10 @@ from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
+from pe_experiments.data_files import data_files
 from pe_experiments.errors import InUse, UserError
 from pe_experiments.files import read_json, write_atomically
-from pe_experiments.fingerprints import changed, evaluation_code, named_files
+from pe_experiments.fingerprints import changed, evaluation_code
 from pe_experiments.identity import GROUPS, Identity, identify, plain, short_hash
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -191,24 +192,25 @@ def plan(experiment: Experiment) -> Plan:
         run = RunDirectory(run.path.with_name(identity.name))
     if experiment.config.rerun:
         return Plan(identity, run, "new")
-    return Plan(identity, run, state_of(run, short_hash(evaluated(experiment))))
+    return Plan(identity, run, state_of(run, evaluated(experiment)))
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     """Where the run of that name lives, or the same run under another label: the hash finds it."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
-        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(_seed_and_hash(name), name)
+        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
 @lru_cache(maxsize=8)
 def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
     """Run names by their end, ``-s<seed>-<hash8>``."""
-    return {_seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
+    return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
 
 
-def _seed_and_hash(name: str) -> str:
+def seed_and_hash(name: str) -> str:
+    """What identifies a run, whatever its label."""
     return name[name.rfind("-s") :]
 
 
@@ -220,8 +222,8 @@ def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
     return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
 
 
-def state_of(run: RunDirectory, evaluation_hash: str) -> str:
-    """How far a run is, with an evaluation of that hash (see `Plan`).
+def state_of(run: RunDirectory, evaluation: dict[str, Any]) -> str:
+    """How far a run is, with this evaluation (see `Plan`).
 
     Raises:
         UserError: its ``result.json`` is damaged.
@@ -229,8 +231,11 @@ def state_of(run: RunDirectory, evaluation_hash: str) -> str:
     result = run.read_result()
     if result is None:
         return "interrupted" if run.checkpoint.exists() else "new"
-    if result["status"] == COMPLETED and short_hash(result["evaluation"]) != evaluation_hash:
-        return "finished" if run.evaluation(evaluation_hash).read_result() else "to evaluate"
+    if result["status"] == COMPLETED and result["evaluation"] != evaluation:
+        there = run.evaluation(short_hash(evaluation)).read_result()
+        return (
+            "finished" if there and not only_code_differs(result["evaluation"], evaluation) else "to evaluate"
+        )
     return {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
 
 
@@ -240,19 +245,18 @@ def evaluated(experiment: Experiment) -> dict[str, Any]:
     scheme = {"_target_": pe.target, **pe.arguments}
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
     said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
-    classes = [cls for group in GROUPS for cls in experiment.components[group].classes]
+    classes = tuple(cls for group in GROUPS for cls in experiment.components[group].classes)
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
-        said["task"] = plain(task.section) | named_files(task.arguments, task.classes)
+        said["task"] = plain(task.section) | data_files(task.arguments, task.classes)
         classes += task.classes
     return said | {"code": evaluation_code(classes)}
 
 
-def only_code_differs(evaluation: dict[str, Any], experiment: Experiment) -> bool:
-    """Whether an evaluation on record is this experiment's, carried out by other code."""
-    now = evaluated(experiment)
-    return evaluation != now and evaluation == now | {"code": evaluation.get("code")}
+def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two evaluations are the same, carried out by different code."""
+    return one != other and one | {"code": None} == other | {"code": None}
 
 
 def kind_of(config: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from pe_experiments.config import TrainingConfig, warmup_steps
-from pe_experiments.data import Batch, TrainingStream, micro_batches, rounded_up
+from pe_experiments.data import Batch, Source, TrainingStream, micro_batches, rounded_up
 from pe_experiments.evaluation import in_distribution_tally
 from pe_experiments.models import Transformer
 from pe_experiments.randomness import named_seed
@@ -280,6 +280,43 @@ def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> 
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)  # after an error, such as a full disk
+
+
+def train_model(
+    model: Transformer,
+    source: Source,
+    training: TrainingConfig,
+    device: str,
+    checkpoint: Path,
+    first: int,
+    record: Callable[[Row], None],
+    show: Callable[[int], None],
+) -> int:
+    """Train the model on a source of examples, from its start or from a checkpoint.
+
+    Args:
+        model: with its initial weights; trained in place.
+        source: what the examples are made from; its seed is the run's.
+        training: the ``training`` section.
+        device: ``cpu`` or ``cuda``.
+        checkpoint: where to keep one, and to resume from.
+        first: step of the checkpoint to resume from; 0 begins.
+        record: called with each row of ``metrics.csv``.
+        show: called after every step with its number.
+
+    Returns:
+        The last step.
+
+    Raises:
+        Diverged: the loss is no longer finite.
+        KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
+    """
+    module = TrainingModule(model, training, source.seed)
+    validation = TrainingStream(source, training.batch_size, "mixed", "validation")
+    data = StreamDataModule(TrainingStream(source, training.batch_size, training.batching))
+    callbacks = [Recorder(validation, record, show), Checkpointer(checkpoint)]
+    train(module, data, device, callbacks, checkpoint if first else None)
+    return module.last_step
 
 
 def train(

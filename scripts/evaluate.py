@@ -13,7 +13,7 @@ def main() -> int:
     if wants_help(__doc__, "evaluate"):
         return 0
     path, changes = evaluation_changes(sys.argv[1:])
-    from pe_experiments.experiment import evaluate_run
+    from pe_experiments.evaluations import evaluate_run
 
     result = evaluate_run(path, changes, display_for())
     show_result(result)

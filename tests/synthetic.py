@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
 from pe_experiments.evaluation import summarise, wilson_interval
-from pe_experiments.experiment import _saved_config
+from pe_experiments.evaluations import saved_config
 from pe_experiments.identity import identify
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, plan
 from pe_experiments.tracking import CURVE, METRICS, to_csv
@@ -45,7 +45,7 @@ def write_run(
     """
     run, identity = plan(experiment).run, identify(experiment)
     run.path.mkdir(parents=True)
-    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(_saved_config(experiment, identity))))
+    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(saved_config(experiment, identity, run.name))))
     run.environment.write_text(
         json.dumps({"python": "3", "command": ["train.py", f"seed={experiment.config.seed}"]})
     )

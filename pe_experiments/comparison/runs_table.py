@@ -19,7 +19,15 @@ from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
 from pe_experiments.files import read_json
 from pe_experiments.identity import short_hash
-from pe_experiments.runs import COMPLETED, DIVERGED, RunDirectory, read_manifest, tuned_settings, tuning_of
+from pe_experiments.runs import (
+    COMPLETED,
+    DIVERGED,
+    RunDirectory,
+    only_code_differs,
+    read_manifest,
+    tuned_settings,
+    tuning_of,
+)
 from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")
@@ -96,6 +104,7 @@ def load_runs(
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
     loaded = _without_duplicates(loaded, left_out)
+    _one_label_each(loaded)
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
         loaded = _filtered(loaded, key, [wanted] if isinstance(wanted, str) else wanted)
     _tell_apart(loaded)
@@ -199,6 +208,10 @@ def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> l
         other = RunDirectory(path)
         try:
             stored = other.read_result()
+            if stored and only_code_differs(
+                _but_lengths(stored["evaluation"]), _but_lengths(result["evaluation"])
+            ):
+                raise UserError("evaluated by other code than the run; evaluate it again")
             if stored and _but_lengths(stored["evaluation"]) == _but_lengths(result["evaluation"]):
                 for row in _sound_curve(other, stored):
                     rows.setdefault(row["content_length"], row)
@@ -247,6 +260,15 @@ def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> 
         if name not in known:
             raise UserError(f"{key}={name}: no finished run has it.{nearest(name, known)}")
     return [run for run in loaded if set(names(run)) & set(wanted)]
+
+
+def _one_label_each(loaded: list[_Loaded]) -> None:
+    """A scheme that was given another name between its runs bears the shortest of its names."""
+    labels: dict[str, set[str]] = {}
+    for run in loaded:
+        labels.setdefault(run.row["scheme"], set()).add(run.row["label"])
+    for run in loaded:
+        run.row["label"] = min(labels[run.row["scheme"]], key=lambda label: (len(label), label))
 
 
 def _tell_apart(loaded: list[_Loaded]) -> None:

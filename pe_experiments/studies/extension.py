@@ -9,7 +9,7 @@ import pandas as pd
 from pe_experiments.command_line import evaluation_changes
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.console import say
-from pe_experiments.experiment import evaluate_run
+from pe_experiments.evaluations import evaluate_run
 from pe_experiments.tracking import read_curve
 
 EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,15 +14,14 @@ from typing import Any
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import say
-from pe_experiments.errors import UserError
+from pe_experiments.errors import UserError, few
 from pe_experiments.runs import COMPLETED, RunDirectory, run_directory
-from pe_experiments.tracking import read_csv
+from pe_experiments.tracking import read_csv, read_curve
 
 REPEATED = 3  # runs drawn at random
 # Where these agree, so does every bit of a run.
 MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 FIRST_LOSS = 1e-3  # relative difference of the first recorded loss that rounding may make
-MOST_NAMES = 3
 
 
 def require_one_known_source(study: str, runs: Runs, results_dir: Path) -> None:
@@ -38,9 +36,12 @@ def require_one_known_source(study: str, runs: Runs, results_dir: Path) -> None:
     for names, what in ((unknown, "of unknown source"), (edited, "of an edited source")):
         if names:
             raise UserError(
-                f"study={study}: {len(names)} of {len(sources)} runs are {what} ({_few(names)}); commit the "
+                f"study={study}: {len(names)} of {len(sources)} runs are {what} ({few(names)}); commit the "
                 f"source and train them again"
             )
+    outside = sorted({module for name in runs.saved for module in _outside(runs.saved[name])})
+    if outside:
+        raise UserError(f"study={study}: {few(outside)} is no code of this project, so its source is unknown")
     trained = {name: _by_module(saved["identity"]["sources"]) for name, saved in runs.saved.items()}
     evaluated = {name: _evaluation_code(results_dir, name) for name in runs.saved}
     for digests, what in ((trained, "trained"), (evaluated, "evaluated")):
@@ -93,23 +94,33 @@ def _repeat(study: str, name: str, command: Any, results_dir: Path) -> RunDirect
 def _require_same(study: str, run: RunDirectory, repeated: RunDirectory) -> None:
     here, there = (_environment(directory) for directory in (repeated, run))
     others = [key for key in MACHINE if here.get(key) != there.get(key)]
-    files: list[Callable[[RunDirectory], Path]] = [lambda d: d.metrics, lambda d: d.curve]
-    differing = [
-        of(run).name for of in files if of(run).exists() and of(run).read_bytes() != _content(of(repeated))
-    ]
+    pairs = ((run.metrics, repeated.metrics), (run.curve, repeated.curve))
+    differing = [one.name for one, other in pairs if _content(one) != _content(other)]
     if not differing:
         return
     what = f"study={study}: {run.name} comes out otherwise when it is repeated ({', '.join(differing)})"
     if not others:
         raise UserError(f"{what}, on the same kind of machine")
     machine = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in others)
-    losses = [float(read_csv(directory.metrics)[0]["loss"]) for directory in (run, repeated)]
-    if abs(losses[0] - losses[1]) > FIRST_LOSS * abs(losses[0]):
-        raise UserError(
-            f"{what}, by more than rounding: first recorded loss {losses[0]:.6g} and {losses[1]:.6g} "
-            f"({machine})"
-        )
+    if difference := _more_than_rounding(run, repeated):
+        raise UserError(f"{what}, by more than rounding: {difference} ({machine})")
     say(f"{run.name}: repeated up to rounding, on another machine ({machine})")
+
+
+def _more_than_rounding(run: RunDirectory, repeated: RunDirectory) -> str:
+    """Where two runs differ by more than another order of summation may cause; empty where nowhere.
+
+    The first recorded loss, before differences have grown, and within the training lengths the intervals of
+    exact match; past them a rounding error may decide what a seed does.
+    """
+    one, other = (float(read_csv(directory.metrics)[0]["loss"]) for directory in (run, repeated))
+    if abs(one - other) > FIRST_LOSS * abs(one):
+        return f"first recorded loss {one:.6g} and {other:.6g}"
+    for a, b in zip(read_curve(run.curve), read_curve(repeated.curve), strict=True):
+        apart = a["exact_match_low"] > b["exact_match_high"] or b["exact_match_low"] > a["exact_match_high"]
+        if a["split"] == "in_distribution" and apart:
+            return f"exact match {a['exact_match']:.3g} and {b['exact_match']:.3g} at length {a['length']}"
+    return ""
 
 
 def _content(path: Path) -> bytes | None:
@@ -120,6 +131,12 @@ def _environment(run: RunDirectory) -> dict[str, Any]:
     return json.loads(run.environment.read_text())
 
 
+def _outside(saved: dict[str, Any]) -> list[str]:
+    """Code and files of a run that no commit of this project holds."""
+    names = _by_module(saved["identity"]["sources"])
+    return [name for name in names if not name.startswith("pe_experiments.")]
+
+
 def _by_module(sources: dict[str, Any]) -> dict[str, str]:
     groups = [group for name, group in sources.items() if name != "derived"]
     return {module: digest for group in groups for module, digest in dict(group).items()}
@@ -128,8 +145,3 @@ def _by_module(sources: dict[str, Any]) -> dict[str, str]:
 def _evaluation_code(results_dir: Path, name: str) -> dict[str, str]:
     result = RunDirectory(results_dir / "runs" / name).read_result() or {}
     return dict(result["evaluation"]["code"]) if result.get("status") == COMPLETED else {}
-
-
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more

@@ -133,6 +133,7 @@ class Launching:
         for job, order in zip(jobs, orders, strict=True):
             note = read_note(Path(order.note))
             job.state, job.reason = note.get("state", LOST), note.get("reason", "")
+            job.name = note.get("name", job.name)  # another one where code was edited in between
             if job.state == RUNNING:
                 job.state = LOST
             if job.state == LOST and not engine.local:

@@ -11,7 +11,7 @@ from pe_experiments.command_line import sentence
 from pe_experiments.config import Config, check
 from pe_experiments.console import Display
 from pe_experiments.errors import NotApplicable
-from pe_experiments.runs import RunDirectory, run_directory
+from pe_experiments.runs import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, Request
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
@@ -74,7 +74,7 @@ def plan_jobs(requests: Sequence[Request], display: Display) -> list[Job]:
             except Exception as error:  # the others must go on
                 job.reason = sentence(error) or type(error).__name__
         evaluation = str(request.config.get("evaluation"))
-        jobs.setdefault((*job.place, job.name, evaluation) if job.name else job.overrides, job)
+        jobs.setdefault((*job.place, seed_and_hash(job.name), evaluation) if job.name else job.overrides, job)
         display.step(number)
     display.stop()
     return list(jobs.values())

@@ -80,6 +80,7 @@ class Order:
             "state": states[outcome.status],
             "reason": outcome.result.get("reason", ""),
             "done": outcome.done,
+            "name": outcome.result["name"],
             "metrics": {key: outcome.result.get(key) for key in METRICS},
         }
 

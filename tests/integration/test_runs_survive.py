@@ -21,7 +21,8 @@ from pe_experiments import console, training
 from pe_experiments.checkpoints import read_checkpoint
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.experiment import evaluate_run, run_experiment
+from pe_experiments.evaluations import evaluate_run
+from pe_experiments.experiment import run_experiment
 from pe_experiments.identity import identify
 from pe_experiments.runs import RunDirectory, read_manifest
 from tests.conftest import ROOT, TINY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from pe_experiments import fingerprints
 from pe_experiments.components import load_component
 from pe_experiments.config import Experiment
+from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
 from pe_experiments.fingerprints import source_meaning, training_code
 from pe_experiments.identity import identify
@@ -76,6 +77,20 @@ EDITS = {  # file, what is replaced, by what; what must follow for pe=rope task=
 }
 
 
+def forget() -> None:
+    """As a new process would: digests are taken once per process."""
+    fingerprints.training_code.cache_clear()
+    fingerprints.evaluation_code.cache_clear()
+    fingerprints.own_modules.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package's sources."""
@@ -87,7 +102,7 @@ def package(tmp_path: Path) -> Path:
 @pytest.fixture
 def read_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """Has the sources of the package's modules read from a copy; what is imported stays as it is."""
-    origin = fingerprints._origin
+    origin = fingerprints.module_file
 
     def redirect(copy: Path) -> None:
         here = Path(fingerprints.__file__).parent
@@ -97,7 +112,8 @@ def read_from(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
             inside = path is not None and path.is_relative_to(here)
             return copy / path.relative_to(here) if path is not None and inside else path
 
-        monkeypatch.setattr(fingerprints, "_origin", elsewhere)
+        monkeypatch.setattr(fingerprints, "module_file", elsewhere)
+        forget()
 
     return redirect
 
@@ -201,6 +217,7 @@ def test_a_helper_beside_a_scheme_belongs_to_its_source(
     monkeypatch.syspath_prepend(tmp_path)
 
     def digests() -> dict[str, str]:
+        forget()
         return training_code(load_component("pe", {"_target_": "helped.Helped"}).classes)
 
     before = digests()
@@ -209,6 +226,46 @@ def test_a_helper_beside_a_scheme_belongs_to_its_source(
     assert digests() == before
     (tmp_path / "helping.py").write_text("SLOPE = 2.0\n")
     assert digests() != before
+
+
+def test_a_helper_in_a_folder_without_init_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nsp").mkdir()
+    (tmp_path / "nsp" / "helper.py").write_text("SLOPE = 1.0\n")
+    text = SCHEME.format(imports="from nsp.helper import SLOPE\n", name="Spaced", body="slope = SLOPE")
+    (tmp_path / "nsp" / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    classes = load_component("pe", {"_target_": "nsp.mine.Spaced"}).classes
+    assert "nsp.helper" in training_code(classes)
+
+
+def test_evaluation_that_ends_a_training_is_part_of_it(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, stopped = tiny(), tiny("training.stop_at_exact_match=0.5")
+    before = [identify(plain).hash8, identify(stopped).hash8]
+    monkeypatch.setattr(
+        "pe_experiments.identity.evaluation_code", lambda _: {"pe_experiments.evaluation": "edited"}
+    )
+    assert identify(plain).hash8 == before[0]
+    assert identify(stopped).hash8 != before[1]
+
+
+def test_arguments_without_a_text_of_their_own(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "def __init__(self, shape, kernel={}): super().__init__(shape)"
+    code = "def kernel(): pass\nclass Odd: pass\n"
+    for name, default in (("Called", "kernel"), ("Unsorted", "frozenset('ab')"), ("Nameless", "Odd()")):
+        text = SCHEME.format(imports=code, name=name, body=body.format(default))
+        (tmp_path / f"{name.lower()}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    options = [
+        ["pe=none", f"pe._target_={name.lower()}.{name}"] for name in ("Called", "Unsorted", "Nameless")
+    ]
+    assert identify(tiny(*options[0])).trained["pe"]["kernel"] == "called.kernel"
+    assert identify(tiny(*options[1])).trained["pe"]["kernel"] == ["a", "b"]
+    with pytest.raises(UserError, match="Odd: such an argument has no text"):
+        identify(tiny(*options[2]))
 
 
 def test_a_scheme_of_an_installed_library_is_watched_too(
@@ -221,6 +278,7 @@ def test_a_scheme_of_an_installed_library_is_watched_too(
     classes = load_component("pe", {"_target_": "installed.Installed"}).classes
     before = training_code(classes)
     (tmp_path / "installed.py").write_text(text.replace("1.0", "2.0"))
+    forget()
     assert training_code(classes) != before
 
 
@@ -242,13 +300,16 @@ class Words(Copy):
         ("def __init__(self, path: str = 'words.txt'): super().__init__(len(Path(path).read_text()))", {}),
         ("def __init__(self): super().__init__(len(Path(__file__).with_name('words.txt').read_text()))", {}),
         ("data_files = (Path(__file__).parent / ('words' + '.txt'),)", {}),
+        ("data_files = (Path(__file__).parent / 'folder',)", {}),
     ],
 )
 def test_a_data_file_belongs_to_the_run(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, arguments: dict[str, str]
 ) -> None:
     (tmp_path / "wordy.py").write_text(TASK.format(body=body))
-    (tmp_path / "words.txt").write_text("one two three")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "words.txt", tmp_path / "folder" / "words.txt"):
+        path.write_text("one two three")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wordy", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -259,20 +320,34 @@ def test_a_data_file_belongs_to_the_run(
     ]
     first = identify(tiny(*options))
     assert any("words.txt" in name for name in first.sources["task"])
-    (tmp_path / "words.txt").write_text("one two seven")
+    for path in (tmp_path / "words.txt", tmp_path / "folder" / "words.txt"):
+        path.write_text("one two seven")
     second = identify(tiny(*options))
     assert second.trained == first.trained
     assert second.hash8 != first.hash8
 
 
-def test_a_class_typed_into_a_notebook_is_watched() -> None:
-    def typed(body: str) -> type:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def slope(self): return {value}",
+        "slope = [{value}]",
+        "@property\n    def slope(self): return {value}",
+        "@staticmethod\n    def slope(): return {value}",
+        "@torch.no_grad()\n    def slope(self): return {value}",
+        "def slope(self): return helper({value})",
+        "def slope(self): return helper(0)",
+    ],
+)
+def test_a_class_typed_into_a_notebook_is_watched(body: str) -> None:
+    def typed(value: str) -> type:
         space: dict[str, type] = {"__name__": "__typed__"}  # type: ignore[dict-item]
-        exec(SCHEME.format(imports="", name="Typed", body=body), space)
+        imports = f"import torch\ndef helper(x): return x + {value}\n"
+        exec(SCHEME.format(imports=imports, name="Typed", body=body.format(value=value)), space)
         return space["Typed"]
 
-    one, same, other = (typed(f"def slope(self): return {value}") for value in ("1", "1  # words", "2"))
-    assert training_code([one]) == training_code([same]) != training_code([other])
+    one, same, other = (typed(value) for value in ("1", "(1)", "2"))
+    assert training_code((one,)) == training_code((same,)) != training_code((other,))
 
 
 def test_a_scheme_that_gets_a_file_of_its_own_keeps_its_runs(

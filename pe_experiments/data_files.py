@@ -1,0 +1,64 @@
+"""The data files that a part of a run reads: their content belongs to what was trained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.errors import UserError
+from pe_experiments.fingerprints import Classes, Digests, file_digest, own_modules, text_constants
+
+
+def data_files(arguments: Any, classes: Classes, declared: Iterable[str | Path] = ()) -> Digests:
+    """Digest by path of the data files a part reads.
+
+    Args:
+        arguments: of the part; a text in them that names a file is taken for one.
+        classes: the source of those outside this package is searched for such texts too.
+        declared: files and folders the part says it reads.
+
+    Raises:
+        UserError: a declared file does not exist.
+    """
+    outside = own_modules(classes)
+    texts = [text for text in _texts(arguments) if outside or _is_path(text)]
+    found = {path for text in texts for path in _existing(text, [Path()])}
+    for module in outside:
+        texts = [text for text in text_constants(module) if _is_path(text)]
+        found |= {path for text in texts for path in _existing(text, [Path(), module.parent])}
+    for path in map(Path, declared):
+        if not path.exists():
+            raise UserError(f"the data file {path} does not exist")
+        found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
+    return {_shown(path): file_digest(path) for path in sorted(found)}
+
+
+def _texts(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list | tuple):
+        for item in node:
+            yield from _texts(item)
+    elif isinstance(node, str | Path):
+        yield str(node)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text looks like a file's name rather than like a word."""
+    return "\n" not in text and ("." in text.strip(".") or "/" in text or os.sep in text)
+
+
+def _existing(text: str, folders: list[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            if text and (folder / text).is_file():
+                yield folder / text
+        except (OSError, ValueError):  # longer than a name may be, or no name at all
+            continue
+
+
+def _shown(path: Path) -> str:
+    """As named; without the folders of this machine, so that a moved project keeps its runs."""
+    return path.name if path.is_absolute() else str(path)
