@@ -153,20 +153,22 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """The run to evaluate, and the sections of its saved configuration with the changes made.
 
     Raises:
-        UserError: no run named, no such run, a change of what was trained, an unknown key.
+        UserError: no run named, no such run, a change of what was trained, an unknown key, or parts from
+            outside the package without ``trust=true``.
     """
+    from pe_experiments.runs import RunDirectory
+
     named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("run=")]
     if not named:
         raise UserError("run is missing; for example run=results/runs/NAME")
     path = Path(
         named[-1].strip("'\"")
     )  # not for Hydra to read: run names hold signs that mean something to it
-    others = [argument for argument in arguments if not argument.lstrip("+").startswith("run=")]
+    others = [argument for argument in arguments if not argument.lstrip("+").startswith(("run=", "trust="))]
     overrides = {override.key_or_group: override for override in parse_overrides(normalised(others))}
     if not (path / "config.yaml").exists():
         raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
-    saved = OmegaConf.load(path / "config.yaml")
-    assert isinstance(saved, DictConfig)
+    saved = OmegaConf.create(RunDirectory(path).read_config())
     changed = {}
     for key, override in sorted(overrides.items(), key=lambda item: "." in item[0]):  # choices come first
         section, _, rest = key.partition(".")
@@ -185,16 +187,37 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
         else:
             _update(saved, key, override.value())
         changed[section] = OmegaConf.to_container(saved[section])
+    if "trust=true" not in (argument.lstrip("+") for argument in arguments):
+        typed = {str(override.value()) for override in overrides.values()}
+        _refuse_strange_parts(path, saved, {target.rpartition(".")[0] for target in typed})
     return path, changed
+
+
+def parts_outside(config: Any) -> list[str]:
+    """Every ``_target_`` in a configuration's parts that is not of this package: building it imports it."""
+    if isinstance(config, dict):
+        here = [str(target) for key, target in config.items() if key == "_target_"]
+        below = [name for value in config.values() for name in parts_outside(value)]
+        return [name for name in here if not name.startswith("pe_experiments.")] + below
+    return [name for value in config for name in parts_outside(value)] if isinstance(config, list) else []
+
+
+def _refuse_strange_parts(path: Path, saved: DictConfig, named: set[str]) -> None:
+    """A run from somebody else may name any module; one that was typed is known to whoever typed it."""
+    built = OmegaConf.to_container(OmegaConf.masked_copy(saved, ["pe", "positions", "task"]))
+    if strange := [part for part in parts_outside(built) if part.rpartition(".")[0] not in named]:
+        raise UserError(
+            f"run={path}: its config.yaml names {shown(strange[0])}, from outside this package; evaluating "
+            f"it imports that module and runs its code. If you trust it, add trust=true"
+        )
 
 
 def _update(saved: DictConfig, key: str, value: Any) -> None:
     try:
         OmegaConf.update(saved, key, value, force_add=True)
     except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{shown(key)} is not a setting: {key.rpartition('.')[0]} holds no settings"
-        ) from error
+        parent = key.rpartition(".")[0]
+        raise UserError(f"{shown(key)} is not a setting: {parent} holds no settings") from error
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.

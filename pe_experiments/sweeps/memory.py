@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.command_line import parts_outside
 from pe_experiments.config import CONFIG_DIR
 from pe_experiments.runs import read_json, write_atomically
 
@@ -63,22 +63,10 @@ class Memory:
 def _key(config: dict[str, Any]) -> str | None:
     """None where a part from outside the package is named: its source could be anywhere."""
     identifying = {key: config.get(key) for key in IDENTIFYING}
-    if not all(target.startswith("pe_experiments.") for target in _targets(identifying)):
+    if parts_outside(identifying):
         return None
     text = json.dumps(identifying, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key == "_target_":
-                yield str(value)
-            else:
-                yield from _targets(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from _targets(item)
 
 
 @cache
