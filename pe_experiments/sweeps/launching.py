@@ -31,12 +31,14 @@ from omegaconf import DictConfig, open_dict, read_write
 from pe_experiments.command_line import sentence
 from pe_experiments.config import SweepConfig
 from pe_experiments.errors import InUse, UserError
+from pe_experiments.sweeps.leaving import import_all
 from pe_experiments.sweeps.overview import Overview
-from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, Job
-from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, Worker, import_all, read_note
+from pe_experiments.sweeps.planning import FAILED, Job
+from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, Worker, read_note
 
 LOST = "lost"  # started, and its process ended without a word
 WAITING = "waiting"  # not started
+KILLED = "its process was killed twice (is there enough memory?)"
 ELSEWHERE_SECONDS = 0.5  # between looks at a run that another process has
 
 
@@ -93,7 +95,7 @@ class Launching:
             engine = joblib.Parallel(
                 **settings, return_as="generator"
             )  # set otherwise it would not be reused
-            self._warming = engine(joblib.delayed(import_all)() for _ in range(self.processes))
+            self._warming = engine(joblib.delayed(import_all)(os.getpid()) for _ in range(self.processes))
 
     def cool_down(self) -> None:
         """Let go of processes that were warmed up for nothing."""
@@ -106,30 +108,42 @@ class Launching:
     def carry_out(self, jobs: list[Job], overview: Overview) -> None:
         """Bring every job to an end: afterwards each is finished, diverged, failed or not applicable.
 
-        A run that another process has is waited for. A run whose process is killed is tried once more, alone.
+        A run that another process has is waited for. Where one process is killed, the engine ends those
+        beside it: their runs are tried again, half as many at once, in the end each alone.
 
         Raises:
             UserError: the launcher cannot start anything.
             KeyboardInterrupt: interrupted; the processes have ended.
         """
         with self._folder(jobs) as folder:
-            rounds = 0
-            pending, elsewhere, suspects = list(jobs), list[Job](), list[Job]()
+            lost, width = self._rounds([jobs], folder, overview, self.processes), self.processes
+            while lost:
+                width = max(1, width // 2)
+                groups = [lost] if width > 1 else [[job] for job in lost]
+                # With one process joblib would not leave this one.
+                lost = self._rounds(groups, folder, overview, max(2, width))
+                if width == 1:
+                    for job in lost:
+                        job.state, job.reason = FAILED, KILLED
+                        overview.ended(job, {})
+                    return
+
+    def _rounds(
+        self, groups: Sequence[Sequence[Job]], folder: Path, overview: Overview, processes: int
+    ) -> list[Job]:
+        """Carry out group after group; answers the jobs that were begun and whose processes were ended."""
+        lost = []
+        for group in groups:
+            pending, elsewhere = list(group), list[Job]()
             while pending or elsewhere:
                 if pending:
-                    rounds += 1
-                    self._round(pending, folder, rounds, overview, self.processes)
-                suspects += [job for job in pending if job.state == LOST]
+                    self._round(pending, folder, overview, processes)
+                lost += [job for job in pending if job.state == LOST]
                 elsewhere += [job for job in pending if job.state == ELSEWHERE]
                 pending = [job for job in pending if job.state == WAITING]
                 if not pending and elsewhere:
                     pending = _free_again(elsewhere)
-            for job in suspects:
-                rounds += 1
-                self._round([job], folder, rounds, overview, 2)  # with 1, joblib would not leave this process
-                if job.state not in (*DONE, FAILED, NOT_APPLICABLE):
-                    job.state, job.reason = FAILED, "its process was killed twice (is there enough memory?)"
-                    overview.ended(job, {})
+        return lost
 
     @contextmanager
     def _folder(self, jobs: list[Job]) -> Iterator[Path]:
@@ -152,12 +166,16 @@ class Launching:
             if not logs_matter:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _round(self, jobs: list[Job], folder: Path, number: int, overview: Overview, processes: int) -> None:
-        notes = folder / str(number)
-        notes.mkdir()
+    def _round(self, jobs: list[Job], folder: Path, overview: Overview, processes: int) -> None:
+        notes = Path(mkdtemp(prefix="round-", dir=folder))
         paths = [notes / f"{index}.json" for index in range(len(jobs))]
         worker = Worker(
-            os.getcwd(), tuple(sys.path), self.devices, self.settings.jobs_per_device, str(folder)
+            os.getcwd(),
+            tuple(sys.path),
+            self.devices,
+            self.settings.jobs_per_device,
+            str(folder),
+            os.getpid(),
         )
         broken: Exception | None = None
         for job in jobs:

@@ -6,14 +6,11 @@ it in a file beside those of the others, and the launching process reads the not
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import multiprocessing
 import os
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -29,9 +26,9 @@ from omegaconf import DictConfig
 from pe_experiments.command_line import sentence
 from pe_experiments.errors import InUse, NotApplicable, UserError
 from pe_experiments.runs import read_json, write_atomically
+from pe_experiments.sweeps.leaving import leave_with
 
 RUNNING, ELSEWHERE = "running", "elsewhere"
-PARENT_SECONDS = 1.0  # between looks at whether the launching process is still there
 
 _device: FileLock | None = None  # held for the life of the process
 
@@ -46,6 +43,7 @@ class Worker:
         devices: GPUs to spread the processes over; none: leave it to the launcher.
         jobs_per_device: processes per GPU.
         claims: folder in which processes claim their place on a GPU.
+        launched_by: the process that watches over all of them.
     """
 
     directory: str
@@ -53,6 +51,7 @@ class Worker:
     devices: tuple[str, ...]
     jobs_per_device: int
     claims: str
+    launched_by: int
 
     def __call__(self, config: DictConfig) -> None:
         hydra = HydraConfig.get()
@@ -90,13 +89,6 @@ def carry_out(config: DictConfig, worker: Worker) -> dict[str, Any]:
     }
 
 
-def import_all() -> None:
-    """What every run needs, before there is one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    importlib.import_module("pe_experiments.training")
-    importlib.import_module("pe_experiments.comparison.figures")
-
-
 FIGURES = ("exact_match_in_distribution", "exact_match_at_2x")
 
 
@@ -115,27 +107,12 @@ def read_note(path: Path) -> dict[str, Any]:
 def _settle_in(worker: Worker) -> None:
     """What a process that a launcher has started needs once."""
     if multiprocessing.current_process().name.startswith("LokyProcess"):
-        _leave_with_the_parent()
+        leave_with(worker.launched_by)
     if os.getcwd() != worker.directory and os.path.isdir(worker.directory):
         os.chdir(worker.directory)
     sys.path += [entry for entry in worker.path if entry not in sys.path]
     if worker.devices:
         claim_device(Path(worker.claims), worker.devices, worker.jobs_per_device)
-
-
-def _leave_with_the_parent() -> None:
-    """Ctrl-C is for the launching process to answer; should that be killed, its workers end too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if any(thread.name == "parent" for thread in threading.enumerate()):
-        return
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_SECONDS)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 def claim_device(claims: Path, devices: Sequence[str], jobs_per_device: int) -> None:

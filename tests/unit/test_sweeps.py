@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from pe_experiments.config import SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.sweeps import memory, worker
 from pe_experiments.sweeps.expansion import Request, _baselines, _in_cases, value_of, without
-from pe_experiments.sweeps.launching import gpus, side_by_side
+from pe_experiments.sweeps.launching import Launching, gpus, side_by_side
 from pe_experiments.sweeps.memory import Memory
 from pe_experiments.sweeps.overview import Overview, Watched, duration
 from pe_experiments.sweeps.planning import Job
@@ -47,6 +50,48 @@ def test_a_baseline_takes_over_nothing_of_the_scheme_it_stands_beside() -> None:
         ("sweep=versus", "seed=1", "pe=rope"),
         ("sweep=versus", "seed=1", "pe=t5"),
     ]
+
+
+class Crowded(Launching):
+    """Eight processes, and one job that kills every process beside its own, as a full machine does."""
+
+    def __init__(self) -> None:
+        self.processes, self.local, self.settings = 8, True, SweepConfig(**SETTINGS)
+        self.alone: list[str] = []
+
+    def _round(self, jobs: list[Job], folder: Path, overview: Overview, processes: int) -> None:
+        if len(jobs) == 1:
+            self.alone.append(jobs[0].name)
+        killed = False
+        for start in range(0, len(jobs), processes):
+            side_by_side = jobs[start : start + processes]
+            broken = any(job.name == "culprit" for job in side_by_side)
+            for job in side_by_side:
+                job.state = "waiting" if killed else "lost" if broken else "finished"
+            killed = killed or broken
+
+
+def test_one_killed_process_does_not_make_the_others_run_one_by_one() -> None:
+    jobs = [Job((), CONFIG, "new", name=str(number)) for number in range(40)]
+    jobs[2].name = "culprit"
+    launching = Crowded()
+    launching.carry_out(jobs, Overview("s", 0))
+    assert [job.name for job in jobs if job.state == "failed"] == ["culprit"]
+    assert jobs[2].reason.startswith("its process was killed twice")
+    assert {job.state for job in jobs if job.name != "culprit"} == {"finished"}
+    assert len(launching.alone) <= 2
+
+
+def test_a_worker_leaves_with_its_parent_also_while_it_still_imports() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    program = (
+        "import importlib, sys, time; from pe_experiments.sweeps import leaving; heavy = ('torch', 'hydra');"
+        "print(*[name for name in heavy if name in sys.modules], flush=True);"
+        f"importlib.import_module = lambda name: time.sleep(999); leaving.import_all({gone.pid})"
+    )
+    worker = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (worker.returncode, worker.stdout) == (-signal.SIGKILL, "\n")
 
 
 def test_overrides_are_read_by_key() -> None:
