@@ -10,22 +10,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_experiments.composition import ALIASES, choices_of, compose_config, parts_outside
 from pe_experiments.config import CONFIG_DIR
 from pe_experiments.errors import UserError, allowed, nearest, shown
 
-ALIASES = {"pe": {"nope": "none"}}
 CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
 GROUPS = (
     "pe",
@@ -86,7 +83,7 @@ def normalised(arguments: list[str]) -> list[str]:
         if key == "sweep.baselines" and value and value[0] not in "[\"'":  # one list, not several sweeps
             value = f"[{value}]"
         if key in GROUPS and value in ("", "null") and equals and key != "sweep":
-            raise UserError(f"{argument}: {key} needs a choice.{nearest(value, _choices(key))}")
+            raise UserError(f"{argument}: {key} needs a choice.{nearest(value, choices_of(key))}")
         for alias, name in ALIASES.get(key, {}).items():
             value = ",".join(name if part == alias else part for part in value.split(","))
         result.append(f"{key}{equals}{value}")
@@ -140,8 +137,7 @@ def composed(config_name: str, arguments: list[str]) -> DictConfig:
     arguments = normalised(arguments)
     parse_overrides(arguments)
     try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose(config_name, overrides=arguments)
+        return compose_config(config_name, arguments)
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(sentence(error, config_name)) from error
 
@@ -154,7 +150,7 @@ def wants_help(usage: str | None, config_name: str) -> bool:
     print(f"{usage}\n\n{settings}")
     if "- pe:" in settings:
         print("Encodings (pe=NAME)\n")
-        for name in _choices("pe"):
+        for name in choices_of("pe"):
             about = (CONFIG_DIR / "pe" / f"{name}.yaml").read_text().partition("\n")[0]
             print(f"{name:20}{about.removeprefix('# ')}")
     return True
@@ -164,20 +160,22 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """The run to evaluate, and the sections of its saved configuration with the changes made.
 
     Raises:
-        UserError: no run named, no such run, a change of what was trained, an unknown key.
+        UserError: no run named, no such run, a change of what was trained, an unknown key, or parts from
+            outside the package without ``trust=true``.
     """
+    from pe_experiments.runs import RunDirectory
+
     named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("+").startswith("run=")]
     if not named:
         raise UserError("run is missing; for example run=results/runs/NAME")
     path = Path(
         named[-1].strip("'\"")
     )  # not for Hydra to read: run names hold signs that mean something to it
-    others = [argument for argument in arguments if not argument.lstrip("+").startswith("run=")]
+    others = [argument for argument in arguments if not argument.lstrip("+").startswith(("run=", "trust="))]
     overrides = {override.key_or_group: override for override in parse_overrides(normalised(others))}
     if not (path / "config.yaml").exists():
         raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
-    saved = OmegaConf.load(path / "config.yaml")
-    assert isinstance(saved, DictConfig)
+    saved = OmegaConf.create(RunDirectory(path).read_config())
     changed = {}
     for key, override in sorted(overrides.items(), key=lambda item: "." in item[0]):  # choices come first
         section, _, rest = key.partition(".")
@@ -190,22 +188,34 @@ def evaluation_changes(arguments: list[str]) -> tuple[Path, dict[str, Any]]:
             )
         if not rest:
             choice = str(override.value())
-            if choice not in _choices(section):
-                raise UserError(f"{key}={choice} is not a choice.{nearest(choice, _choices(section))}")
+            if choice not in choices_of(section):
+                raise UserError(f"{key}={choice} is not a choice.{nearest(choice, choices_of(section))}")
             saved[section] = _other_choice(saved[section], section, choice)
         else:
             _update(saved, key, override.value())
         changed[section] = OmegaConf.to_container(saved[section])
+    if "trust=true" not in (argument.lstrip("+") for argument in arguments):
+        typed = {str(override.value()) for override in overrides.values()}
+        _refuse_strange_parts(path, saved, {target.rpartition(".")[0] for target in typed})
     return path, changed
+
+
+def _refuse_strange_parts(path: Path, saved: DictConfig, named: set[str]) -> None:
+    """A run from somebody else may name any module; one that was typed is known to whoever typed it."""
+    built = OmegaConf.to_container(OmegaConf.masked_copy(saved, ["pe", "positions", "task"]))
+    if strange := [part for part in parts_outside(built) if part.rpartition(".")[0] not in named]:
+        raise UserError(
+            f"run={path}: its config.yaml names {shown(strange[0])}, from outside this package; evaluating "
+            f"it imports that module and runs its code. If you trust it, add trust=true"
+        )
 
 
 def _update(saved: DictConfig, key: str, value: Any) -> None:
     try:
         OmegaConf.update(saved, key, value, force_add=True)
     except (OmegaConfBaseException, AttributeError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{shown(key)} is not a setting: {key.rpartition('.')[0]} holds no settings"
-        ) from error
+        parent = key.rpartition(".")[0]
+        raise UserError(f"{shown(key)} is not a setting: {parent} holds no settings") from error
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.
@@ -236,7 +246,7 @@ def sentence(error: BaseException, config_name: str = "config") -> str:
         choices = re.findall(r"^\s+(\S+)$", text.partition("Available options")[2], re.MULTILINE)
         return f"{group}={shown(choice)} is not a choice.{nearest(choice, choices)}"
     if match := re.search(r"In '[^']*': Could not find '(\w+)/([^']+)'", text):
-        return f"{match[1]}={match[2]} is not a choice.{nearest(match[2], _choices(match[1]))}"
+        return f"{match[1]}={match[2]} is not a choice.{nearest(match[2], choices_of(match[1]))}"
     if match := re.search(r"Ambiguous value for argument '([^']+)'", text):
         return f"{match[1]}: several values are a sweep; put -m before them"
     if match := re.search(r"Could not override '([^']+)'", text):
@@ -252,9 +262,7 @@ def sentence(error: BaseException, config_name: str = "config") -> str:
 
 def _unknown_key(key: str, config_name: str) -> str:
     head, _, last = key.rpartition(".")
-    within = GlobalHydra.instance().is_initialized()  # a sweep: Hydra is at work and cannot be started again
-    with nullcontext() if within else initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        node: Any = compose(config_name)
+    node: Any = compose_config(config_name, [])
     whole = node
     for part in head.split(".") if head else []:
         node = node.get(part) if isinstance(node, DictConfig) else None
@@ -276,10 +284,6 @@ def _unreadable(argument: str) -> str:
     if not argument.partition("=")[0] or "=" not in argument:
         return f"{argument!r} is no key=value; for example pe=sinusoidal or training.steps=500"
     return f"{argument!r} cannot be read; quote special signs, for example 'evaluation.lengths=[50,100]'"
-
-
-def _choices(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
 def _complain(text: str, code: int = 1) -> int:

@@ -59,3 +59,12 @@ def configuration(keys: Mapping[str, Any]) -> DictConfig:
             replaces = isinstance(value, Mapping) and "_target_" in value
             OmegaConf.update(config, key, value, merge=not replaces, force_add=True)
     return config
+
+
+def parts_outside(config: Any) -> list[str]:
+    """Every ``_target_`` in a configuration's parts that is not of this package: building it imports it."""
+    if isinstance(config, dict):
+        here = [str(target) for key, target in config.items() if key == "_target_"]
+        below = [name for value in config.values() for name in parts_outside(value)]
+        return [name for name in here if not name.startswith("pe_experiments.")] + below
+    return [name for value in config for name in parts_outside(value)] if isinstance(config, list) else []

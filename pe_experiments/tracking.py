@@ -212,12 +212,14 @@ def read_metrics(path: Path) -> list[Row]:
     """
     try:
         rows = read_csv(path)
-        if rows and set(rows[0]) != set(METRICS):
+        if rows and not set(rows[0]) <= set(METRICS):
             raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
         typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
-        steps = [step for row in typed if isinstance(step := row.get("step"), int)]
-        if len(steps) < len(typed) or steps != sorted(steps):
-            raise ValueError("a step that is none, or out of order")
+        last = 0
+        for row in typed:
+            if not isinstance(step := row.get("step"), int) or step < last:
+                raise ValueError("a step that is none, or out of order")
+            last = step
         return typed
     except (ValueError, csv.Error) as error:
         raise UserError(

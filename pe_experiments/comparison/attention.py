@@ -12,8 +12,9 @@ from pe_experiments.analysis.attention_by_distance import attention_by_distance
 from pe_experiments.checkpoints import model_weights, read_checkpoint
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.style import COLOURS, MARKERS, text
+from pe_experiments.composition import parts_outside
 from pe_experiments.config import check, resolve
-from pe_experiments.errors import UserError, nearest
+from pe_experiments.errors import UserError, nearest, shown
 from pe_experiments.instantiation import build_model
 from pe_experiments.runs import COMPLETED, RunDirectory
 
@@ -32,6 +33,11 @@ def measure_attention(runs: Runs, results_dir: Path, names: Sequence[str]) -> pd
                 f"attention: {name} is no completed run of this comparison.{nearest(name, completed)}"
             )
         saved = {key: value for key, value in runs.saved[name].items() if key not in ("identity", "derived")}
+        if strange := parts_outside(saved):
+            raise UserError(
+                f"attention: {name} has parts from outside this package ({shown(strange[0])}), which a "
+                f"comparison does not import"
+            )
         experiment = resolve(check(saved))
         checkpoint = read_checkpoint(RunDirectory(results_dir / "runs" / name).checkpoint)
         if checkpoint is None:

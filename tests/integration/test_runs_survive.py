@@ -19,6 +19,9 @@ import torch
 
 from pe_experiments import console, training
 from pe_experiments.checkpoints import read_checkpoint
+from pe_experiments.command_line import evaluation_changes
+from pe_experiments.comparison import compare
+from pe_experiments.comparison.compare import Options
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.evaluations import evaluate_run
@@ -399,7 +402,36 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
         f"run={trained}",
         "evaluation.lengths=[5]",
     ]
+    strange = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
+    assert strange.returncode == 1
+    assert "names mine.Slope, from outside this package" in strange.stderr
+    assert "add trust=true" in strange.stderr
+    evaluation.append("trust=true")
     refused = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
     assert refused.returncode == 1
     assert "mine changed since it was trained" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)
+
+
+def test_a_strangers_run_imports_nothing(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the part is nested, and in a comparison that draws its attention."""
+    run = write_run(tiny(), fading(1, 0))
+    text = run.config.read_text()
+    (tmp_path / "innocent.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    asked = [f"run={run.path}", "evaluation.lengths=[5]"]
+    path, changes = evaluation_changes([*asked])
+    assert (path, changes["evaluation"]["lengths"]) == (run.path, [5])
+    strange = "pe_experiments.encodings.sinusoidal.Sinusoidal"
+    nested = f"{strange}\n  parts:\n  - _target_: innocent.Foo"
+    for part in ("innocent.Foo", nested, "pe_experiments_else.innocent.Foo"):
+        run.config.write_text(text.replace(strange, part, 1))
+        with pytest.raises(UserError, match=r"innocent\.Foo, from outside.*add trust=true"):
+            evaluation_changes(asked)
+        assert evaluation_changes([*asked, "trust=true"])[0] == path
+        with pytest.raises(UserError, match=r"innocent\.Foo\), which a comparison does not import"):
+            compare(run.path.parents[1], options=Options(attention=[run.name]))
+    run.config.write_text(text.replace(strange, "innocent.Foo", 1))
+    assert evaluation_changes([*asked, "pe=none"])[1]["pe"]["_target_"].endswith("PositionalEncoding")
+    assert evaluation_changes([*asked, "pe._target_=innocent.Foo"])[0] == path
+    assert "innocent" not in sys.modules
