@@ -50,6 +50,12 @@ def expand(config: DictConfig, settings: SweepConfig, loader: ConfigLoader) -> l
     typed = [str(override) for override in config.hydra.overrides.task]
     prepared = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
     parsed = OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed])
+    for override in parsed:
+        if override.is_sweep_override() and (override.key_or_group or "").startswith("sweep."):
+            key, _, value = str(override.input_line).partition("=")
+            raise UserError(
+                f"{key}={value}: said once for the whole sweep; a list is written '{key}=[{value}]'"
+            )
     (combinations,) = BasicSweeper.split_arguments(parsed, None)
     wanted = [tuple(combination) for combination in combinations]
     if settings.cases:
