@@ -229,7 +229,7 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     assert (choice["scheme"], choice["seed"], choice["chosen"]) == ("sinusoidal", 0, "0.003")
     assert choice["tried"]["0.003"] < choice["tried"]["1e-05"]
     methods = (results / "t" / "methods.md").read_text()
-    assert "training.learning_rate was tuned per scheme" in methods
+    assert "learning\\_rate was tuned per scheme" in methods
     assert "| sinusoidal, copy, decoder | training.learning\\_rate | 0.003 | 1e-05: " in methods
     assert "the best of the grid (1e-05, 0.003) is its edge" in (results / "t" / "report.md").read_text()
     again = script("train", *arguments)
