@@ -15,7 +15,7 @@ import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES
-from pe_experiments.comparison.statistics import ALPHA, ROUNDING
+from pe_experiments.comparison.statistics import ALPHA, ROUNDING, seeds_needed
 from pe_experiments.comparison.table import METRICS, finite
 from pe_experiments.evaluation import SOLVED
 
@@ -198,8 +198,9 @@ def _limits(pairs: Sequence[Cells], tested: Sequence[Cells]) -> list[Phrase]:
         " at the least",
     ]
     if best["smallest_p_holm"] > ALPHA:
+        needed = seeds_needed(int(best["tests"]))
         limit.append(
-            ", so no pair can be separated: more seeds, or fewer schemes (baseline=), would be needed"
+            f", so no pair can be separated; {needed} seeds per scheme, or fewer tests (baseline=), could"
         )
     least = 2.0 ** (1 - max(cells["pairs"] for cells in tested))
     limit.append(f". The sign-flip test of the paired seeds can give {least:.2g} at the least, before Holm.")

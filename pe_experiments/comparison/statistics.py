@@ -128,6 +128,11 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     return float((apart >= observed - ROUNDING).mean())
 
 
+def seeds_needed(tests: int) -> int:
+    """The fewest seeds per scheme with which `permutation_p` can be 0.05 or less after Holm."""
+    return next(n for n in itertools.count(FEWEST) if tests * 2 / math.comb(2 * n, n) <= ALPHA)
+
+
 @cache
 def _splits(first: int, second: int) -> np.ndarray:
     """Which of the pooled seeds form the first group: a row of zeros and ones per split."""

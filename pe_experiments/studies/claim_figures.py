@@ -34,7 +34,7 @@ def curves_figure(
             for label, rows in group.items():
                 colour, marker = looks[label]
                 seeds = rows["content_length"], rows[metric]
-                axes.plot(*seeds, ".", color=colour, markersize=3, alpha=0.5, clip_on=False)
+                axes.plot(*seeds, ".", color=colour, markersize=5, alpha=0.5, clip_on=False)
                 mean = rows.groupby("content_length")[metric].mean()
                 dash = "--" if label in said else "-"
                 axes.plot(mean.index, mean, dash, color=colour, marker=marker, markersize=4)

@@ -105,7 +105,7 @@ def width_figure(t: Trained) -> Figure:
         for metric, colour, marker in zip((WITHIN, TWICE, PAST), COLOURS, "os^", strict=False):
             rows = [list(t.by_seed(t.row(task, model, "sinusoidal", d), metric).values()) for d in widths]
             for width, values in zip(widths, rows, strict=True):
-                axes.plot([width] * len(values), values, ".", color=colour, markersize=3, alpha=0.5)
+                axes.plot([width] * len(values), values, ".", color=colour, markersize=5, alpha=0.5)
             means = [sum(values) / len(values) for values in rows]
             axes.plot(widths, means, color=colour, marker=marker, markersize=4, label=WORDS[metric])
         axes.set_xscale("log", base=2)

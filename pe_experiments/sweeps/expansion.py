@@ -54,9 +54,14 @@ def expand(
         raise UserError("hydra/sweeper: a sweep enumerates its runs; allowed: basic")
     typed = [str(override) for override in config.hydra.overrides.task]
     prepared = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    wanted = list(
-        combinations(OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed]))
-    )
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed])
+    for override in parsed:
+        if override.is_sweep_override() and (override.key_or_group or "").startswith("sweep."):
+            key, _, value = str(override.input_line).partition("=")
+            raise UserError(
+                f"{key}={value}: said once for the whole sweep; a list is written '{key}=[{value}]'"
+            )
+    wanted = list(combinations(parsed))
     if settings.cases:
         wanted = [run for one in wanted for run in _in_cases(one, settings.cases, typed)]
     if not wanted:

@@ -252,6 +252,13 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     assert len(listed["t"]["runs"]) == 6
     assert listed["t"]["tuned"] == ["training.learning_rate"]
     assert len(listed["t_grid"]["runs"]) == 4
+    choice = listed["t"]["tuning"][1]
+    assert (choice["scheme"], choice["seed"], choice["chosen"]) == ("sinusoidal", 0, "0.003")
+    assert choice["tried"]["0.003"] < choice["tried"]["1e-05"]
+    methods = (results / "t" / "methods.md").read_text()
+    assert "learning\\_rate was tuned per scheme" in methods
+    assert "| sinusoidal, copy, decoder | training.learning\\_rate | 0.003 | 1e-05: " in methods
+    assert "the best of the grid (1e-05, 0.003) is its edge" in (results / "t" / "report.md").read_text()
     again = script("train", *arguments)
     assert "6 of 6 runs are finished already" in again.out
 
@@ -267,6 +274,15 @@ def test_versus_runs_only_what_is_missing(results: Path, script: Script) -> None
     assert stamps(results).items() >= before.items()
     labels = {json.loads(path.read_text())["label"] for path in results.glob("runs/*/result.json")}
     assert labels == {"rope", "none", "Recency(slope=0.2)"}
+    report, methods = ((results / "versus" / name).read_text() for name in ("report.md", "methods.md"))
+    assert "sinusoidal" not in report + methods  # nothing is compared with what was not run
+
+
+def test_a_list_without_brackets_is_a_sentence_and_not_ignored(results: Path, script: Script) -> None:
+    outcome = script("train", "sweep=versus", f"results_dir={results}", "sweep.baselines=rope,t5")
+    assert outcome.code == 1
+    assert "sweep.baselines=rope,t5: said once for the whole sweep" in outcome.err
+    assert "'sweep.baselines=[rope,t5]'" in outcome.err
 
 
 @pytest.mark.slow

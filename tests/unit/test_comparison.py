@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import cells_of, notes
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.errors import UserError
+from pe_experiments.runs import write_manifest
 from tests import stranger
 from tests.conftest import TINY
 from tests.synthetic import fading, write_run, write_study
@@ -121,7 +123,7 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     text = (folder / "comparison" / "report.md").read_text()
-    assert "can give 0.079 at the least, so no pair can be separated" in text
+    assert "can give 0.079 at the least, so no pair can be separated; 6 seeds per scheme" in text
     assert "the seeds separate it from no other scheme" in text
     made = compare(folder, options=Options(baseline="alibi"))
     assert len(made.pairs) == 4
@@ -181,6 +183,74 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
     assert 200 not in set(load_runs(folder).curves["content_length"])  # its own lengths, other examples
 
 
+def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
+    rates = {"none": 0.03, "rope": 0.003}
+    names = []
+    for scheme, rate in rates.items():
+        for seed in range(3):
+            at = f"training.learning_rate={rate}"
+            names.append(write_run(tiny(f"pe={scheme}", f"seed={seed}", at), fading(1, 0.1)).name)
+    folder = Path(tiny().config.results_dir)
+    tried = {"0.003": 0.5, "0.01": 0.3, "0.03": 0.4}
+    about = {"task": "copy", "model": "decoder", "setting": "training.learning_rate", "seed": 0}
+    tuning = [
+        {"scheme": scheme, "tried": tried, "chosen": chosen, **about}
+        for scheme, chosen in (("none", "0.03"), ("rope", "0.01"), ("elsewhere", "0.01"))
+    ]
+    write_manifest(folder, "t", names, tuned=["training.learning_rate"], tuning=tuning)
+    made = compare(folder, "t")
+    assert len(made.table) == 2
+    assert made.table["section"].nunique() == 1
+    methods = (made.folder / "methods.md").read_text()
+    assert "| training.learning\\_rate | 0.03 (none), 0.003 (rope) |" in methods
+    assert (
+        "| rope, copy, decoder | training.learning\\_rate | 0.01 | 0.003: 0.5, 0.01: 0.3, 0.03: 0.4 | 0 |"
+        in methods
+    )
+    assert "elsewhere" not in methods
+    warnings = [plain(note) for note in made.report.sections[0].notes]
+    assert [text.partition(":")[0] for text in warnings if "edge" in text] == [
+        "training.learning_rate of none"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said_of_marks"),
+    [
+        (("lag",), ""),
+        (("copy",), ", in a decoder the end mark included;"),
+        (("copy", "lag"), "the end mark included (not on lag, read out in place);"),
+    ],
+)
+def test_the_end_mark_is_spoken_of_where_there_is_one(
+    tiny: Tiny, tasks: tuple[str, ...], said_of_marks: str
+) -> None:
+    for task in tasks:
+        write_run(tiny("pe=rope", f"task={task}", *["task.k=1"] * (task == "lag")), fading(1, 0.1))
+    made = compare(Path(tiny().config.results_dir))
+    methods = (made.folder / "methods.md").read_text()
+    assert ("end mark included" in methods) == bool(said_of_marks)
+    assert said_of_marks in methods
+    assert "(1 seed per scheme)" in methods
+    assert "diverged" not in methods
+
+
+def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
+    """Six tasks, two schemes, one to three seeds, an encoder among them."""
+    for place, task in enumerate(("copy", "reverse", "lag", "majority", "precedence", "first")):
+        model = "encoder" if task == "precedence" else "decoder"
+        for scheme in ("none", "rope"):
+            for seed in range(1 + place % 3):
+                write_run(
+                    tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
+                )
+    made = compare(Path(tiny().config.results_dir))
+    assert len(made.report.sections) == 6
+    assert all(len(plain(part.summary).split()) <= 25 for part in made.report.sections)
+    assert "(1 to 3 seeds per scheme)" in (made.folder / "methods.md").read_text()
+    assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
+
+
 def test_a_one_token_answer_is_one_test_and_one_table(tiny: Tiny) -> None:
     for scheme, level in (("none", 0.5), ("rope", 0.75)):
         for seed in range(3):
@@ -204,6 +274,19 @@ def test_the_written_table_is_the_returned_one(folder: Path) -> None:
     pd.testing.assert_frame_equal(written, made.table, check_dtype=False)
     assert list(made.table["scheme"]) == ["alibi", "learned", "sinusoidal"]
     assert list(made.table["seeds"]) == [3, 3, 3]
+
+
+def test_every_value_on_the_page_is_the_cell_it_names(folder: Path) -> None:
+    """Without a browser, which the other tests of the page need."""
+    compare(folder)
+    out = folder / "comparison"
+    rows = {name: stranger.read_csv(out / name) for name in ("table.csv", "pairs.csv")}
+    pattern = r'<data value="(.*?)" data-file="(.*?)" data-row="(.*?)" data-column="(.*?)".*?>(.*?)</data>'
+    cells = re.findall(pattern, (out / "report.html").read_text())
+    assert {name for _, name, *_ in cells} == set(rows)
+    for value, name, row, column, shown in cells:
+        assert float(rows[name][int(row) - 1][column]) == float(value)
+        assert float(shown) == pytest.approx(float(value), abs=0.051, rel=0.06)
 
 
 def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:

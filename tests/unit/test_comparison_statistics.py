@@ -22,6 +22,7 @@ from pe_experiments.comparison.statistics import (
     mean_interval,
     permutation_p,
     probability_of_improvement,
+    seeds_needed,
     share_interval,
     shared_differences,
     sign_flip_p,
@@ -142,6 +143,10 @@ def test_five_against_five_are_never_below_two_in_252_and_many_are_sampled() -> 
     assert close == pytest.approx(
         stats.ttest_ind(rng.normal(0, 1, 12), rng.normal(0.5, 1, 12)).pvalue, abs=0.02
     )
+
+
+def test_how_many_seeds_a_number_of_tests_needs() -> None:
+    assert [seeds_needed(tests) for tests in (1, 6, 7, 23, 24)] == [4, 5, 6, 6, 7]
 
 
 def test_a_permutation_test_errs_as_rarely_as_it_says() -> None:
