@@ -1,21 +1,6 @@
-"""How fast is it here: beside other libraries, scheme by scheme, over length and over cores.
+"""`pe_experiments.commands.benchmark` as a script."""
 
-python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=DIR]
-"""
-
-import sys
-
-from pe_experiments.command_line import composed, run_script, wants_help
-
-
-def main() -> None:
-    if wants_help(__doc__, "benchmark"):
-        return
-    config = composed("benchmark", sys.argv[1:])
-    from pe_experiments.benchmark.report import benchmark
-
-    benchmark(config)
-
+from pe_experiments.commands.benchmark import run
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    run()

@@ -1,52 +1,6 @@
-"""Make every table, figure and page under results/ from the CSVs of the studies; `make results` does it.
+"""`pe_experiments.commands.results` as a script."""
 
-python scripts/results.py                      everything, and the numbers in README.md
-python scripts/results.py check=true           write nothing; name what would come out otherwise
-python scripts/results.py publish=core         after train.py sweep=core: its CSVs anew, from the runs
-"""
-
-import sys
-from pathlib import Path
-
-from pe_experiments.command_line import composed, run_script, wants_help
-from pe_experiments.config import CONFIG_DIR
-from pe_experiments.console import display_for, say
-
-
-def main() -> int:
-    if wants_help(__doc__, "results"):
-        return 0
-    asked = composed("results", sys.argv[1:])
-    from pe_experiments.errors import UserError, shown
-    from pe_experiments.files import write_atomically
-    from pe_experiments.studies import publishing
-
-    for key in ("results_dir", "publish"):
-        if not isinstance(asked[key], str) and not (key == "publish" and asked[key] is None):
-            raise UserError(f"{key}={shown(asked[key])}: expected text")
-    if not isinstance(asked.check, bool) or (asked.check and asked.publish is not None):
-        raise UserError(f"check={shown(asked.check)}: allowed: true, without publish, or false")
-    results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
-    if asked.publish is not None:
-        publishing.publish(str(asked.publish), results_dir)
-    folders = [] if asked.publish else publishing.published(results_dir)
-    drifted: list[Path] = []
-    for folder in folders:
-        say(f"{folder}: from its CSVs")
-        if asked.check:
-            drifted += publishing.differences(folder)
-        else:
-            publishing.regenerate(folder, display=display_for())
-    if results_dir.resolve() == readme.parent / "results" and (results_dir / "core" / "curves.csv").exists():
-        text = publishing.project_readme(readme.read_text(), results_dir)
-        if not asked.check:
-            write_atomically(readme, text)
-        elif text != readme.read_text():
-            drifted.append(readme)
-    for path in drifted:
-        say(f"not what the CSVs say: {path}")
-    return 1 if drifted else 0
-
+from pe_experiments.commands.results import run
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    run()

@@ -1,22 +1,6 @@
-"""Show a scheme, or several side by side, without training.
+"""`pe_experiments.commands.show_encoding` as a script."""
 
-python scripts/show_encoding.py pe=sinusoidal
-python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
-"""
-
-import sys
-
-from pe_experiments.command_line import composed, run_script, wants_help
-
-
-def main() -> None:
-    if wants_help(__doc__, "show_encoding"):
-        return
-    config = composed("show_encoding", sys.argv[1:])
-    from pe_experiments.analysis.show import show_encodings
-
-    show_encodings(config)
-
+from pe_experiments.commands.show_encoding import run
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    run()

@@ -1,0 +1,41 @@
+"""What is installed from a wheel works in an empty folder, without the repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, TINY
+
+
+@pytest.mark.slow
+def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    built = subprocess.run(build, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    command = [sys.executable, "-m", "pe_experiments.commands.train", "pe=rope", *TINY]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment)
+    assert done.returncode == 0, done.stderr
+    (run,) = (empty / "results" / "runs").iterdir()
+    assert (run / "result.json").exists()
+    assert '"source": null' in (run / "environment.json").read_text()
