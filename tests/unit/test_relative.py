@@ -103,12 +103,12 @@ def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal:
 def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None:
     shape = ModelShape(64, 4, 2, True, 24, 24)
     extension, plain = reference_of(name).build(shape), Rope(shape)
-    inside, beyond = (draw_inputs(shape, tokens, tokens, 0) for tokens in (24, 25))
+    within, past = (draw_inputs(shape, tokens, tokens, 0) for tokens in (24, 25))
     torch.testing.assert_close(
-        attention_scores(extension, inside), attention_scores(plain, inside), equal_nan=True
+        attention_scores(extension, within), attention_scores(plain, within), equal_nan=True
     )
     assert not torch.allclose(
-        attention_scores(extension, beyond).nan_to_num(), attention_scores(plain, beyond).nan_to_num()
+        attention_scores(extension, past).nan_to_num(), attention_scores(plain, past).nan_to_num()
     )
 
 

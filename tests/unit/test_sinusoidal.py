@@ -88,9 +88,9 @@ def test_a_shift_is_an_exact_linear_map(offset: int) -> None:
 
 def test_a_map_fitted_on_short_positions_fails_beyond_them() -> None:
     """The exact map exists, but forty positions do not determine it: no ground for extrapolation."""
-    inside, beyond = fitted_shift(sinusoid_vectors(torch.arange(1000), 64, 10_000.0), 7, 40)
-    assert inside < 1e-6
-    assert beyond > 1.0
+    within, past = fitted_shift(sinusoid_vectors(torch.arange(1000), 64, 10_000.0), 7, 40)
+    assert within < 1e-6
+    assert past > 1.0
 
 
 def test_batch_first_input_gets_a_different_vector_per_position() -> None:

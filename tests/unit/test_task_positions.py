@@ -29,10 +29,10 @@ def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.
 def test_a_copied_symbol_shares_the_id_of_its_origin(task: Task, length: int) -> None:
     inputs, targets = draw(task, length)
     ids = task.position_ids(inputs, targets)["coupling"]
-    by_id = {int(number): place for place, number in enumerate(ids.inputs_BN[0])}
+    by_id = {int(number): index for index, number in enumerate(ids.inputs_BN[0])}
     assert len(by_id) == length
-    for place, number in enumerate(ids.targets_BM[0].tolist()):
-        assert torch.equal(inputs[:, by_id[number]], targets[:, place])
+    for index, number in enumerate(ids.targets_BM[0].tolist()):
+        assert torch.equal(inputs[:, by_id[number]], targets[:, index])
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_coupled_digits_have_one_significance(task: Task, base: int, length: int
     """Numbers rebuilt from digits and ids alone add up."""
     inputs, targets = draw(task, length)
     ids = task.position_ids(inputs, targets)["coupling"]
-    places = ids.targets_BM.expand_as(targets)
+    powers = ids.targets_BM.expand_as(targets)
     left = (inputs * base ** (ids.inputs_BN - 2).clamp(min=0)).where(ids.inputs_BN > 1, 0).sum(1)
-    right = (targets * base ** (places - 2)).where(targets != IGNORE, 0).sum(1)
+    right = (targets * base ** (powers - 2)).where(targets != IGNORE, 0).sum(1)
     assert torch.equal(left, right)
 
 

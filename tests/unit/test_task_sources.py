@@ -92,7 +92,7 @@ def test_which_lengths_exist(task: Task, shortest: int, step: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "places"),
+    ("task", "targets"),
     [
         (BinaryAddition(), lambda n: n + 1),
         (BinaryMultiplication(), lambda n: n),
@@ -101,17 +101,17 @@ def test_which_lengths_exist(task: Task, shortest: int, step: int) -> None:
         (Duplicate(), lambda n: 2 * n),
     ],
 )
-def test_places_for_the_answer(task: Task, places) -> None:
-    assert [task.target_length(n) for n in range(3, 41)] == [places(n) for n in range(3, 41)]
+def test_number_of_targets(task: Task, targets) -> None:
+    assert [task.target_length(n) for n in range(3, 41)] == [targets(n) for n in range(3, 41)]
 
 
 @pytest.mark.parametrize("length", [2, 7, 20])
 def test_the_missing_symbol_is_the_one_in_the_other_copy(length: int) -> None:
     inputs, targets = draw(MissingDuplicate(), length, 2000)
     half = length // 2
-    hidden = (inputs == 2).long().argmax(dim=1)
-    assert torch.equal(inputs.gather(1, (hidden[:, None] + half) % (2 * half)), targets)
-    assert set(hidden.tolist()) == set(range(2 * half))
+    masked = (inputs == 2).long().argmax(dim=1)
+    assert torch.equal(inputs.gather(1, (masked[:, None] + half) % (2 * half)), targets)
+    assert set(masked.tolist()) == set(range(2 * half))
     first, second = inputs[:, :half], inputs[:, half : 2 * half]
     assert ((first == second) | (first == 2) | (second == 2)).all()
     assert (inputs[:, 2 * half :] == 3).all()
@@ -148,7 +148,7 @@ def test_equations_have_one_solution_and_hide_the_digit_the_source_hides() -> No
         right_ones = [d for d in range(5) if eval(left.replace("x", str(d))) % 5 == int(right)]
         assert right_ones == [solution]
         counts[left.index("x")] += 1
-        for start in range(7):  # a uniform place, then on to a digit
+        for start in range(7):  # a uniform position, then on to a digit
             while left[start] not in "01234x":
                 start = (start + 1) % 7
             expected[start] += 1 / 7
@@ -173,8 +173,8 @@ def test_decimal_numbers_have_no_leading_zeros_unless_padded() -> None:
             numbers = [row[:split], row[split + 1 :], [digit for digit in answer if digit != IGNORE]]
             assert all(len(n) == 1 or n[0 if order == "forward" else -1] for n in numbers)
     inputs, _ = draw(Addition(width="padded"), 7, 4000)
-    for place in (0, 1, 2, 4, 5, 6):
-        shares = inputs[:, place].bincount(minlength=10).float() / 4000
+    for index in (0, 1, 2, 4, 5, 6):
+        shares = inputs[:, index].bincount(minlength=10).float() / 4000
         torch.testing.assert_close(shares, torch.full((10,), 0.1), rtol=0, atol=0.02)
 
 
