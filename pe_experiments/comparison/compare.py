@@ -113,13 +113,14 @@ def compare(
         out: where to write; default ``results_dir/<study>``, or ``results_dir/comparison`` without one.
         pe, task, model: only these, as in `load_runs`.
         options: how to compare and draw.
-        display: shows how far the figures are; None shows nothing.
+        display: shows how far reading and drawing are; None shows nothing.
 
     Raises:
         UserError: nothing to compare, or an option that no run answers to.
     """
     options = options or Options()
-    runs = load_runs(results_dir, study, pe=pe, task=task, model=model, labels=options.labels)
+    filters = {"pe": pe, "task": task, "model": model}
+    runs = load_runs(results_dir, study, **filters, labels=options.labels, display=display)
     if runs.runs.empty:
         reasons = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""

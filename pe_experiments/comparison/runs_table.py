@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.console import Display
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import summarise
 from pe_experiments.files import read_json
@@ -78,6 +79,7 @@ def load_runs(
     task: Sequence[str] | str | None = None,
     model: Sequence[str] | str | None = None,
     labels: Mapping[str, str] | None = None,
+    display: Display | None = None,
 ) -> Runs:
     """Read every run under ``results_dir/runs``.
 
@@ -88,6 +90,7 @@ def load_runs(
         task: only these tasks.
         model: only these models.
         labels: what to call schemes instead.
+        display: shows how many are read; None shows nothing.
 
     Raises:
         UserError: there is no such directory or study, or a filter or label that no run answers to.
@@ -96,13 +99,17 @@ def load_runs(
     loaded = []
     manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
     tuned = tuned_settings(manifest) if manifest else []
-    for path in _directories(Path(results_dir), study, left_out):
+    paths, display = _directories(Path(results_dir), study, left_out), display or Display()
+    display.start("reading runs", len(paths))
+    for number, path in enumerate(paths):
+        display.step(number)
         try:
             loaded.append(_read_run(RunDirectory(path), tuned, left_out))
         except UserError as error:
             left_out[path.name] = str(error)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
+    display.stop()
     loaded = _without_duplicates(loaded, left_out)
     _one_label_each(loaded)
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
