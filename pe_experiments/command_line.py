@@ -75,15 +75,17 @@ def normalised(arguments: list[str]) -> list[str]:
             raise UserError(_unreadable(argument))
         if key in GROUPS and value.startswith("["):
             several = value.strip("[]").replace(" ", "")
-            raise UserError(f"{argument}: {key} takes one choice; for several runs write -m {key}={several}")
+            raise UserError(
+                f"{shown(argument)}: {key} takes one choice; for several runs write -m {key}={several}"
+            )
         if key == "sweep" and "," in value:
-            raise UserError(f"{argument}: one sweep at a time")
+            raise UserError(f"{shown(argument)}: one sweep at a time")
         if key in GROUPS and any(choice.endswith(".yaml") for choice in value.split(",")):
-            raise UserError(f"{argument}: choices are written without .yaml")
+            raise UserError(f"{shown(argument)}: choices are written without .yaml")
         if key == "sweep.baselines" and value and value[0] not in "[\"'":  # one list, not several sweeps
             value = f"[{value}]"
         if key in GROUPS and value in ("", "null") and equals and key != "sweep":
-            raise UserError(f"{argument}: {key} needs a choice.{nearest(value, choices_of(key))}")
+            raise UserError(f"{shown(argument)}: {key} needs a choice.{nearest(value, choices_of(key))}")
         for alias, name in ALIASES.get(key, {}).items():
             value = ",".join(name if part == alias else part for part in value.split(","))
         result.append(f"{key}{equals}{value}")
@@ -103,7 +105,9 @@ def refuse_unknown_flags(arguments: list[str]) -> None:
     for argument in arguments:
         flag = argument.partition("=")[0]
         if flag.startswith("-") and flag not in HYDRA_FLAGS.split():
-            raise UserError(f"{argument} is not a flag; settings are written key=value, and -m makes a sweep")
+            raise UserError(
+                f"{shown(argument)} is not a flag; settings are written key=value, and -m makes a sweep"
+            )
 
 
 def flags_first(arguments: list[str]) -> list[str]:
@@ -282,8 +286,8 @@ def _unknown_key(key: str, config_name: str) -> str:
 
 def _unreadable(argument: str) -> str:
     if not argument.partition("=")[0] or "=" not in argument:
-        return f"{argument!r} is no key=value; for example pe=sinusoidal or training.steps=500"
-    return f"{argument!r} cannot be read; quote special signs, for example 'evaluation.lengths=[50,100]'"
+        return f"{shown(argument)!r} is no key=value; for example pe=sinusoidal or training.steps=500"
+    return f"{shown(argument)!r} cannot be read; quote special signs, as in 'evaluation.lengths=[50,100]'"
 
 
 def _complain(text: str, code: int = 1) -> int:

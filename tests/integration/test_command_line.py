@@ -139,6 +139,11 @@ MISTAKES = {
         ["Sinus", "Did you mean Sinusoidal"],
     ),
     "not a scheme": (["pe=none", f"pe._target_={HUGE}"], ["UniqueCopy", "PositionalEncoding"]),
+    "a long value": (
+        ["training.steps=" + "x" * 5000],
+        ["training.steps=xxx", "...: expected a whole number"],
+    ),
+    "a long argument": (["x" * 5000], ["xxx...' is no key=value"]),
     "no key=value": (["nonsense"], ["nonsense", "key=value"]),
     "no key": (["=3"], ["=3", "key=value"]),
     "no such flag": (["--foo"], ["--foo", "not a flag"]),
