@@ -26,6 +26,7 @@ from pe_experiments.runs import (
     RunDirectory,
     only_code_differs,
     read_manifest,
+    run_directory,
     tuned_settings,
     tuning_of,
 )
@@ -96,20 +97,11 @@ def load_runs(
         UserError: there is no such directory or study, or a filter or label that no run answers to.
     """
     left_out: dict[str, str] = {}
-    loaded = []
     manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
     tuned = tuned_settings(manifest) if manifest else []
-    paths, display = _directories(Path(results_dir), study, left_out), display or Display()
-    display.start("reading runs", len(paths))
-    for number, path in enumerate(paths):
-        display.step(number)
-        try:
-            loaded.append(_read_run(RunDirectory(path), tuned, left_out))
-        except UserError as error:
-            left_out[path.name] = str(error)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
-    display.stop()
+    loaded = _read_runs(
+        _directories(Path(results_dir), study, left_out), tuned, left_out, display or Display()
+    )
     loaded = _without_duplicates(loaded, left_out)
     _one_label_each(loaded)
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
@@ -136,6 +128,23 @@ def load_runs(
     )
 
 
+def _read_runs(
+    paths: Sequence[Path], tuned: Sequence[str], left_out: dict[str, str], display: Display
+) -> list[_Loaded]:
+    loaded = []
+    display.start("reading runs", len(paths))
+    for number, path in enumerate(paths):
+        display.step(number)
+        try:
+            loaded.append(_read_run(RunDirectory(path), tuned, left_out))
+        except UserError as error:
+            left_out[path.name] = str(error)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
+    display.stop()
+    return loaded
+
+
 def scheme_choice(label: str) -> str:
     """The config choice a label begins with: ``rope`` of ``rope(base=500)+random_offset``."""
     return label.partition("(")[0].partition("+")[0].partition(" [")[0]
@@ -147,7 +156,7 @@ def _directories(results_dir: Path, study: str | None, left_out: dict[str, str])
         names = read_manifest(results_dir / study / "manifest.json")
         if not all(isinstance(name, str) and Path(name).name == name for name in names):
             raise UserError(f"study={study}: its manifest lists something that is no run's name")
-        return [folder / name for name in sorted(set(names))]
+        return sorted({run_directory(results_dir, name).path for name in names})
     if not folder.is_dir():
         raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
     visible = sorted(path for path in folder.iterdir() if path.name[0] != ".")
