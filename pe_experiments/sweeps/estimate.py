@@ -19,7 +19,7 @@ def estimate(jobs: Sequence[Job], processes: int) -> str:
     speeds = measured(todo)
     kinds = {kind_of(job.config) for job in todo}
     if not speeds:
-        return "the time is unknown: no run like these has finished here"
+        return "the time is unknown: none like these has been run here"
     typical = sum(speeds.values()) / len(speeds)
     seconds = [_steps_left(job) * speeds.get(kind_of(job.config), typical) for job in todo]
     known = f"{len(speeds)} of {len(kinds)} kinds of run measured in finished runs"

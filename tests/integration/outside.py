@@ -70,7 +70,7 @@ class SeesOneKeyTooMany(PositionalEncoding):
     """Looks ahead: a mask of its own that is one key too wide."""
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        visible_BTS = at.steps_BTS <= 1
+        visible_BTS = at.relative_positions_BTS <= 1
         return (q_BHTK @ k_BHSK.mT).masked_fill(~visible_BTS[:, None], -torch.inf).softmax(-1)
 
 

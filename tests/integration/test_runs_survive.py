@@ -56,11 +56,20 @@ def checkpoint_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
 
 
+def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:
+    whole = run_experiment(tiny("pe=none"))
+    failed = run_experiment(tiny("pe=none", "rerun=true"), StopAt(7, RuntimeError("boom")))
+    assert failed.status == "error"
+    assert "boom" in failed.result["reason"]
+    assert run_experiment(tiny("pe=none")).done == "found"
+    assert whole.directory.read_result() == whole.result
+
+
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tiny) -> None:
+def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     options = ("pe=learned", "positions=random_offset", "training.steps=25")
-    whole = curves(run_experiment(tiny(*options)).directory)
-    failed = run_experiment(tiny(*options, "rerun=true"), StopAt(17, RuntimeError("boom")))
+    whole = curves(run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}")).directory)
+    failed = run_experiment(tiny(*options), StopAt(17, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
     assert "Traceback" in failed.directory.error_log.read_text()
@@ -198,9 +207,9 @@ def test_an_evaluation_says_under_which_scheme_it_was_made(tiny: Tiny) -> None:
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_random_numbers_of_a_scheme_follow_from_seed_and_step(tiny: Tiny) -> None:
-    whole = curves(run_experiment(tiny(*outside("Noisy"))).directory)
-    run_experiment(tiny(*outside("Noisy"), "rerun=true"), StopAt(7, RuntimeError("boom")))
+def test_random_numbers_of_a_scheme_follow_from_seed_and_step(tiny: Tiny, tmp_path: Path) -> None:
+    whole = curves(run_experiment(tiny(*outside("Noisy"), f"results_dir={tmp_path / 'whole'}")).directory)
+    run_experiment(tiny(*outside("Noisy")), StopAt(7, RuntimeError("boom")))
     again = run_experiment(tiny(*outside("Noisy")))
     assert again.result["resumed_from"] == 6
     assert curves(again.directory) == whole
