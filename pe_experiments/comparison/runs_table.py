@@ -280,11 +280,12 @@ def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> 
 
 def _one_label_each(loaded: list[_Loaded]) -> None:
     """A scheme that was given another name between its runs bears the shortest of its names."""
-    labels: dict[str, set[str]] = {}
+    labels: dict[tuple[str, str], set[str]] = {}
     for run in loaded:
-        labels.setdefault(run.row["scheme"], set()).add(run.row["label"])
+        labels.setdefault((run.row["protocol"], run.row["scheme"]), set()).add(run.row["label"])
     for run in loaded:
-        run.row["label"] = min(labels[run.row["scheme"]], key=lambda label: (len(label), label))
+        names = labels[run.row["protocol"], run.row["scheme"]]
+        run.row["label"] = min(names, key=lambda label: (len(label), label))
 
 
 def _tell_apart(loaded: list[_Loaded]) -> None:

@@ -312,6 +312,11 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     assert "edited training code" in said(folder)
 
 
+def test_a_scheme_renamed_between_its_runs_is_one_scheme(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=learned", "seed=7"), fading(1, 0), result={"label": "learned_by_another_name"})
+    assert sorted(load_runs(folder).runs["label"].unique()) == ["alibi", "learned", "sinusoidal"]
+
+
 def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "label=learned"), fading(1, 0))
     labels = set(load_runs(folder).runs["label"])
