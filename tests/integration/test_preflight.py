@@ -38,7 +38,7 @@ def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny:
 
 @pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "Recency"])
 def test_what_means_to_or_draws_random_numbers_may_start(name: str, tiny: Tiny) -> None:
-    preflight(tiny("pe=none", outside("pe", name)))
+    assert preflight(tiny("pe=none", outside("pe", name))) == []  # and nothing to remark on
 
 
 def test_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
