@@ -19,7 +19,7 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Peer:
-    """A causal language model: ``make(shape, vocabulary)`` answers the module and its forward pass.
+    """A causal language model: ``make(shape, vocabulary)`` returns the module and its forward pass.
 
     Attributes:
         name: of the library and the model.

@@ -49,7 +49,7 @@ def plain_step(
     batches: list[tuple[Tensor, Tensor]],
     backend: Backend,
 ) -> Callable[[], float]:
-    """A training step on full rows: cross entropy of the next token, AdamW, clipping; answers the loss."""
+    """A training step on full rows: cross entropy of the next token, AdamW, clipping; returns the loss."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     turn = count()
 

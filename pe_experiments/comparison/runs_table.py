@@ -1,7 +1,7 @@
 """Many run directories as tables: one row per run, one per run and length, one per run and training step.
 
 What is no sound, finished run is left out with the reason and never averaged in. Which runs may be compared
-with which is settled here: by protocol, everything that was trained except scheme, position policy and seed.
+with which is decided here: by protocol, everything that was trained except scheme, position policy and seed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Seeds are the unit of replication. Intervals and tests assume no normal errors: past training, a t interval
 of five seeds that are 0 or 0.5 covers 23 to 94 % where it says 95. Numbers in, numbers out; what they mean
-is settled in `table` and `pairs`.
+is decided in `table` and `pairs`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Sweep:
         self.requests = expand(config, self.settings, GlobalHydra.instance().config_loader(), display_for())
 
     def carry_out(self) -> int:
-        """Run what is left, or list it (``dry_run=true``); answers the exit code.
+        """Run what is left, or list it (``dry_run=true``); returns the exit code.
 
         Raises:
             UserError: nothing can be started.
