@@ -53,7 +53,7 @@ class Display:
 
 
 class Bar(Display):
-    """A progress bar with step, loss, exact match inside the training lengths, and the time left."""
+    """A progress bar with step, loss, exact match in distribution, and the time left."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -76,7 +76,7 @@ class Bar(Display):
 
     def row(self, row: Row) -> None:
         if "exact_match" in row:
-            self._inside = f"  exact match inside {row['exact_match']:.3f}"
+            self._inside = f"  exact match in distribution {row['exact_match']:.3f}"
         if self._progress:
             self._progress.update(self._task, figures=f"loss {row['loss']:.4f}{self._inside}")
 
@@ -109,7 +109,7 @@ class Lines(Display):
 
     def row(self, row: Row) -> None:
         if "exact_match" in row:
-            self._inside = f"  exact match inside {row['exact_match']:.3f}"
+            self._inside = f"  exact match in distribution {row['exact_match']:.3f}"
         self._figures = f"  loss {row['loss']:.4f}{self._inside}"
 
 

@@ -147,7 +147,7 @@ class Overview:
         running = [watched for watched in self.watched if watched.state == RUNNING]
         for watched in running[:SHOWN]:
             bar = ProgressBar(watched.job.steps, watched.step, width=20)
-            inside = f"exact match inside {float(watched.inside):.3f}" if watched.inside else ""
+            inside = f"exact match in distribution {float(watched.inside):.3f}" if watched.inside else ""
             loss = f"loss {float(watched.loss):.4f}" if watched.loss else "starting"
             rows.add_row(Text(watched.job.name), bar, f"{watched.step}/{watched.job.steps}", loss, inside)
         if len(running) > SHOWN:
@@ -168,7 +168,7 @@ class Overview:
 
 
 def progress(job: Job) -> tuple[int, str, str]:
-    """Last step, loss and exact match inside in a run's ``metrics.csv``."""
+    """Last step, loss and exact match in distribution in a run's ``metrics.csv``."""
     from csv import DictReader
 
     try:
