@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pe_experiments.studies import core, precision
+from pe_experiments.studies.archive import FILES, read_archive, write_archive
+from pe_experiments.studies.figures_in_words import Figures
+from pe_experiments.studies.publishing import project_readme
 
 from pe_experiments.comparison.compare import Options, write_comparison
 from pe_experiments.comparison.runs_table import load_runs
 from pe_experiments.comparison.statistics import mean_interval
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.studies import core, precision
-from pe_experiments.studies.archive import FILES, read_archive, write_archive
-from pe_experiments.studies.figures_in_words import Figures
-from pe_experiments.studies.publishing import project_readme
 from tests import stranger
 from tests.conftest import ROOT
 from tests.synthetic import write_study
