@@ -91,7 +91,7 @@ def answers(runs: Runs, model: str = "") -> str:
             cells = [cell(mine[mine["label"] == scheme]) for scheme in SCHEMES]
             rows.append([text + _guessing(runs, mine), *cells])
     several = table.groupby("task")["rate"].nunique().max() > 1
-    words = LEGEND + WORST * several
+    words = LEGEND + (WORST if several else "")
     return f"{markdown_table(['exact match at 2x', *SCHEMES.values()], rows)}\n\n{words}"
 
 
