@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison.statistics import shared_differences
 from pe_experiments.comparison.style import (
     COLOURS,
     WIDTHS,
@@ -20,7 +19,7 @@ from pe_experiments.comparison.style import (
 )
 
 from .audits import CRITERIA, NOISE, TEACHING
-from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TASKS, TWICE, WORDS, Trained, added_or_concatenated
+from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TWICE, WORDS, Trained, added_or_concatenated
 
 ABSOLUTE = ("none", "sinusoidal", "learned", "learned_sinusoidal")
 
@@ -34,9 +33,9 @@ def figures(audits: pd.DataFrame, t: Trained) -> Iterator[tuple[str, Figure]]:
     yield "claims-bounds", bounds(values)
     yield "claims-add-or-concat", differences(t)
     yield "claims-width", widths(t)
-    absolute = {f"{task}, {MODELS[task]}": {n: t.points(task, n) for n in ABSOLUTE} for task in TASKS}
+    absolute = {f"{task}, {m}": {n: t.points(task, n) for n in ABSOLUTE} for task, m in MODELS.items()}
     yield "claims-fixed-or-learned", curves(absolute, t.longest, {})
-    rope = {"copy, decoder": {name: t.read_as(name) for name in ("rope", *EXTENSIONS)}}
+    rope = {"copy, decoder": {name: t.read_as[name] for name in ("rope", *EXTENSIONS)}}
     yield "claims-extension", curves(rope, t.longest, {"rope": " (as trained)"})
 
 
@@ -79,10 +78,10 @@ def curves(
 
 def differences(t: Trained) -> Figure:
     """Added or concatenated: the mean difference, and a dot for each seed that both have."""
-    made = {name: d for name, d in added_or_concatenated(t).items() if d is not None}
+    made = {name: d for name, d in added_or_concatenated(t, t.width).items() if d is not None}
     figure, axes = _one("double", 0.7 + 0.22 * len(made), "exact match, added minus concatenated")
     for row, difference in enumerate(made.values()):
-        seeds = shared_differences(difference.first, difference.second)
+        seeds = (difference.first - difference.second).dropna()
         axes.plot(seeds, [row] * len(seeds), ".", color=COLOURS[0], markersize=4, alpha=0.5)
         axes.plot(difference.mean, row, color=COLOURS[0], marker="|", markersize=10)
     axes.axvline(0, color="0.6", linewidth=0.8)
@@ -94,14 +93,20 @@ def differences(t: Trained) -> Figure:
 def widths(t: Trained) -> Figure:
     """Sinusoidal by width: means as lines, seeds as dots."""
     figure = Figure(figsize=(WIDTHS["double"], 2.3), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(TASKS)), TASKS, strict=True):
+    for axes, task in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
         shown = t.widths(task)
         for metric, colour, marker in zip((INSIDE, TWICE, PAST), COLOURS, "os^", strict=False):
-            rows = [list(t.by_seed(task, "sinusoidal", metric, d).values()) for d in shown]
+            rows = [t.of(task, "sinusoidal", d)[metric] for d in shown]
             for width, values in zip(shown, rows, strict=True):
                 axes.plot([width] * len(values), values, ".", color=colour, markersize=5, alpha=0.5)
-            means = [sum(values) / len(values) for values in rows]
-            axes.plot(shown, means, color=colour, marker=marker, markersize=4, label=WORDS[metric])
+            axes.plot(
+                shown,
+                [values.mean() for values in rows],
+                color=colour,
+                marker=marker,
+                markersize=4,
+                label=WORDS[metric],
+            )
         _widths_axis(axes, shown)
         axes.set_title(f"{task}, {MODELS[task]}")
         axes.set_xlabel("d_model")

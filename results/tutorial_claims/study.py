@@ -24,7 +24,7 @@ from pe_experiments.tracking import read_curve
 
 from . import audits
 from .figures import ABSOLUTE, figures
-from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TASKS, TWICE, Trained, of_training
+from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TWICE, Trained, of_training
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict, judged
 
 COLUMNS = ("length", "exact_match", "token_accuracy")
@@ -77,7 +77,7 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
     absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
     waiting = f", {absent} wait for runs" if absent else ""
     ours = sum(verdict.document == OURS for verdict in verdicts)
-    inside, twice = (mean_in_words(t.by_seed("copy", "sinusoidal", m).values()) for m in (INSIDE, TWICE))
+    inside, twice = (mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (INSIDE, TWICE))
     seeds = len(t.of("copy", "sinusoidal"))
     return f"""# What tutorials on sinusoidal encodings claim
 
@@ -115,9 +115,9 @@ python scripts/results.py publish=tutorial_claims    # its CSVs anew; make resul
 def _detectable(t: Trained, seeds: int) -> str:
     found = {
         task: detectable_difference(
-            [list(t.by_seed(task, name, PAST).values()) for name in ABSOLUTE if t.learnt(task, name)]
+            [list(t.of(task, name)[PAST]) for name in ABSOLUTE if t.learnt(task, name)]
         )
-        for task in TASKS
+        for task in MODELS
     }
     shown = [f"{value:.2f} on {task} ({MODELS[task]})" for task, value in found.items() if value >= 0]
     if not shown:

@@ -30,40 +30,16 @@ from pe_experiments.publishing import mean_in_words, with_settings
 
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict
 
-MODELS = {"copy": "decoder", "precedence": "encoder", "lag": "decoder"}
-TASKS = ("copy", "precedence")
+MODELS = {"copy": "decoder", "precedence": "encoder"}
 INSIDE, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
 WORDS = {INSIDE: "in distribution", TWICE: "at 2x", PAST: "past training"}
 EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 ABSENT = "not tested"  # the study has no such runs yet
 SWEEP = "python scripts/train.py sweep=tutorial_claims"
 
-BySeed = Mapping[int, float]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Two sets of runs, by seed; the claim says that the first is better."""
-
-    first: BySeed
-    second: BySeed
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(list(self.first.values())) - np.mean(list(self.second.values())))
-
-    @property
-    def p(self) -> float:
-        """Of the permutation test; NaN where all runs have one value, so that there is nothing to test."""
-        first, second = list(self.first.values()), list(self.second.values())
-        return permutation_p(first, second) if np.ptp([*first, *second]) > ROUNDING else float("nan")
-
-
-Differences = Mapping[str, Difference | None]  # by name; None where a scheme did not learn the task
-
 
 class Trained:
-    """The runs of the study, asked for by task, scheme and width.
+    """The runs of the study by task, scheme and width.
 
     Args:
         runs: of the study.
@@ -72,76 +48,79 @@ class Trained:
     """
 
     def __init__(self, runs: Runs, extension: pd.DataFrame):
-        self.table = with_settings(runs, width="model.d_model")
-        self.curves = runs.curves[runs.curves["in_summary"].eq(True)]
-        self.extension = extension.rename(columns={"length": "content_length"})
+        table = with_settings(runs, width="model.d_model")
+        if not (table["label"] == "rope").any():
+            raise UserError(f"tutorial_claims has no runs of rope; finish {SWEEP}")
+        self.longest = int(table["max_length"].iloc[0])
         # The width that schemes are compared at is the one at which there is more than sinusoidal.
-        self.width = int(self.of("copy", "rope", None)["width"].iloc[0])
-        self.longest = int(self.table["max_length"].iloc[0])
+        self.width = int(table.loc[table["label"] == "rope", "width"].iloc[0])
+        self.groups: dict[Any, pd.DataFrame] = {
+            key: rows.set_index("seed") for key, rows in table.groupby(["task", "label", "width"])
+        }
+        self.curves = runs.curves[runs.curves["in_summary"].eq(True)]
+        self.read_as = dict(list(extension.rename(columns={"length": "content_length"}).groupby("scheme")))
+        for scheme in EXTENSIONS:
+            curves: Any = self.read_as[scheme].groupby("seed")
+            rows = {seed: summarise(points.to_dict("records"), self.longest) for seed, points in curves}
+            self.groups["copy", scheme, self.width] = pd.DataFrame.from_dict(rows, orient="index")
 
-    def has(self, task: str, scheme: str, width: int | None = 0) -> bool:
-        """Whether the study has run that."""
-        return len(self._found(task, scheme, width)) > 0
-
-    def of(self, task: str, scheme: str, width: int | None = 0) -> pd.DataFrame:
-        """The runs of a scheme, one per seed; ``width`` 0 is the common one, None any.
+    def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
+        """A row per seed; ``width`` 0 is the common one.
 
         Raises:
-            UserError: there are none, or those of more than one protocol.
+            UserError: there is none, or more than one protocol.
         """
-        found = self._found(task, scheme, width)
-        if (protocols := found["protocol"].nunique()) != 1:
-            at = f"at d_model={width or self.width}" if width is not None else "at any width"
+        found = self.groups.get((task, scheme, width or self.width))
+        if found is None or not found.index.is_unique:
+            what = "no runs" if found is None else "more than one protocol"
             raise UserError(
-                f"tutorial_claims: {protocols} protocols of {task}, {MODELS[task]}, {scheme} {at}, not one; "
-                f"finish {SWEEP}"
+                f"tutorial_claims has {what} of {task}, {scheme} at d_model={width or self.width}; finish "
+                f"{SWEEP}"
             )
         return found
-
-    def _found(self, task: str, scheme: str, width: int | None) -> pd.DataFrame:
-        table = self.table
-        here = (table["task"] == task) & (table["model"] == MODELS[task]) & (table["label"] == scheme)
-        found = table[here]
-        return found if width is None else found[found["width"] == (width or self.width)]
-
-    def widths(self, task: str) -> list[int]:
-        """The widths sinusoidal was trained at."""
-        return sorted(self._found(task, "sinusoidal", None)["width"].unique())
-
-    def by_seed(self, task: str, scheme: str, metric: str, width: int = 0) -> BySeed:
-        """A metric of every run."""
-        found = self.of(task, scheme, width)
-        return dict(zip(found["seed"], found[metric], strict=True))
 
     def learnt(self, task: str, scheme: str, width: int = 0) -> bool:
         """Whether at least half of the runs solved the training lengths."""
         return bool(self.of(task, scheme, width)["solved_in_distribution"].eq(True).mean() >= 0.5)
 
-    def difference(
-        self, task: str, metric: str, first: tuple[str, int], second: tuple[str, int]
-    ) -> Difference | None:
-        """First scheme and width against second; None past training where one did not learn the task."""
-        if metric != INSIDE and not (self.learnt(task, *first) and self.learnt(task, *second)):
-            return None
-        return Difference(*(self.by_seed(task, name, metric, width) for name, width in (first, second)))
+    def widths(self, task: str) -> list[int]:
+        """The widths sinusoidal was trained at."""
+        return sorted(width for of, scheme, width in self.groups if (of, scheme) == (task, "sinusoidal"))
 
     def points(self, task: str, scheme: str) -> pd.DataFrame:
         """A row per run and length."""
         return self.curves[self.curves["name"].isin(self.of(task, scheme)["name"])]
 
-    def read_as(self, scheme: str) -> pd.DataFrame:
-        """A row per RoPE model and length, read with ``scheme``."""
-        return self.extension[self.extension["scheme"] == scheme]
 
-    def extended(self, scheme: str, metric: str) -> BySeed:
-        """A metric of every RoPE model read with ``scheme``."""
-        groups: Any = self.read_as(scheme).groupby("seed")
-        return {seed: summarise(points.to_dict("records"), self.longest)[metric] for seed, points in groups}
+@dataclass(frozen=True)
+class Difference:
+    """A value per seed of two sets of runs; the claim says that the first is better."""
+
+    first: pd.Series
+    second: pd.Series
+
+    @property
+    def mean(self) -> float:
+        return float(self.first.mean() - self.second.mean())
+
+    @property
+    def p(self) -> float:
+        """Of the permutation test; NaN where all runs have one value, so that there is nothing to test."""
+        same = np.ptp([*self.first, *self.second]) <= ROUNDING
+        return float("nan") if same else permutation_p(list(self.first), list(self.second))
 
 
-def of_training(t: Trained) -> list[Verdict]:
-    """The verdicts that rest on trained models."""
-    return [verdict for part in (order, offset, combined, room, reach, extended) for verdict in part(t)]
+Differences = Mapping[str, Difference | None]  # by name; None where a scheme did not learn the task
+
+
+def difference(
+    t: Trained, task: str, metric: str, first: str, second: str, widths: tuple[int, int] = (0, 0)
+) -> Difference | None:
+    """First scheme against second; None past training where one did not learn the task."""
+    sides = tuple(zip((first, second), widths, strict=True))
+    if metric != INSIDE and not all(t.learnt(task, *side) for side in sides):
+        return None
+    return Difference(*(t.of(task, *side)[metric] for side in sides))
 
 
 def weigh(differences: Sequence[Difference]) -> str:
@@ -153,18 +132,8 @@ def weigh(differences: Sequence[Difference]) -> str:
     return HOLDS if min(decided) > 0 else FAILS if max(decided) < 0 else DEPENDS
 
 
-def kept(values: BySeed, tests: int = 1) -> bool | None:
-    """Whether the mean is 0.9 or more (True), less (False), or neither can be said; Bonferroni over tests."""
-    numbers = list(values.values())
-    if len(numbers) < FEWEST:
-        return None
-    if tests * mean_below_p(numbers, SOLVED) <= ALPHA:
-        return False
-    return True if tests * mean_above_p(numbers, SOLVED) <= ALPHA else None
-
-
-def _weighed(differences: Differences) -> tuple[str, str]:
-    """The verdict of these differences, and what came of them in words."""
+def weighed(differences: Differences) -> tuple[str, str]:
+    """What came of these differences in words, and the verdict."""
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
@@ -173,93 +142,94 @@ def _weighed(differences: Differences) -> tuple[str, str]:
         parts.append(f"{untested} not tested: all runs have the same value, or there are under three")
     if unlearnt := len(differences) - len(made):
         parts.append(f"{unlearnt} not tested: a scheme did not learn the task")
-    return weigh(list(made.values())), "; ".join(parts) + "."
+    return "; ".join(parts) + ".", weigh(list(made.values()))
+
+
+def kept(values: pd.Series, tests: int = 1) -> bool | None:
+    """Whether the mean is 0.9 or more (True), less (False), or neither can be said; Bonferroni over tests."""
+    if len(values) < FEWEST:
+        return None
+    if tests * mean_below_p(list(values), SOLVED) <= ALPHA:
+        return False
+    return True if tests * mean_above_p(list(values), SOLVED) <= ALPHA else None
+
+
+def of_training(t: Trained) -> list[Verdict]:
+    """The verdicts that rest on trained models."""
+    return [verdict for part in (order, offset, combined, room, reach, extended) for verdict in part(t)]
 
 
 def order(t: Trained) -> Iterator[Verdict]:
-    none, sinusoidal = (t.by_seed("precedence", scheme, INSIDE) for scheme in ("none", "sinusoidal"))
-    text = f"Exact match in distribution: none {mean_in_words(none.values())}, sinusoidal "
-    text += f"{mean_in_words(sinusoidal.values())}; guessing gives "
-    text += f"{t.points('precedence', 'none')['chance'].mean():.2f}."
+    none, sinusoidal = (t.of("precedence", scheme)[INSIDE] for scheme in ("none", "sinusoidal"))
+    guessing = t.points("precedence", "none")["chance"].mean()
+    finding = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
+    finding += f"{mean_in_words(sinusoidal)}; guessing gives {guessing:.2f}."
     verdict = weigh([Difference(sinusoidal, none)])
     if verdict == HOLDS and (t.learnt("precedence", "none") or not t.learnt("precedence", "sinusoidal")):
         verdict = DEPENDS
     claim = "A trained encoder needs positions to know what comes first"
     document = "self-attention is permutation-invariant"
-    yield Verdict(document, claim, "precedence, encoder", text, verdict, "claims-fixed-or-learned")
+    yield Verdict(document, claim, "precedence, encoder", finding, verdict, "claims-fixed-or-learned")
 
 
 def offset(t: Trained) -> Iterator[Verdict]:
     about = ("hence relative positions are easy to learn", "Relative positions are easily learnt",
              "lag (the symbol three back), decoder, sinusoidal")  # fmt: skip
-    if not t.has("lag", "sinusoidal"):
+    if ("lag", "sinusoidal", t.width) not in t.groups:
         yield Verdict(*about, f"No runs of lag in these CSVs yet: {SWEEP}.", ABSENT)
         return
-    inside, twice = (t.by_seed("lag", "sinusoidal", metric) for metric in (INSIDE, TWICE))
-    text = f"Exact match in distribution: {mean_in_words(inside.values())}; at 2x: "
-    text += f"{mean_in_words(twice.values())}."
-    verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[kept(twice)]
-    yield Verdict(*about, text, verdict if t.learnt("lag", "sinusoidal") else FAILS)
+    runs = t.of("lag", "sinusoidal")
+    finding = (
+        f"Exact match in distribution: {mean_in_words(runs[INSIDE])}; at 2x: {mean_in_words(runs[TWICE])}."
+    )
+    verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[kept(runs[TWICE])]
+    yield Verdict(*about, finding, verdict if t.learnt("lag", "sinusoidal") else FAILS)
 
 
-def added_or_concatenated(t: Trained, width: int = 0) -> Differences:
-    """Added minus put beside the token, in distribution and past training.
-
-    Args:
-        t: the study.
-        width: of the concatenated model; 0: that of the added one, so that tokens have half of the columns.
-    """
+def added_or_concatenated(t: Trained, width: int) -> Differences:
+    """Added minus put beside the token in a model of that width, in distribution and past training."""
     return {
-        f"{scheme}, {task}, {WORDS[metric]}": t.difference(
-            task, metric, (scheme, 0), (f"{scheme}(combine=concat)", width)
-        )
-        for task in TASKS
-        for scheme in ("sinusoidal", "learned")
+        f"{scheme}, {task}, {WORDS[metric]}": difference(t, task, metric, scheme, beside, (0, width))
+        for task in MODELS
+        for scheme, beside in ((scheme, f"{scheme}(combine=concat)") for scheme in ("sinusoidal", "learned"))
         for metric in (INSIDE, PAST)
-        if t.has(task, f"{scheme}(combine=concat)", width)
+        if (task, beside, width) in t.groups
     }
 
 
 def combined(t: Trained) -> Iterator[Verdict]:
-    for size, width, how in (
-        ("a larger vector", 2 * t.width, "beside them, the vector twice as wide"),
-        ("a vector as large", 0, "in half of the columns of a vector as wide"),
+    for size, width, how, figure in (
+        ("a larger vector", 2 * t.width, "beside them, the vector twice as wide", ""),
+        ("a vector as large", t.width, "in half of the columns of a vector as wide", "claims-add-or-concat"),
     ):
         differences = added_or_concatenated(t, width)
-        about = ("add, do not concatenate", f"Add, do not concatenate ({size})",
-                 f"Positions added to the tokens minus put {how}")  # fmt: skip
-        if not differences:
-            yield Verdict(*about, f"No such runs in these CSVs yet: {SWEEP}.", ABSENT)
-            continue
-        verdict, text = _weighed(differences)
-        yield Verdict(*about, text, verdict, "" if width else "claims-add-or-concat")
+        found = weighed(differences) if differences else (f"No such runs in these CSVs yet: {SWEEP}.", ABSENT)
+        claim, tested = f"Add, do not concatenate ({size})", f"Positions added to the tokens minus put {how}"
+        yield Verdict("add, do not concatenate", claim, tested, *found, figure if differences else "")
 
 
 def room(t: Trained) -> Iterator[Verdict]:
-    differences: dict[str, Difference | None] = {}
-    shown = []
-    for task in TASKS:
+    differences, shown = {}, []
+    for task in MODELS:
         widths = t.widths(task)
-        narrow, wide = ("sinusoidal", widths[0]), ("sinusoidal", widths[-1])
-        means = [np.mean(list(t.by_seed(task, "sinusoidal", INSIDE, d).values())) for d in widths]
-        by_width = ", ".join(f"d={d} {mean:.2f}" for d, mean in zip(widths, means, strict=True))
-        shown.append(f"{task} in distribution: {by_width}")
+        means = ", ".join(f"d={d} {t.of(task, 'sinusoidal', d)[INSIDE].mean():.2f}" for d in widths)
+        shown.append(f"{task} in distribution: {means}")
+        ends = (widths[-1], widths[0])
         for metric in (INSIDE, PAST):
-            name = f"{task}, {WORDS[metric]}, d={wide[1]} minus d={narrow[1]}"
-            differences[name] = t.difference(task, metric, wide, narrow)
-    verdict, text = _weighed(differences)
-    yield Verdict(
+            name = f"{task}, {WORDS[metric]}, d={ends[0]} minus d={ends[1]}"
+            differences[name] = difference(t, task, metric, "sinusoidal", "sinusoidal", ends)
+    text, verdict = weighed(differences)
+    document, claim = (
         "larger d_model gives the encoding more room",
         "A larger d_model gives the encoding more room",
-        "sinusoidal at several d_model; the whole model grows with it",
-        f"{'; '.join(shown)}. {text}",
-        verdict,
-        "claims-width",
     )
+    tested = "sinusoidal at several d_model; the whole model grows with it"
+    yield Verdict(document, claim, tested, f"{'; '.join(shown)}. {text}", verdict, "claims-width")
 
 
 def reach(t: Trained) -> Iterator[Verdict]:
     figure = "claims-fixed-or-learned"
+    tested = "Trained short, read at twice the length: is the mean exact match 0.9?"
     for scheme, document, claim, wanted in (
         ("sinusoidal", "it “generalises to lengths not seen”",
          "Fixed sinusoids generalise to lengths not seen", True),
@@ -267,14 +237,15 @@ def reach(t: Trained) -> Iterator[Verdict]:
          "Learned positions adapt, but not beyond their length", False),
     ):  # fmt: skip
         found, shown = [], []
-        for task in TASKS:
-            inside, twice = (t.by_seed(task, scheme, metric) for metric in (INSIDE, TWICE))
-            carried = kept(twice, len(TASKS))
+        for task in MODELS:
+            runs = t.of(task, scheme)
+            carried = kept(runs[TWICE], len(MODELS))
             found.append(None if carried is None else carried is wanted and t.learnt(task, scheme))
-            shown.append(f"{task} {mean_in_words(inside.values())} in distribution, ")
-            shown[-1] += f"{mean_in_words(twice.values())} at 2x"
-        tested = "Trained short, read at twice the length: is the mean exact match 0.9?"
-        yield Verdict(document, claim, tested, f"{'; '.join(shown)}.", _of_several(found), figure)
+            inside, twice = mean_in_words(runs[INSIDE]), mean_in_words(runs[TWICE])
+            shown.append(f"{task} {inside} in distribution, {twice} at 2x")
+        decided = DEPENDS if True in found else FAILS
+        verdict = decided if False in found else HOLDS if all(found) else UNSUPPORTED
+        yield Verdict(document, claim, tested, f"{'; '.join(shown)}.", verdict, figure)
     for first, second, document, claim in (
         ("sinusoidal", "learned", "fixed generalises, learned adapts but not beyond its length",
          "Fixed sinusoids reach further than learned positions"),
@@ -282,39 +253,31 @@ def reach(t: Trained) -> Iterator[Verdict]:
         ("sinusoidal", "none", OURS, "Sinusoids reach further than no positions"),
     ):  # fmt: skip
         differences = {
-            f"{task}, {WORDS[metric]}": t.difference(task, metric, (first, 0), (second, 0))
-            for task in TASKS
+            f"{task}, {WORDS[metric]}": difference(t, task, metric, first, second)
+            for task in MODELS
             for metric in (TWICE, PAST)
         }
-        verdict, text = _weighed(differences)
-        yield Verdict(
-            document, claim, f"Exact match of {first} minus that of {second}", text, verdict, figure
-        )
-
-
-def _of_several(found: Sequence[bool | None]) -> str:
-    """Of a claim that was tested on several tasks: as claimed, not so, or not decided on each."""
-    if True in found and False in found:
-        return DEPENDS
-    return FAILS if False in found else HOLDS if all(found) else UNSUPPORTED
+        minus = f"Exact match of {first} minus that of {second}"
+        yield Verdict(document, claim, minus, *weighed(differences), figure)
 
 
 def extended(t: Trained) -> Iterator[Verdict]:
-    as_trained = t.extended("rope", PAST)
-    better, text = _weighed({name: Difference(t.extended(name, PAST), as_trained) for name in EXTENSIONS})
-    twice = {name: t.extended(name, TWICE) for name in EXTENSIONS}
+    text, better = weighed({name: difference(t, "copy", PAST, name, "rope") for name in EXTENSIONS})
+    twice = {name: t.of("copy", name)[TWICE] for name in EXTENSIONS}
     carried = [kept(values, len(twice)) for values in twice.values()]
-    linear = t.read_as("rope_linear")
-    first = int(linear.loc[linear["content_length"] > t.longest, "content_length"].min())
-    near = linear.loc[linear["content_length"] == first, "exact_match"]
-    shown = ", ".join(f"{name} {mean_in_words(values.values())}" for name, values in twice.items())
+    linear = t.read_as["rope_linear"].set_index("content_length")["exact_match"]
+    first = min(length for length in linear.index if length > t.longest)
+    shown = ", ".join(f"{name} {mean_in_words(values)}" for name, values in twice.items())
     finding = (
-        f"At {2 * t.longest} digits: {shown}. rope_linear at {first}: {mean_in_words(near)}, which assumes "
+        f"At {2 * t.longest} digits: {shown}. rope_linear at {first}: {mean_in_words(linear[first])}, which "
     )
-    finding += f"the final length known before the answer begins. Past training, minus as trained: {text}"
-    verdict = HOLDS if True in carried else FAILS if better != HOLDS and False in carried else better
-    if verdict == HOLDS and True not in carried:
+    finding += "assumes the final length known before the answer begins. Past training, minus as trained: "
+    if True in carried:
+        verdict = HOLDS
+    elif better == HOLDS:
         verdict = DEPENDS  # better than as trained, and still not carried to twice the length
+    else:
+        verdict = FAILS if False in carried else better
     tested = f"RoPE trained to {t.longest} digits (copy), frequencies rescaled when it is read"
     claim = "Rescaled frequencies carry RoPE to longer inputs without training"
-    yield Verdict(OURS, claim, tested, finding, verdict, "claims-extension")
+    yield Verdict(OURS, claim, tested, finding + text, verdict, "claims-extension")

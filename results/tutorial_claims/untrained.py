@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -18,15 +19,8 @@ OURS = "ours"  # no document states the claim
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim: how it was tested, what was found, and whether it holds.
-
-    Attributes:
-        document: the words in which a document states it, or ``ours``.
-        claim: in ours.
-        tested: how.
-        finding: with the numbers.
-        verdict: ``holds``, ``does not hold``, ``depends``, or ``not supported`` where nothing decides.
-        figure: name of a figure, empty where a sentence says it all.
+    """One claim, in a document's words (or ``ours``) and in ours: how it was tested, what was found, and
+    whether it holds: ``holds``, ``does not hold``, ``depends``, or ``not supported`` where nothing decides.
     """
 
     document: str
@@ -49,23 +43,20 @@ class Value(float):
         return super().__format__(style)
 
 
-class Values(dict[str, Value]):
-    """The audits by quantity.
+class Values(dict[str, Any]):
+    """The audits by quantity, and of each alternative ``NAME breaks``: the criteria it does not meet."""
 
-    Raises:
-        UserError: where a quantity is asked for that was not measured.
-    """
+    def __init__(self, audits: pd.DataFrame):
+        super().__init__(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
+        for name in TEACHING:
+            broken = [c for c in CRITERIA if not self[f"{name}, holds, {c}"]]
+            self[f"{name} breaks"] = ", ".join(broken) or "nothing"
 
     def __missing__(self, name: str) -> Value:
         raise UserError(f"audits.csv has no row {name}; publish the study again")
 
-    def breaks(self, name: str) -> str:
-        """The criteria that an alternative does not meet."""
-        return ", ".join(c for c in CRITERIA if not self[f"{name}, holds, {c}"]) or "nothing"
 
-
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A claim: it holds where all conditions do, and depends where some do; ``finding`` formats audits."""
 
     claim: str
@@ -82,26 +73,12 @@ def judged(audits: pd.DataFrame) -> list[Verdict]:
     Raises:
         UserError: a value is missing in ``audits``.
     """
-    values = Values({n: Value(x) for n, x in zip(audits["quantity"], audits["value"], strict=True)})
-    broken = {f"{name} breaks": values.breaks(name) for name in TEACHING}
-    found = []
+    values, found = Values(audits), []
     for case in CASES:
-        conditions = case.conditions(values)
+        conditions, finding = case.conditions(values), case.finding.format_map(values)
         verdict = HOLDS if all(conditions) else DEPENDS if any(conditions) else FAILS
-        finding = case.finding.format_map(Shown(values, broken))
         found.append(Verdict(case.document, case.claim, case.tested, finding, verdict, case.figure))
     return found
-
-
-class Shown(dict[str, str]):
-    """What a finding may name: values, and in words what the alternatives break."""
-
-    def __init__(self, values: Values, broken: dict[str, str]):
-        super().__init__(broken)
-        self._values = values
-
-    def __missing__(self, name: str) -> Value:
-        return self._values[name]
 
 
 WIDTHS = (2, 4, 8, 16, WIDTH)
@@ -231,11 +208,11 @@ CASES = (
     Case("The index itself is no good encoding", INTUITION, AUDIT,
          f"Breaks: {{raw_index breaks}}; values up to {{raw_index, largest value:.0f}} in {AUDITED:,} "
          "positions.",
-         lambda v: (v.breaks("raw_index") != "nothing",), "claims-bounds"),
+         lambda v: (v["raw_index breaks"] != "nothing",), "claims-bounds"),
     Case("The index as a share of the length is no good encoding", INTUITION, AUDIT,
          "Breaks: {scaled_index breaks}; first step {scaled_index, first step of 10:.3g} among 10 tokens, "
          "{scaled_index, first step of 100:.3g} among 100.",
-         lambda v: (v.breaks("scaled_index") != "nothing",), "claims-bounds"),
+         lambda v: (v["scaled_index breaks"] != "nothing",), "claims-bounds"),
     Case("Sinusoids are a binary counter made smooth, with fast and slow columns at the same ends", INTUITION,
          AUDIT,
          "The counter breaks: {binary_counter breaks} (largest step "
@@ -244,7 +221,7 @@ CASES = (
          f"column that changes most: {{binary_counter, column that changes most:.0f}} of {WIDTH} there, "
          "{sinusoidal, column that changes most:.0f} here.",
          lambda v: (
-             v.breaks("binary_counter") != "nothing" and v.breaks("sinusoidal") == "nothing",
+             v["binary_counter breaks"] != "nothing" and v["sinusoidal breaks"] == "nothing",
              v["sinusoidal, column that changes most"] == v["binary_counter, column that changes most"],
          ),
          "claims-bounds"),

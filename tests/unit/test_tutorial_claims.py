@@ -184,22 +184,25 @@ def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -
         "learned": CONCAT[1], CONCAT[1]: "learned", "sinusoidal": CONCAT[0], CONCAT[0]: "sinusoidal"
     }  # fmt: skip
     t = synthetic()
-    common = t.table["protocol"].str.endswith("-64")
-    t.table["label"] = t.table["label"].where(~common, t.table["label"].replace(swapped))
+    common = {
+        (task, swapped[n], d): t.groups[task, n, d] for task, n, d in t.groups if n in swapped and d == 64
+    }
+    t.groups |= common
     assert {v.claim: v.verdict for v in of_training(t)}[claim] == FAILS
     t = synthetic()
-    t.table["exact_match_extrapolation"] = 0.0
+    for runs in t.groups.values():
+        runs["exact_match_extrapolation"] = 0.0
     assert {v.claim: v.verdict for v in of_training(t)}[claim] == UNSUPPORTED
 
 
 def test_differences_are_adjusted_within_a_claim() -> None:
     """Nine tests of five seeds each: 9 * 2/252 > 0.05, so that not even a perfect separation decides."""
-    apart = Difference({s: 1.0 - 0.01 * s for s in range(5)}, {s: 0.01 * s for s in range(5)})
+    apart = Difference(pd.Series([1.0 - 0.01 * s for s in range(5)]), pd.Series([0.01 * s for s in range(5)]))
     assert weigh([apart] * 6) == HOLDS
     assert weigh([apart] * 7) == UNSUPPORTED
     other = Difference(apart.second, apart.first)
     assert weigh([apart, other]) == DEPENDS
-    same = Difference({0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0, 1: 1.0, 2: 1.0})
+    same = Difference(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
     assert weigh([apart] * 6 + [same] * 9) == HOLDS  # nothing to test, so no test
 
 
@@ -220,8 +223,8 @@ def test_too_few_seeds_decide_nothing() -> None:
 
 def test_a_missing_run_is_named() -> None:
     t = synthetic()
-    t.table = t.table[t.table["label"] != "learned"]
-    with pytest.raises(UserError, match=r"0 protocols of copy, decoder, learned .*sweep=tutorial_claims"):
+    del t.groups["copy", "learned", 64]
+    with pytest.raises(UserError, match=r"no runs of copy, learned at d_model=64; .*sweep=tutorial_claims"):
         of_training(t)
 
 
@@ -253,9 +256,8 @@ def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Pa
 def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:
     before, norms = judged(audits), audits["quantity"] == "largest norm"
     assert judged(audits.assign(value=audits["value"].mask(norms, 0.123))) != before
-    before, t = of_training(synthetic()), synthetic()
-    t.extension.loc[t.extension["seed"] == 0, "exact_match"] = 0.123
-    assert of_training(t) != before
-    t = synthetic()
-    t.table.loc[t.table["seed"] == 0, "exact_match_at_2x"] = 0.123
-    assert of_training(t) != before
+    trained = of_training(synthetic())
+    for scheme in ("sinusoidal", "rope_yarn"):
+        t = synthetic()
+        t.groups["copy", scheme, 64].loc[0, "exact_match_at_2x"] = 0.123
+        assert of_training(t) != trained
