@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.composition import ALIASES, choices_of, compose_config, parts_outside
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.errors import UserError, allowed, nearest, shown
+from pe_experiments.files import CONFIG_DIR
 
 CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
 GROUPS = (

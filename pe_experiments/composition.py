@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.errors import UserError, nearest
+from pe_experiments.files import CONFIG_DIR
 
 CHOICES = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger")
 ALIASES = {"pe": {"nope": "none"}}

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
 from pe_experiments.errors import UserError, allowed, shown
 from pe_experiments.validation import validated
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from pe_experiments.formats import Format
     from pe_experiments.positions import PositionPolicy
     from pe_experiments.tasks import Task
-
-_HERE = Path(__file__).resolve().parent
-# In a wheel the choices lie inside the package, in a checkout beside it.
-CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 
 # The random streams number what they draw inside 32 bits (`randomness`), which bounds these.
 LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
@@ -51,20 +46,25 @@ class Section(BaseModel):
 
 
 class ModelConfig(Section):
-    """One transformer (`models.Transformer`)."""
+    """A model's class, its sizes, and the arguments of the class (`models.Backbone`)."""
 
+    model_config = ConfigDict(extra="allow")
+
+    target: str = Field(alias="_target_")
     causal: bool
     d_model: Count
     num_heads: Count
     num_layers: Count
-    activation: Literal["gelu", "relu"]
-    initialisation: Literal["gpt2", "pytorch"]
-    output_head: Literal["separate", "tied"]
-    attention_implementation: Literal["auto", "eager", "sdpa", "blocked"]
 
     @property
-    def choice(self) -> str:
-        return "decoder" if self.causal else "encoder"
+    def part(self) -> dict[str, Any]:
+        """The class and its arguments, without the sizes."""
+        return {"_target_": self.target, **(self.model_extra or {})}
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        sizes = {key: getattr(self, key) for key in ("causal", "d_model", "num_heads", "num_layers")}
+        return {"_target_": self.target, **sizes, **(self.model_extra or {})}
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> ModelConfig:
@@ -170,6 +170,9 @@ RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that ar
 CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
 
 
+PARTS = ("pe", "positions", "task")
+
+
 class Config(Section):
     """A whole configuration. ``pe``, ``positions`` and ``task`` hold ``_target_`` and its arguments."""
 
@@ -212,6 +215,13 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # mostly the one trained on
     evaluated_on: Component  # that makes it
+
+    @property
+    def model_choice(self) -> str:
+        """The model as a run's name says it: ``decoder``, ``encoder``, ``llama``, or a class."""
+        from pe_experiments.components import model_choice
+
+        return model_choice(self.config.model.model_dump(), self.components["model"])
 
     @property
     def other_task(self) -> Component | None:
@@ -304,9 +314,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     from pe_experiments.encodings import ModelShape
     from pe_experiments.formats import format_for, refuse_misfit
 
-    components = {
-        group: load_component(group, getattr(config, group)) for group in ("pe", "positions", "task")
-    }
+    components = {group: load_component(group, getattr(config, group)) for group in PARTS}
+    components["model"] = load_component("model", config.model.part)
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):

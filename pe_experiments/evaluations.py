@@ -20,7 +20,7 @@ from pe_experiments.files import write_atomically
 from pe_experiments.fingerprints import changed
 from pe_experiments.identity import Identity, identify, plain, short_hash
 from pe_experiments.instantiation import build_model
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, list_in_study, only_code_differs
 from pe_experiments.seen import seen_in_training
 from pe_experiments.tracking import CURVE, Tracker, read_curve, to_csv
@@ -87,7 +87,7 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
     return found(experiment, identity, run, result, device, display or console.Display())
 
 
-def measure(experiment: Experiment, model: Transformer, steps: int, display: console.Display) -> Curve:
+def measure(experiment: Experiment, model: Backbone, steps: int, display: console.Display) -> Curve:
     """The rows of ``extrapolation.csv`` of a model that was trained for that many steps."""
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     training, source, longest = (
@@ -217,7 +217,7 @@ def _evaluate_otherwise(
     return RunResult(experiment, directory, directory.read_result() or {}, "evaluated", curve)
 
 
-def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
+def _trained_model(experiment: Experiment, run: RunDirectory) -> Backbone:
     if (checkpoint := read_checkpoint(run.checkpoint)) is None:
         raise UserError(
             f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"

@@ -28,7 +28,7 @@ from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.limits import refuse_large_training
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.runs import (
     COMPLETED,
     DIVERGED,
@@ -127,7 +127,7 @@ def _train_and_evaluate(
         "name": run.name,
         "label": identity.label,
         "task": experiment.components["task"].choice,
-        "model": config.model.choice,
+        "model": experiment.model_choice,
         "seed": config.seed,
         "kind": kind_of(config.model_dump()),
         "steps": config.training.steps,
@@ -176,7 +176,7 @@ def _train(
     device: str,
     tracker: Tracker,
     display: console.Display,
-) -> tuple[Transformer, dict[str, Any]]:
+) -> tuple[Backbone, dict[str, Any]]:
     from pe_experiments.training import train_model
 
     config, model = experiment.config, build_model(experiment)

@@ -25,6 +25,7 @@ EVALUATION = ("pe_experiments.evaluation",)
 UNREAD = ("errors", "config", "validation", "components")
 NEVER = ("pe_experiments", *(f"pe_experiments.{name}" for name in UNREAD))
 NOT_TRAINING = (*NEVER, *EVALUATION, "pe_experiments.tasks.ceilings")
+CITES = "cites"  # attribute of a class: where it comes from
 # Methods of a task that no training calls.
 SCORES = ("chance", "bag_ceiling", "bag_ceiling_error", "input_blind")
 TASKS = "pe_experiments.tasks."
@@ -76,7 +77,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
-    """Source without comments, layout and docstrings; the same on every Python.
+    """Source without comments, layout, docstrings and citations; the same on every Python.
 
     Args:
         source: of a module.
@@ -102,7 +103,15 @@ def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
     for node, part in methods:
         if part.name not in named:
             node.body.remove(part)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [part for part in node.body if not _is_citation(part)]
     return str(_meaning(tree))
+
+
+def _is_citation(part: ast.stmt) -> bool:
+    targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+    return any(isinstance(target, ast.Name) and target.id == CITES for target in targets)
 
 
 def _meaning(node: Any) -> Any:

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from pe_experiments.command_line import composed, run_script, wants_help
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import display_for, say
+from pe_experiments.files import CONFIG_DIR
 
 
 def main() -> int:

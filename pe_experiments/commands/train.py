@@ -12,7 +12,7 @@ from pe_experiments.command_line import (
     refuse_unknown_flags,
     run_script,
 )
-from pe_experiments.config import CONFIG_DIR
+from pe_experiments.files import CONFIG_DIR
 
 
 def main() -> int:

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.runs import COMPLETED, RunDirectory, run_directory
 from pe_experiments.tracking import read_csv, read_curve
 

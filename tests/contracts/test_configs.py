@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 from pe_experiments.building import preflight
 from pe_experiments.command_line import composed
 from pe_experiments.components import shipped
-from pe_experiments.config import CONFIG_DIR, Experiment, check
+from pe_experiments.config import Experiment, check
 from pe_experiments.console import Display
 from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.sweeps.planning import plan_jobs
 from pe_experiments.sweeps.sweep import Sweep

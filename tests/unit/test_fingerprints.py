@@ -43,7 +43,7 @@ EDITS = {  # file, what is replaced, by what; what must follow for pe=rope task=
     "the batches": ("data.py", "BATCHES_PER_DRAW = 16", "BATCHES_PER_DRAW = 8", NEW_RUN),
     "the format": ("formats.py", "tokens_BT[:, 0] = self.bos", "tokens_BT[:, 0] = self.sep", NEW_RUN),
     "the streams": ("randomness.py", "INDEX_BITS = 29", "INDEX_BITS = 28", NEW_RUN),
-    "a position policy": ("positions.py", "4 * train_length", "5 * train_length", NEW_RUN),
+    "a position policy": ("positions/base.py", "return train_length", "return train_length + 1", NEW_RUN),
     "the start of the encoding": ("instantiation.py", '"encoding {made}"', '"scheme {made}"', NEW_RUN),
     "the scheme": ("encodings/rope.py", "**", "** 1.1 **", NEW_RUN),
     "the task": ("tasks/copying.py", "torch.randint(", "torch.randint(0 + ", NEW_RUN),
