@@ -42,6 +42,7 @@ from pe_experiments.runs import (
     plan,
 )
 from pe_experiments.tracking import Tracker
+from pe_experiments.trained import FinishedRun
 
 
 def run_experiment(
@@ -68,7 +69,8 @@ def run_experiment(
     planned = plan(experiment)
     identity, run = planned.identity, planned.run
     if planned.state in TRAINED:
-        return found(experiment, identity, run, run.read_result() or {}, device, display)
+        finished = FinishedRun(experiment, identity, run, run.read_result() or {})
+        return found(finished, device, display)
     refuse_large_training(experiment)
     for remark in preflight(experiment):
         console.say(remark)
@@ -77,7 +79,8 @@ def run_experiment(
     created = run.create()
     with run.lock():
         if plan(experiment).state in TRAINED:  # by another process, since
-            return found(experiment, identity, run, run.read_result() or {}, device, display)
+            finished = FinishedRun(experiment, identity, run, run.read_result() or {})
+            return found(finished, device, display)
         aside = run.set_aside() if experiment.config.rerun else None
         try:
             outcome = _train_and_evaluate(experiment, identity, run, device, display)
