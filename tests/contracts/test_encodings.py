@@ -52,7 +52,10 @@ def test_docstring_states_source_and_parameters(name: str) -> None:
     """``Parameters: ...`` is an expression in the sizes of the model and of the scheme, and it is true."""
     made = subject(name, True).scheme()
     document = " ".join((type(made).__doc__ or "").split())
-    assert "arXiv:" in document or "Source: those of the parts" in document
+    cited = {number for numbers in vars(type(made)).get("cites", {}).values() for number in numbers.split()}
+    assert set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document)) == cited, (
+        "the class attribute `cites` says them too"
+    )
     assert "Beyond training" in document or "Beyond the trained rows" in document
     statement = re.search(r"Parameters: (?:(none|those of)|``(.+?)``)", document)
     assert statement, "Parameters: none, or ``an expression`` in the arguments and the model's sizes"

@@ -9,9 +9,20 @@ import pytest
 from pe_experiments.checking.agreement import assignments, build
 from pe_experiments.checking.identify import mutant_maker, reference_of
 from pe_experiments.checking.mutants import MUTANTS, scheme_of
+from pe_experiments.components import shipped
 from tests.oracles.cases import SPECIFICATIONS, apart, expected, measured, scheme_and_case
+from tests.oracles.loops import LOGITS, VECTORS
 
 TOLERANCE = 1e-5
+OF_TESTED_PARTS = {"rope_nope"}  # layers take turns; each is a scheme that has a loop
+
+
+def test_every_scheme_has_a_loop() -> None:
+    missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - OF_TESTED_PARTS)
+    assert not missing, (
+        f"{', '.join(missing)}: write the formula as a loop over single numbers in tests/oracles/loops (one "
+        f"file per family) and list it under its name in tests/oracles/loops/__init__.py"
+    )
 
 
 @pytest.mark.parametrize(("choice", "arguments", "causal"), SPECIFICATIONS)
