@@ -142,6 +142,7 @@ class SweepConfig(Section):
     baselines: list[str]
     cases: list[list[str]]
     tune: str | None
+    publish: Literal["seeds", "finished"] = "seeds"
 
 
 class EngineConfig(Section):

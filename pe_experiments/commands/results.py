@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from pe_experiments.command_line import composed, run_script, wants_help
-from pe_experiments.console import display_for, say
+from pe_experiments.console import say
 from pe_experiments.files import CONFIG_DIR
 
 
@@ -19,7 +19,7 @@ def main() -> int:
     asked = composed("results", sys.argv[1:])
     from pe_experiments.errors import UserError, shown
     from pe_experiments.files import write_atomically
-    from pe_experiments.studies import publishing
+    from pe_experiments.publishing import publish
 
     for key in ("results_dir", "publish"):
         if not isinstance(asked[key], str) and not (key == "publish" and asked[key] is None):
@@ -28,17 +28,16 @@ def main() -> int:
         raise UserError(f"check={shown(asked.check)}: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.publish is not None:
-        publishing.publish(str(asked.publish), results_dir)
-    folders = [] if asked.publish else publishing.published(results_dir)
+        publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
-    for folder in folders:
+    for folder in [] if asked.publish else publish.published(results_dir):
         say(f"{folder}: from its CSVs")
         if asked.check:
-            drifted += publishing.differences(folder)
+            drifted += publish.differences(folder)
         else:
-            publishing.regenerate(folder, display=display_for())
-    if results_dir.resolve() == readme.parent / "results" and (results_dir / "core" / "curves.csv").exists():
-        text = publishing.project_readme(readme.read_text(), results_dir)
+            publish.regenerate(folder)
+    if results_dir.resolve() == readme.parent / "results":
+        text = publish.project_readme(readme.read_text(), results_dir)
         if not asked.check:
             write_atomically(readme, text)
         elif text != readme.read_text():

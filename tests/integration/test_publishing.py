@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pe_experiments.studies import publishing
+from pe_experiments.studies.publishing import Study, publish
 
 from pe_experiments.errors import UserError
 from pe_experiments.runs import RunDirectory
-from pe_experiments.studies import publishing
-from pe_experiments.studies.publishing import Study, publish
 from tests.conftest import TINY, Outcome
 
 Script = Callable[..., Outcome]

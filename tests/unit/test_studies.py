@@ -1,28 +1,35 @@
-"""Published studies: everything follows from their CSVs, and the numbers in the READMEs are theirs."""
+"""Published studies: everything follows from their CSVs, and the pages say what these say."""
 
 from __future__ import annotations
 
 import filecmp
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from pe_experiments.comparison.compare import Options, write_comparison
-from pe_experiments.comparison.runs_table import load_runs
-from pe_experiments.comparison.statistics import mean_interval
+from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.studies import core, precision
-from pe_experiments.studies.archive import FILES, read_archive, write_archive
-from pe_experiments.studies.figures_in_words import Figures
-from pe_experiments.studies.publishing import project_readme
+from pe_experiments.publishing import mean_in_words, read_archive, with_settings
+from pe_experiments.publishing.archive import EVALUATED, FILES, joined, only, write_archive
+from pe_experiments.publishing.provenance import require_one_known_source
+from pe_experiments.publishing.publish import code_of, differences, project_readme, regenerate
+from results.benchmark import study as benchmark
+from results.core import study as core
+from results.precision import study as precision
 from tests import stranger
 from tests.conftest import ROOT
-from tests.synthetic import write_study
+from tests.synthetic import fading, write_run, write_study
 
 RESULTS = ROOT / "results"
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
@@ -32,7 +39,7 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
     first = write_comparison(read_archive(tmp_path / "a"), "t", tmp_path / "a", Options())
     write_archive(read_archive(tmp_path / "a"), tmp_path / "b")
     write_comparison(read_archive(tmp_path / "b"), "t", tmp_path / "b", Options())
-    names = sorted(str(p.relative_to(tmp_path / "a")) for p in (tmp_path / "a").rglob("*") if p.is_file())
+    names = files_of(tmp_path / "a")
     assert {*FILES, "table.csv", "report.html"} <= set(names)
     _, different, missing = filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)
     assert not different + missing
@@ -40,32 +47,99 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
     pd.testing.assert_frame_equal(first.table, direct.table)
 
 
-def test_half_a_study_is_not_published(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
-    results = write_study(tiny)
-    runs = load_runs(results)
-    (results / "runs" / runs.runs["name"].iloc[0] / "result.json").unlink()
-    with pytest.raises(UserError, match="cannot be published"):
-        write_archive(load_runs(results), tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
-def test_numbers_are_asked_for_by_name(tiny: Callable[..., Experiment]) -> None:
+def test_runs_published_earlier_stay_beside_those_of_today(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
     runs = load_runs(write_study(tiny))
-    figures, label = Figures(runs), str(runs.runs["label"].iloc[0])
-    task, model = str(runs.runs["task"].iloc[0]), str(runs.runs["model"].iloc[0])
-    values = runs.runs[runs.runs["label"] == label].set_index("seed")["exact_match_extrapolation"].to_dict()
-    assert figures.values(task, model, label, "past") == values
-    interval = mean_interval(list(values.values()))
-    shown = f"{interval.estimate:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
-    assert figures.mean(task, model, label, "past") == shown
-    assert figures.at(task, model, "sinusoidal", 48) == "all 5 seeds 0.00"
-    assert figures.solved(task, model, label) == "5 of 5"
-    assert figures.reached(task, model, "sinusoidal", 48) == "0 of 5"
-    assert figures.seeds == "5"
-    with pytest.raises(UserError, match="0 protocols with runs of elsewhere"):
-        figures.mean(task, model, "elsewhere", "past")
-    with pytest.raises(UserError, match="0 protocols"):
-        Figures(runs, "training.precision=bfloat16").mean(task, model, label, "past")
+    names = sorted(runs.saved)
+    write_archive(only(runs, names[:9]), tmp_path / "a")
+    earlier, today = read_archive(tmp_path / "a"), only(runs, names[7:])
+    both = joined(earlier, today)
+    assert both.runs["name"].tolist() == names == sorted(both.environments)
+    write_archive(both, tmp_path / "b")
+    write_archive(runs, tmp_path / "whole")
+    assert all(filecmp.cmp(tmp_path / "b" / file, tmp_path / "whole" / file, shallow=False) for file in FILES)
+
+
+def test_what_is_joined_is_summarised_over_the_lengths_that_all_share(
+    tiny: Callable[..., Experiment],
+) -> None:
+    runs = load_runs(write_study(tiny, seeds=2))
+    names = sorted(runs.saved)
+    fewer = runs.curves[~(runs.curves["name"].eq(names[0]) & runs.curves["content_length"].eq(48))]
+    earlier = only(Runs(runs.runs, fewer, {}, runs.training, runs.saved, runs.environments), names[:1])
+    both = joined(earlier, only(runs, names[1:]))
+    assert not both.curves.loc[both.curves["content_length"] == 48, "in_summary"].any()
+    assert both.curves.loc[both.curves["content_length"] < 48, "in_summary"].all()
+    first, full = (frame.set_index("name")["exact_match_extrapolation"] for frame in (both.runs, runs.runs))
+    assert (first.sort_index() >= full.sort_index()).all()
+    assert not first.sort_index().equals(full.sort_index())
+
+
+def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    runs = load_runs(write_study(tiny, seeds=2))
+    for name, saved in runs.saved.items():
+        saved[EVALUATED] = {}
+        runs.environments[name]["source"] = "a" * 40
+    require_one_known_source("t", runs)
+    write_archive(only(runs, sorted(runs.saved)[:2]), tmp_path / "a")
+    path = tmp_path / "a" / "provenance.csv"
+    digest = next(iter(runs.saved.values()))["identity"]["sources"]["shared"]["pe_experiments.training"]
+    path.write_text(path.read_text().replace(digest, "0" * 12))
+    today = only(runs, sorted(runs.saved)[2:])
+    with pytest.raises(UserError, match=r"trained by different states of pe_experiments\.training"):
+        require_one_known_source("t", joined(read_archive(tmp_path / "a"), today))
+
+
+def test_how_a_setting_was_tuned_is_published_with_the_runs(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    runs = load_runs(write_study(tiny, seeds=1))
+    runs.tuning.append({"setting": "training.learning_rate", "chosen": "0.1"})
+    write_archive(runs, tmp_path / "a")
+    assert read_archive(tmp_path / "a").tuning == runs.tuning
+    assert joined(read_archive(tmp_path / "a"), runs).tuning == runs.tuning
+
+
+def test_a_study_without_code_of_its_own_is_its_comparison(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    write_archive(load_runs(write_study(tiny, seeds=3)), folder)
+    regenerate(folder)
+    assert {*FILES, "report.md", "table.csv"} <= set(files_of(folder))
+    assert differences(folder) == []
+    (folder / "table.csv").write_text("edited")
+    (folder / "more.md").write_text("of nobody")
+    assert [path.name for path in differences(folder)] == ["more.md", "table.csv"]
+
+
+def test_a_study_with_code_of_its_own_is_what_that_writes(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    write_archive(load_runs(write_study(tiny, seeds=3)), folder)
+    (folder / "words.py").write_text('WORDS = "of {} runs"\n')
+    (folder / "study.py").write_text(
+        "from .words import WORDS\n\n\n"
+        "def pages(folder, runs):\n"
+        '    (folder / "README.md").write_text(WORDS.format(len(runs.runs)))\n\n\n'
+        'def readme(folder):\n    return f"made of {folder.name}\\n"\n'
+    )
+    regenerate(folder)
+    assert files_of(folder) == sorted(["README.md", "study.py", "words.py", *FILES])
+    assert (folder / "README.md").read_text() == "of 9 runs"
+    mark = "<!-- from results/mine: make results -->\n"
+    text = f"before\n{mark}old\n<!-- end -->\nafter\n"
+    assert project_readme(text, tmp_path) == f"before\n{mark}made of mine\n<!-- end -->\nafter\n"
+
+
+def test_values_read_alike_everywhere() -> None:
+    assert mean_in_words([1.0, 1.0, 1.0]) == "all 3 seeds 1.00"
+    assert mean_in_words([0.5]) == "0.50 (1 seed)"
+    assert mean_in_words([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
+    assert core.outcome([1.0, 0.95, 0.0, 0.1]) == "2 of 4 seeds"
+    assert core.outcome([1.0, 0.5, 0.0]).startswith("0.50 [")
 
 
 @pytest.mark.parametrize("study", ["core", "tutorial_claims"])
@@ -76,20 +150,13 @@ def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) 
     tested = 0
     for protocol in {row["protocol"] for row in rows}:
         mine = [row for row in rows if row["protocol"] == protocol]
-        points = [_with_answer_tokens(row) for row in curves if row["protocol"] == protocol]
-        runs = stranger.curves_of(points)
+        runs = stranger.curves_of([row for row in curves if row["protocol"] == protocol])
         for row in mine:
             stranger.check_table(row, runs)
-        differences = [row for row in pairs if row["protocol"] == protocol]
-        assert len(differences) == len(mine) * (len(mine) - 1) // 2
-        tested += stranger.check_pairs(differences, runs, int(mine[0]["max_length"]))
+        differences_ = [row for row in pairs if row["protocol"] == protocol]
+        assert len(differences_) == len(mine) * (len(mine) - 1) // 2
+        tested += stranger.check_pairs(differences_, runs, int(mine[0]["max_length"]))
     assert tested > 5
-
-
-def _with_answer_tokens(row: dict[str, str]) -> dict[str, str]:
-    """Of the tasks published, precedence and majority answer with one token."""
-    one = row["task"] in ("precedence", "majority")
-    return {"seen": "", "answer_tokens": "1" if one else "5", **row}
 
 
 def change(full: list[float], half: list[float]) -> precision.Change:
@@ -111,27 +178,77 @@ def test_rows_that_cannot_move_are_left_out() -> None:
     assert change([0.0] * 5, [1.0] * 5).can_move
 
 
-def test_csvs_of_earlier_versions_get_what_follows_from_them() -> None:
-    runs = read_archive(RESULTS / "core")
-    tokens = runs.curves.groupby(["task", "model", "content_length"])["answer_tokens"].unique()
-    for (task, model, length), values in tokens.items():
-        expected = 1 if task in ("precedence", "majority") else length
-        assert list(values) == [expected], (task, model)
+@pytest.fixture
+def varied(tiny: Callable[..., Experiment]) -> Runs:
+    """Copying with two vocabularies and two learning rates, of which one is bad for all and one for ALiBi."""
+    for vocabulary in (10, 100):
+        for rate in (0.001, 0.003):
+            for scheme, slope in {"rope": 0.0, "alibi": 0.05 if rate == 0.001 else 0.0}.items():
+                for seed in range(3):
+                    settings = [f"task.vocab_size={vocabulary}", f"training.learning_rate={rate}"]
+                    made = tiny(f"pe={scheme}", f"seed={seed}", "evaluation.lengths=[3,6,12,24]", *settings)
+                    start = 0.5 if (vocabulary, rate) == (100, 0.001) else 1.0
+                    write_run(made, fading(start, slope))
+    return load_runs(made.config.results_dir)
 
 
-PAGES = {"core": core.page, "precision": precision.page}
+def cells_of(table: str) -> dict[str, list[str]]:
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines() if "|" in line
+    ]
+    return {row[0]: row[1:] for row in rows}
 
 
-@pytest.mark.parametrize("study", sorted(PAGES))
-def test_the_page_of_a_study_says_what_its_csvs_say(study: str) -> None:
-    assert (RESULTS / study / "README.md").read_text() == PAGES[study](read_archive(RESULTS / study))
+def test_an_answer_is_that_of_the_worst_setting(varied: Runs) -> None:
+    rows = cells_of(core.answers(varied))
+    _, _, _, rope, alibi, _ = rows["copy, 10 different symbols"]
+    assert (rope, alibi) == ("3 of 3 seeds", "all 3 seeds 0.70")
+    assert rows["copy, 100 different symbols"][3] == "not learned at rate 0.001 (0 of 3 seeds)"
+    assert core.WORST in core.answers(varied)
+    assert core.WORST not in core.answers(read_archive(RESULTS / "core"))
 
 
-def test_the_numbers_in_the_projects_readme_are_those_of_the_csvs() -> None:
+def test_whether_the_answer_survives_is_shown_by_vocabulary_and_rate(varied: Runs) -> None:
+    rows = cells_of(core.survival(varied))
+    heading = [f"{v} symbols, rate {rate}" for v in (10, 100) for rate in (0.001, 0.003)]
+    assert rows["copy, decoder"] == heading
+    alibi = [
+        "3 of 3; all 3 seeds 0.70",
+        "3 of 3; 3 of 3 seeds",
+        "0 of 3; all 3 seeds 0.20",
+        "3 of 3; 3 of 3 seeds",
+    ]
+    assert rows["ALiBi"] == alibi
+    assert rows["T5"] == ["–"] * 4
+    assert "is open" in core.survival(read_archive(RESULTS / "core"))
+
+
+def test_settings_are_those_that_were_trained(varied: Runs) -> None:
+    table = with_settings(varied, symbols="task.vocab_size", nothing="task.nothing")
+    assert sorted(set(table["symbols"])) == [10, 100]
+    assert table["nothing"].isna().all()
+
+
+def test_the_pages_say_what_the_csvs_say() -> None:
+    runs: dict[str, Any] = {name: read_archive(RESULTS / name) for name in ("core", "precision")}
+    made = {
+        "core": core.page(runs["core"], "copy-decoder.png"),
+        "precision": precision.page(runs["precision"], precision.changes(runs["precision"])),
+    }
+    assert {name: (RESULTS / name / "README.md").read_text() for name in made} == made
+
+
+def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert project_readme(text, RESULTS) == text
-    with pytest.raises(UserError, match="the line <!-- from results/core"):
-        project_readme(text.replace("<!-- from results/core", "<!-- from"), RESULTS)
+    for study in (core, benchmark):
+        folder = Path(study.__file__).parent
+        assert study.readme(folder) in text
+
+
+def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
+    for name in ("core", "precision", "tutorial_claims"):
+        assert callable(code_of(RESULTS / name).pages)
 
 
 def test_the_published_results_are_small() -> None:

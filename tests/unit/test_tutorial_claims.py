@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
-from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.errors import UserError
 from pe_experiments.studies.audit_verdicts import DEPENDS, FAILS, HOLDS, UNSUPPORTED
 from pe_experiments.studies.audits import NOISE, measure
 from pe_experiments.studies.trained_verdicts import EXTENSIONS, Difference, weigh
 from pe_experiments.studies.tutorial_claims import DOCUMENTS, verdicts, write
+
+from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.errors import UserError
 
 LENGTHS = (5, 10, 20, 40, 80)
 SUMMARIES = ("exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation")

@@ -1,0 +1,116 @@
+"""A study's runs as four CSV files, from which everything else of its folder follows without the runs.
+
+runs.csv        a row per run: what it was, its summary, the command that repeats it
+curves.csv      a row per run and evaluated length
+training.csv    a row per run and look at the training lengths
+provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
+                was trained, the digests of the code and data files that trained and evaluated it, the machine
+tuning.json     only where a setting was tuned per scheme: how it was chosen
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_experiments.comparison.compare import MADE_WITH, runs_csv
+from pe_experiments.comparison.runs_table import Runs, summary_of
+from pe_experiments.errors import UserError
+from pe_experiments.files import read_json, write_atomically
+from pe_experiments.identity import short_hash
+
+FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
+TUNING = "tuning.json"
+KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
+DIGITS = 6  # of a recorded loss; what is shown of it has three
+EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
+
+
+def only(runs: Runs, names: Collection[str]) -> Runs:
+    """These runs alone."""
+    frames = (runs.runs, runs.curves, runs.training)
+    kept = [frame[frame["name"].isin(names)].reset_index(drop=True) for frame in frames]
+    saved, made = (
+        {name: part[name] for name in part if name in names} for part in (runs.saved, runs.environments)
+    )
+    return replace(runs, runs=kept[0], curves=kept[1], training=kept[2], saved=saved, environments=made)
+
+
+def joined(earlier: Runs, runs: Runs) -> Runs:
+    """Both; of a run in both, what ``runs`` says. Summaries are over the lengths that all runs share."""
+    old = only(earlier, set(earlier.saved) - set(runs.saved))
+    pairs = ((old.runs, runs.runs), (old.curves, runs.curves), (old.training, runs.training))
+    both, curves, training = (
+        pd.concat([frame for frame in pair if len(frame)]).sort_values("name", kind="stable")
+        for pair in pairs
+    )
+    here, in_all = (
+        curves.groupby(by)["name"].transform("nunique") for by in (["protocol", "content_length"], "protocol")
+    )
+    curves["in_summary"] = here == in_all
+    saved = dict(sorted({**old.saved, **runs.saved}.items()))
+    tuning = [*(choice for choice in old.tuning if choice not in runs.tuning), *runs.tuning]
+    made = {**old.environments, **runs.environments}
+    return Runs(_summarised(both, curves), curves, runs.left_out, training, saved, made, tuning)
+
+
+def write_archive(runs: Runs, folder: Path) -> None:
+    """Write the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    training = runs.training[runs.training["exact_match"].notna()]
+    training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
+    rows = []
+    for name, saved in runs.saved.items():
+        identity, made = saved["identity"], dict(runs.environments[name])
+        made.pop("platform", None)  # the build of its kernel is nobody's business
+        parts = {"trained": identity["trained"], "sources": identity["sources"]}
+        parts |= {"evaluated": saved.get(EVALUATED, {}), "environment": made}
+        texts = {key: json.dumps(part) for key, part in parts.items()}
+        rows.append({"name": name, "code": short_hash(identity["sources"].get("shared")), **texts})
+    tables = (runs.curves, training, pd.DataFrame(rows))
+    contents = [runs_csv(runs), *(table.to_csv(index=False) for table in tables)]
+    for file, content in zip(FILES, contents, strict=True):
+        write_atomically(folder / file, content)
+    if runs.tuning:
+        write_atomically(folder / TUNING, json.dumps(runs.tuning, indent=2) + "\n")
+
+
+def read_archive(folder: Path) -> Runs:
+    """The runs of a published study, with the summaries that their curves give today.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    try:
+        runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
+        saved: dict[str, dict[str, Any]] = {}
+        for row in provenance.to_dict("records"):
+            identity = {"name": row["name"], **{key: json.loads(row[key]) for key in ("trained", "sources")}}
+            saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
+        made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
+        training = training.merge(runs[["name", *KEYS]], on="name", how="left")
+        runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
+        tuning = read_json(folder / TUNING) if (folder / TUNING).exists() else []
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
+    return Runs(runs, curves, {}, training, saved, made, tuning)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact."""
+    texts = dict.fromkeys(TEXTS, str)
+    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], engine="python")
+
+
+def _summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the summaries that follow from their curves."""
+    shared: dict[Any, Any] = dict(list(curves[curves["in_summary"]].groupby("name")))
+    rows = runs[["name", "max_length", "status"]].itertuples(index=False)
+    summaries = [summary_of(shared[name].to_dict("records"), int(n), status) for name, n, status in rows]
+    return runs.assign(**pd.DataFrame(summaries, index=runs.index))

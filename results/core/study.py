@@ -1,0 +1,195 @@
+"""Order and its absence: five tasks with and without a causal mask, by scheme.
+
+What is answered is the worst of the settings tried: where a task was trained with several learning rates, a
+cell shows the one at which the scheme does worst, so that it holds at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from pe_experiments.comparison import Runs
+from pe_experiments.evaluation import SOLVED
+from pe_experiments.publishing import (
+    compare_archived,
+    markdown_table,
+    mean_in_words,
+    read_archive,
+    with_settings,
+)
+
+SCHEMES = {
+    "none": "none",
+    "sinusoidal": "sinusoidal",
+    "learned": "learned",
+    "rope": "RoPE",
+    "alibi": "ALiBi",
+    "t5": "T5",
+}
+# What a person asks: task, model, number of different symbols (None: whatever was trained).
+QUESTIONS = {
+    "copy, 10 different symbols": ("copy", "decoder", 10),
+    "copy, 100 different symbols": ("copy", "decoder", 100),
+    "copy backwards (`reverse`)": ("reverse", "decoder", None),
+    "repeat what stands three tokens back (`lag`)": ("lag", "decoder", None),
+    "which of two comes first (`precedence`)": ("precedence", "decoder", None),
+    "which symbol is the most frequent (`majority`)": ("majority", "decoder", None),
+    "copy, encoder": ("copy", "encoder", None),
+    "copy backwards, encoder": ("reverse", "encoder", None),
+    "repeat what stands three tokens back, encoder": ("lag", "encoder", None),
+    "which of two comes first, encoder": ("precedence", "encoder", None),
+    "which symbol is the most frequent, encoder": ("majority", "encoder", None),
+}
+ABSENT = "–"
+NEAR = 1 - SOLVED  # seeds this close to 0 or 1 are counted, not averaged
+LEGEND = """`k of n seeds` reach an exact match of 0.9; where seeds fall between, the mean with its 95 % interval.
+*Not learned*: fewer than half of the seeds solve the training lengths."""
+WORST = " Where several learning rates were run, a cell is that of the worst."
+
+
+def outcome(values: Iterable[float]) -> str:
+    """``3 of 5 seeds`` where each seed has (nearly) all or nothing, else the mean with its interval."""
+    numbers = list(values)
+    if all(min(value, 1 - value) <= NEAR + 1e-9 for value in numbers):
+        return f"{sum(value >= SOLVED for value in numbers)} of {len(numbers)} seeds"
+    return mean_in_words(numbers)
+
+
+def cell(runs: pd.DataFrame) -> str:
+    """What a scheme reaches at twice the training length in the worst of its settings."""
+    if runs.empty:
+        return ABSENT
+    settings = [group for _, group in runs.groupby("protocol")]
+    for group in settings:
+        solved = _solved(group)
+        if solved < len(group) / 2:
+            at = f" at rate {group['rate'].iloc[0]:g}" if len(settings) > 1 else ""
+            return f"not learned{at} ({solved} of {len(group)} seeds)"
+    return outcome(min((group["exact_match_at_2x"] for group in settings), key=pd.Series.mean))
+
+
+def _solved(runs: pd.DataFrame) -> int:
+    return int(runs["solved_in_distribution"].eq(True).sum())
+
+
+def with_rates(runs: Runs) -> pd.DataFrame:
+    """The runs with learning rate and number of symbols."""
+    return with_settings(runs, rate="training.learning_rate", vocabulary="task.vocab_size")
+
+
+def answers(runs: Runs, model: str = "") -> str:
+    """A row per question that was run, a column per scheme, and how to read it; ``model`` narrows."""
+    table = with_rates(runs)
+    rows = []
+    for text, (task, of, vocabulary) in QUESTIONS.items():
+        mine = table[(table["task"] == task) & (table["model"] == of)]
+        mine = mine if vocabulary is None else mine[mine["vocabulary"] == vocabulary]
+        if len(mine) and of.startswith(model):
+            cells = [cell(mine[mine["label"] == scheme]) for scheme in SCHEMES]
+            rows.append([text + _guessing(runs, mine), *cells])
+    several = table.groupby("task")["rate"].nunique().max() > 1
+    words = LEGEND + (WORST if several else "")
+    return f"{markdown_table(['exact match at 2x', *SCHEMES.values()], rows)}\n\n{words}"
+
+
+def _guessing(runs: Runs, mine: pd.DataFrame) -> str:
+    """What guessing reaches, where an answer is one token."""
+    curves = runs.curves[runs.curves["name"].isin(mine["name"])]
+    twice = curves[curves["content_length"] == 2 * mine["max_length"].iloc[0]]
+    return f"; guessing: {twice['chance'].mean():.2f}" if twice["answer_tokens"].eq(1).any() else ""
+
+
+def survival(runs: Runs) -> str:
+    """Copying in a decoder: a row per scheme, a column per vocabulary and learning rate."""
+    table = with_rates(runs)
+    copied = table[(table["task"] == "copy") & (table["model"] == "decoder")]
+    settings = {
+        f"{vocabulary} symbols, rate {rate:g}": group
+        for (vocabulary, rate), group in copied.groupby(["vocabulary", "rate"])
+    }
+    if len(settings) < 2:
+        return "One vocabulary and one learning rate were run: whether the answer survives others is open."
+
+    def shown(group: pd.DataFrame) -> str:
+        return (
+            f"{_solved(group)} of {len(group)}; {outcome(group['exact_match_at_2x'])}"
+            if len(group)
+            else ABSENT
+        )
+
+    rows = [
+        [name, *(shown(group[group["label"] == scheme]) for group in settings.values())]
+        for scheme, name in SCHEMES.items()
+    ]
+    table_ = markdown_table(["copy, decoder", *settings], rows)
+    return (
+        f"Seeds that solve the training lengths; then exact match at twice the training length.\n\n{table_}"
+    )
+
+
+def _longest(runs: Runs) -> int:
+    return int(runs.runs["max_length"].max())
+
+
+def _seeds(runs: Runs) -> str:
+    counts = runs.runs.groupby(["protocol", "label"]).size()
+    return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
+
+
+def readme(folder: Path) -> str:
+    """The answer in the project's README."""
+    runs = read_archive(folder)
+    return f"""Decoders trained to {_longest(runs)} symbols and evaluated at twice that (2x), {_seeds(runs)} seeds per scheme
+([core](results/core/README.md)):
+
+{answers(runs, "decoder")}
+*What this cannot tell:* your task, your size, language models. `python scripts/train.py sweep=versus task=sort`
+asks about sorting.
+"""
+
+
+def pages(folder: Path, runs: Runs) -> None:
+    """The comparison, and ``README.md``, whose picture is the comparison's."""
+    compare_archived(folder, runs)
+    (folder / "README.md").write_text(page(runs, min(folder.glob("figures/copy-decoder*.png")).name))
+
+
+def page(runs: Runs, picture: str) -> str:
+    """``README.md``."""
+    rates = ", ".join(f"{rate:g}" for rate in sorted(set(with_rates(runs)["rate"])))
+    farthest = runs.curves["content_length"].max()
+    return f"""# Order and its absence
+
+*Does a fixed, a learned, a relative or no encoding carry a small transformer past its training lengths?*
+
+![Exact match and token accuracy over input length on copying, decoder](figures/{picture})
+
+{answers(runs)}
+
+## Does the answer survive another vocabulary and another learning rate?
+
+{survival(runs)}
+
+## Set-up
+
+Five tasks, trained on 1 to {_longest(runs)} symbols and evaluated up to {farthest} (2x: {2 * _longest(runs)}); a decoder (causal mask)
+and an encoder (none); 2 layers, d=64, 4 heads; 3,000 steps of 64 examples for copy and reverse, 1,500 for the
+others; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match needs every scored
+symbol right, in a decoder the end mark too (`lag` is read out in place and has none). Intervals are Gaffke's.
+
+**What this cannot tell.** One size, short trainings of synthetic tasks: nothing about language models or
+fine-tuning at longer lengths. `majority` is a control that ignores order.
+
+Which schemes the seeds separate, values by length, pairs and methods: [report.html](report.html),
+[report.md](report.md), [table.csv](table.csv), [pairs.csv](pairs.csv); the runs and the command that repeats
+each: [runs.csv](runs.csv).
+
+```
+python scripts/train.py sweep=core       # the runs; resumable
+python scripts/results.py publish=core   # these CSVs from the runs
+make results                             # tables, figures and pages from the CSVs
+```
+"""
