@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pe_experiments.comparison.presentation import plain, to_markdown
-from pe_experiments.comparison.presentation import result_table as section_table
+from pe_experiments.comparison.documents import matrix_table, to_markdown
 from pe_experiments.comparison.protocols import sections_of
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.comparison.words import cells_of, summary
+from pe_experiments.comparison.words import rows_of, sentence
 from pe_experiments.studies.figures_in_words import Figures, render
 
 
@@ -15,7 +14,8 @@ def page(runs: Runs) -> str:
     figures = Figures(runs)
     sections = []
     for section in sections_of(runs):
-        rows, pairs = cells_of(figures.table, section), cells_of(figures.pairs, section, "pairs.csv")
-        words, table = plain(summary(rows, pairs)), to_markdown(section_table(section, rows))
+        rows, pairs = rows_of(figures.table, section), rows_of(figures.pairs, section)
+        own = figures.table[figures.table["protocol"] == section.protocol]
+        words, table = sentence(rows, pairs), to_markdown(matrix_table([section], own))
         sections.append((section.title, words, table))
     return render("core.md.j2", f=figures, sections=sections)

@@ -12,10 +12,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_experiments.comparison.compare import Options, tables
-from pe_experiments.comparison.presentation import Cells, plain
 from pe_experiments.comparison.protocols import sections_of
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import FEWEST
+from pe_experiments.comparison.words import count, mean
 from pe_experiments.errors import UserError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -42,7 +42,7 @@ class Figures:
         kept = self.table["settings"].str.split("; ").map(lambda settings: not only or only in settings)
         self._wanted = kept.to_numpy(bool)
 
-    def cells(self, task: str, model: str, scheme: str) -> Cells:
+    def cells(self, task: str, model: str, scheme: str) -> dict[Any, Any]:
         """The row of one scheme.
 
         Raises:
@@ -56,7 +56,7 @@ class Figures:
                 f"the study has {len(found)} protocols with runs of {scheme} on {task} with the {model}, not "
                 "one; run all of its sweep"
             )
-        return Cells(table, found[0])
+        return table.iloc[found[0]].to_dict()
 
     def values(self, task: str, model: str, scheme: str, metric: str) -> dict[int, float]:
         """A metric by seed."""
@@ -67,7 +67,7 @@ class Figures:
 
     def mean(self, task: str, model: str, scheme: str, metric: str) -> str:
         """A metric over the seeds: mean and interval, ``all 5 seeds 1.00`` where they agree."""
-        return plain(self.cells(task, model, scheme).mean(METRICS.get(metric, metric)))
+        return mean(self.cells(task, model, scheme), METRICS.get(metric, metric))
 
     def at(self, task: str, model: str, scheme: str, length: int, column: str = "exact_match") -> str:
         """The same at one length."""
@@ -75,13 +75,11 @@ class Figures:
 
     def reached(self, task: str, model: str, scheme: str, length: int) -> str:
         """How many seeds reach 0.9 at a length, as ``3 of 5``."""
-        cells = self.cells(task, model, scheme)
-        return f"{cells[f'reached@{length}']:.0f} of {cells['seeds']}"
+        return count(self.cells(task, model, scheme), f"reached@{length}")
 
     def solved(self, task: str, model: str, scheme: str) -> str:
         """How many seeds solved the training lengths, as ``5 of 5``."""
-        cells = self.cells(task, model, scheme)
-        return f"{cells['solved']} of {cells['seeds']}"
+        return count(self.cells(task, model, scheme), "solved")
 
     @property
     def seeds(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison import style
+from pe_experiments import plots
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import (
     ALPHA,
@@ -119,8 +119,8 @@ def draw(runs: Runs, folder: Path) -> None:
     """Every run in float32 against the same run in bfloat16, with the margin."""
     full, half = (Figures(runs, f"training.precision={p}") for p in ("float32", "bfloat16"))
     changes = _changes(full, half)
-    looks = style.styles(SCHEMES)
-    with style.drawing():
+    looks = plots.styles(SCHEMES)
+    with plots.drawing():
         figure = Figure(figsize=(7.2, 2.7), layout="constrained")
         panels = dict(zip(TASKS, figure.subplots(1, len(TASKS), sharey=True), strict=True))
         for change in changes:
@@ -138,4 +138,4 @@ def draw(runs: Runs, folder: Path) -> None:
         panels[TASKS[0]].set_ylabel("bfloat16")
         panels[TASKS[0]].legend(frameon=False)
         figure.suptitle("Exact match past the training lengths, a point per seed; grey: the margin")
-        style.save(figure, folder, "precision")
+        plots.save(figure, folder, "precision")

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import detectable_difference
-from pe_experiments.comparison.style import COLOURS, WIDTHS, drawing, save
 from pe_experiments.files import write_atomically
+from pe_experiments.plots import COLOURS, WIDTHS, drawing, save
 from pe_experiments.studies.audit_verdicts import DEPENDS, FAILS, HOLDS, UNSUPPORTED, Verdict, judged
 from pe_experiments.studies.claim_figures import (
     bounds_figure,
