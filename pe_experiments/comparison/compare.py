@@ -229,8 +229,9 @@ def _drop_stale(folder: Path, pictures: Sequence[Path]) -> None:
     listing = folder / ".written"
     before = listing.read_text().splitlines() if listing.exists() else []
     names = sorted(path.name for path in pictures)
-    for name in set(before) - set(names):
-        (folder / Path(name).name).unlink(missing_ok=True)
+    for path in (folder / Path(name).name for name in set(before) - set(names)):
+        if path.is_file():
+            path.unlink()
     write_atomically(listing, "\n".join(names) + "\n")
 
 

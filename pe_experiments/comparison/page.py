@@ -75,7 +75,7 @@ def render_page(
         "sections": [
             _section(section, runs, rows_of(table, section), rows_of(pairs, section), schemes)
             | {
-                "heading": ", ".join([section.task, *[section.model] * several, *section.told_apart_by]),
+                "heading": [section.task, *[section.model] * several, *section.told_apart_by],
                 "sentence": sentences[section.protocol],
                 "mark": {"column": mark_column(kind, section), "words": words},
             }

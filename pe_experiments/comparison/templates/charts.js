@@ -60,13 +60,13 @@ function roomy(ticks, at, apart, first = []) {
    lines are named at their ends), name (for those who cannot see it). */
 function lineChart(spec) {
   const { width, height, series } = spec;
-  const small = width < 420;
   const room = spec.labels ? Math.min(spec.labels.widest, width * 0.36) : 8;
-  const box = { left: spec.y.label ? 34 : 6, right: width - room, top: spec.shade.words ? 18 : 6, bottom: height - (spec.x.label ? 34 : 18) };
+  const letters = spec.y.label ? Math.max(...spec.y.ticks.map((tick) => spec.y.format(tick).length)) : 0;
+  const box = { left: 7 + 6.8 * letters, right: width - room, top: spec.y.label ? 19 : 6, bottom: height - (spec.x.label ? 34 : 18) };
   const x = scale(spec.x.kind, spec.x.domain, [box.left, box.right]);
   const y = scale(spec.y.kind, spec.y.domain, [box.bottom, box.top]);
   const root = draw("svg", {
-    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": spec.name, class: small ? "chart small" : "chart",
+    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": spec.name, class: "chart",
   });
   root.append(...frame(spec, box, x, y));
   for (const bound of spec.bounds || []) {
@@ -100,7 +100,9 @@ function frame(spec, box, x, y) {
   if (spec.shade.to > spec.x.domain[0]) {
     const end = Math.min(x(spec.shade.to), box.right);
     made.push(draw("rect", { x: box.left, y: box.top, width: end - box.left, height: box.bottom - box.top, class: "shade" }));
-    if (spec.shade.words) made.push(draw("text", { x: end, y: box.top - 5, class: "note", "text-anchor": "end" }, spec.shade.words));
+    if (spec.shade.words && end - box.left > 185) {
+      made.push(draw("text", { x: end, y: box.top - 5, class: "note", "text-anchor": "end" }, spec.shade.words));
+    }
   }
   for (const tick of spec.y.ticks) {
     made.push(draw("path", { d: `M${box.left},${fixed(y(tick))}H${fixed(box.right)}`, class: "grid" }));

@@ -26,9 +26,10 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 /* The matrix: a row per scheme, a column per task. */
 function buildMatrix() {
-  const head = make("tr", {}, columnHead(-1, "scheme"), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
+  const head = make("tr", {}, columnHead(-1, ["scheme"]), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
   at("matrix").append(make("thead", {}, head), make("tbody"));
   at("matrix").classList.toggle("many", DATA.sections.length > 6);
+  at("matrix").classList.toggle("tall", DATA.schemes.length > 14);
   at("matrix").addEventListener("keydown", moveInMatrix);
   at("matrix").addEventListener("click", (event) => activate(event.target.closest("th, td")));
   at("matrix").addEventListener("pointerover", (event) => focusScheme(schemeOf(event.target)));
@@ -37,9 +38,9 @@ function buildMatrix() {
   at("matrix").querySelector("th").tabIndex = 0;
 }
 
-function columnHead(n, text) {
+function columnHead(n, [first, ...rest]) {
   const title = n < 0 ? "sort by name" : `${DATA.sections[n].title}: sort, and show its curves`;
-  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, text));
+  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, make("small", {}, rest.join(", "))));
 }
 
 function schemeOf(node) {
@@ -78,7 +79,7 @@ function matrixCell(section, n, scheme) {
   const cell = make("td", { tabindex: -1, "data-column": n, title: about.join("; "), "aria-label": about.join("; ") });
   cell.className = (share > 0.5 ? "high" : "") + (unlearned ? " unlearned" : "");
   if (known(value)) cell.style.setProperty("--share", `${Math.round(share * 100)}%`);
-  cell.append(number(value));
+  cell.append(make("span", {}, number(value)));
   if (known(row[section.mark.column])) cell.append(make("small", {}, `${row[section.mark.column]}/${row.seeds}`));
   return cell;
 }
@@ -181,19 +182,20 @@ function lengthAxis(section, label) {
 function curveChart(section, accuracy, place, charts) {
   const width = Math.max(280, place.clientWidth);
   const phone = window.innerWidth < 760;
-  const height = phone ? 190 : Math.max(230, Math.min(charts > 1 ? 330 : 460, (window.innerHeight - 175) / charts));
+  const height = phone ? (charts > 1 ? 165 : 260) : Math.max(230, Math.min(charts > 1 ? 330 : 460, (window.innerHeight - 175) / charts));
   const chart = lineChart({
     width, height, series: seriesOf(section, accuracy, true), bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
     y: { kind: "linear", domain: [0, 1], ticks: [0, 0.25, 0.5, 0.75, 1], format: (v) => v.toFixed(2), label: ACCURACIES[accuracy] },
-    shade: { to: section.max_length, words: "training lengths" }, labels: { widest: labelRoom(section) },
+    shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: { widest: labelRoom(section) },
     name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
   explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusScheme);
   return chart;
 }
 
-const labelRoom = (section) => 50 + 6.3 * Math.max(...section.rows.map((row) => DATA.schemes[row.scheme].name.length), 12);
+const labelRoom = (section) =>
+  50 + 6.3 * Math.max(...section.rows.map((row) => DATA.schemes[row.scheme].name.length), section.rows.length > 2 ? 20 : 8);
 
 function aboutPoint(section, accuracy, spot, near) {
   const length = section.lengths[spot.n];
@@ -241,7 +243,7 @@ function showCosts(section) {
     return [[swatch(scheme), scheme.name], [strip], number(middle, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
   });
   at("cost-table").replaceChildren(
-    tableOf(null, ["scheme", "ms per training step: every run, and the median", "median", "parameters", "of the encoding"], rows),
+    tableOf(null, ["scheme", `ms per training step, from 0 to ${number(most, 1)}: every run, and the median`, "median", "parameters", "of the encoding"], rows),
   );
 }
 
@@ -282,7 +284,8 @@ function average(values) {
 
 function logTicks([first, last]) {
   const all = [-6, -5, -4, -3, -2, -1, 0, 1, 2].flatMap((n) => [1, 3].map((digit) => Number(`${digit}e${n}`)));
-  return all.filter((tick) => tick >= first && tick <= last);
+  const inside = all.filter((tick) => tick >= first && tick <= last);
+  return inside.length > 1 ? inside : [first, last].map((value) => Number(value.toPrecision(2)));
 }
 
 function roundTicks(last) {
