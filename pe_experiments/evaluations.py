@@ -92,9 +92,7 @@ def measure(experiment: Experiment, model: Backbone, steps: int, display: consol
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
     """The picture of one run's curve."""
-    from pe_experiments.comparison.figures import (
-        run_figure,  # matplotlib: a second a finished run need not wait
-    )
+    from pe_experiments.plots import run_figure  # matplotlib: a second a finished run need not wait
 
     task = experiment.other_task or experiment.components["task"]
     run_figure(curve, f"{label} on {task.label}", experiment.max_length, path)

@@ -1,4 +1,4 @@
-"""Compare finished runs: statistics, figures, a report, and a page that opens from disk.
+"""Compare finished runs: statistics, figures, a short report, and a page that opens from disk.
 
 python scripts/compare.py results_dir=results [study=NAME] [out=DIR]
 python scripts/compare.py 'pe=[rope,alibi]' task=copy baseline=rope      only these runs
@@ -18,21 +18,14 @@ def main() -> None:
     from pe_experiments.comparison.compare import show
     from pe_experiments.comparison.settings import read_settings
 
-    asked = read_settings(sys.argv[1:])
-    say(f"reading {asked.results_dir}/runs")
-    made = compare(
-        asked.results_dir,
-        asked.study,
-        asked.out,
-        **asked.filters,
-        options=asked.options,
-        display=display_for(),
-    )
+    asked, logger = read_settings(sys.argv[1:])
+    say(f"reading {asked['results_dir']}/runs")
+    made = compare(**asked, display=display_for())
     show(made)
-    if asked.logger:
+    if logger:
         from pe_experiments.comparison.mirror import log_comparison
 
-        say(log_comparison(made, asked.logger))
+        say(log_comparison(made, logger))
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import shared_differences
-from pe_experiments.comparison.style import (
+from pe_experiments.plots import (
     COLOURS,
     WIDTHS,
     handles,
