@@ -164,7 +164,7 @@ def _evaluate_again(
         steps = finished.get("finished_step", experiment.config.training.steps)
         curve = measure(experiment, model.to(device), steps, display)
         summary = summarise(curve, experiment.max_length)
-        environment = describe_environment(experiment.config.hardware, device)
+        environment = describe_environment(device)
         write_atomically(run.curve, to_csv(CURVE, curve))
         again = {"evaluation": evaluated(experiment), "evaluation_environment": environment}
         run.write_result({**finished, **summary, **again})

@@ -15,6 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -348,6 +349,7 @@ def train(
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_experiments.command_line import evaluation_changes
 from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.composition import changed_sections
 from pe_experiments.console import say
 from pe_experiments.evaluations import evaluate_run
+from pe_experiments.runs import RunDirectory
 from pe_experiments.tracking import read_curve
 
 EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
@@ -30,8 +31,9 @@ def evaluate_extensions(results_dir: Path, runs: Runs) -> pd.DataFrame:
             curve = read_curve(path / "extrapolation.csv")
             if scheme != "rope":
                 say(f"{run['name']}: evaluated as {scheme}")
-                changes = evaluation_changes([f"run={path}", f"pe={scheme}", "logger.mode=disabled"])
-                curve = evaluate_run(*changes).curve
+                saved = RunDirectory(path).read_config()
+                changes = changed_sections(saved, [f"pe={scheme}", "logger.mode=disabled"])
+                curve = evaluate_run(path, changes).curve
             common = {"name": run["name"], "seed": run["seed"], "scheme": scheme}
             rows += [common | {key: row[key] for key in COLUMNS} for row in curve]
     return pd.DataFrame(rows)
