@@ -63,6 +63,9 @@ class Outcome(NamedTuple):
     err: str
 
 
+Script = Callable[..., Outcome]
+
+
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
