@@ -142,6 +142,8 @@ class SweepConfig(Section):
     baselines: list[str]
     cases: list[list[str]]
     tune: str | None
+    tuning_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None
+    tune_outwards: Annotated[int, Field(ge=0)]
     publish: Literal["seeds", "finished"] = "seeds"
 
 
@@ -260,13 +262,15 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     Raises:
         UserError: an unknown key, a missing or wrong value.
     """
+    plain: Any = config
     try:
-        plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+        if not isinstance(config, dict) or "${" in str(config):  # a plain mapping has nothing to resolve
+            plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(plain, dict)
     if "sweep" in plain:
-        check_sweep(OmegaConf.create(plain))
+        validated(SweepConfig, plain["sweep"], "sweep")
     is_dry_run(plain)
     return validated(Config, {str(key): value for key, value in plain.items() if key not in CLI_ONLY})
 
@@ -280,24 +284,6 @@ def is_dry_run(config: Mapping[Any, Any]) -> bool:
     if not isinstance(dry_run := config.get("dry_run", False), bool):
         raise UserError(f"dry_run={shown(dry_run)}: expected true or false")
     return dry_run
-
-
-def check_sweep(config: DictConfig) -> SweepConfig:
-    """The ``sweep`` section in typed form.
-
-    Raises:
-        UserError: a wrong value.
-    """
-    return validated(SweepConfig, OmegaConf.to_container(config.sweep, resolve=True), "sweep")
-
-
-def check_engine(config: DictConfig) -> EngineConfig:
-    """The ``engine`` section in typed form.
-
-    Raises:
-        UserError: a wrong value.
-    """
-    return validated(EngineConfig, OmegaConf.to_container(config.engine, resolve=True), "engine")
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:

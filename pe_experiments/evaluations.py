@@ -128,7 +128,7 @@ def _evaluate_again(finished: FinishedRun, device: str, display: console.Display
     with run.lock():
         curve = measure(experiment, model.to(device), _steps(finished), display)
         summary = summarise(curve, experiment.max_length)
-        environment = describe_environment(experiment.config.hardware, device)
+        environment = describe_environment(device)
         write_atomically(run.curve, to_csv(CURVE, curve))
         again = {"evaluation": evaluated(experiment), "evaluation_environment": environment}
         run.write_result({**finished.result, **summary, **again})

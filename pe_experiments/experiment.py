@@ -141,7 +141,7 @@ def _train_and_evaluate(
     curve: list[dict[str, Any]] = []
     try:
         write_atomically(run.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
-        environment = describe_environment(config.hardware, device)
+        environment = describe_environment(device)
         write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
         run.error_log.unlink(missing_ok=True)
         run.result.unlink(missing_ok=True)

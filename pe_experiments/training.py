@@ -15,6 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -335,7 +336,6 @@ def train(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
         warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        warnings.filterwarnings("ignore", message=".*`srun` command is available.*")  # one process is enough
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",
@@ -349,6 +349,7 @@ def train(
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

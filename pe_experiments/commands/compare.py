@@ -5,20 +5,16 @@ python scripts/compare.py 'pe=[rope,alibi]' task=copy baseline=rope      only th
 python scripts/compare.py logger=wandb                                   and log it as one run
 """
 
-import sys
-
-from pe_experiments.command_line import run_script, wants_help
+from pe_experiments.command_line import command
 from pe_experiments.console import display_for, say
 
 
-def main() -> None:
-    if wants_help(__doc__, "compare"):
-        return
+def main(arguments: list[str]) -> None:
     from pe_experiments.comparison import compare
     from pe_experiments.comparison.compare import show
     from pe_experiments.comparison.settings import read_settings
 
-    asked, logger = read_settings(sys.argv[1:])
+    asked, logger = read_settings(arguments)
     say(f"reading {asked['results_dir']}/runs")
     made = compare(**asked, display=display_for())
     show(made)
@@ -28,10 +24,7 @@ def main() -> None:
         say(log_comparison(made, logger))
 
 
-def run() -> None:
-    """The command; ends the process."""
-    sys.exit(run_script(main))
-
+run = command("compare", __doc__, main)
 
 if __name__ == "__main__":
     run()

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pe_experiments.command_line import composed
+from pe_experiments.composition import composed
 from pe_experiments.config import LoggerConfig
 from pe_experiments.errors import UserError
 from pe_experiments.validation import validated

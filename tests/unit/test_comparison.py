@@ -15,12 +15,12 @@ import pytest
 from pe_experiments.comparison.presentation import plain
 from pe_experiments.comparison.style import COLOURS, KNOWN, LOOKS, styles
 
-from pe_experiments.command_line import composed
 from pe_experiments.comparison import Options, compare, load_runs
 from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.protocols import sections_of
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import cells_of, notes
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.errors import UserError
 from pe_experiments.runs import write_manifest
