@@ -128,7 +128,8 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Plain:
         raise UserError(sentence(error)) from error
     finally:
         everything.hydra = outer
-    hydra = {"mode": config.hydra.mode, "sweeper": {"params": config.hydra.sweeper.get("params")}}
+    mode = getattr(config.hydra.mode, "name", None)
+    hydra = {"mode": mode, "sweeper": {"params": config.hydra.sweeper.get("params")}}
     own = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]))
     assert isinstance(own, dict)
     return {
