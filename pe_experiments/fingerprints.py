@@ -135,11 +135,17 @@ def _digests(roots: Sequence[str], stop: Sequence[str], scored: str | None = Non
         if name in found or name in stop or not (_top(name) in tops or _is_own(_top(name))):
             continue
         if (path := module_file(name)) is not None:
-            source = path.read_bytes()
             left_out = SCORES if scored is not None and name.startswith(scored) else ()
-            found[name] = _hash(source_meaning(source, left_out))
-            waiting += _imports(name, path, source)
+            found[name], imported = _read(name, path, path.stat().st_mtime_ns, left_out)
+            waiting += imported
     return dict(sorted(found.items()))
+
+
+@cache
+def _read(name: str, path: Path, changed_at: int, left_out: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Digest of a module's meaning, and what it imports; read anew when the file has changed."""
+    source = path.read_bytes()
+    return _hash(source_meaning(source, left_out)), _imports(name, path, source)
 
 
 @cache
