@@ -17,6 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from pe_experiments.config import SIZES
 from pe_experiments.errors import UserError, allowed, nearest, sentence, shown
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.overrides import (
@@ -109,6 +110,8 @@ def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[Pla
     for part in PARTS:
         if f"{part}._target_" in typed and part not in typed:  # a class of one's own stands by itself
             config[part] = {"_target_": None}
+    if "model._target_" in typed:  # its sizes stay; the other settings are those of the class
+        config["model"] = {"_target_": None} | {key: config["model"][key] for key in SIZES}
     for override in parsed:
         if override not in of_groups:
             put(hydra if override.key_or_group.startswith("hydra.") else config, override)

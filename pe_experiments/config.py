@@ -45,6 +45,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+SIZES = ("causal", "d_model", "num_heads", "num_layers")
+
+
 class ModelConfig(Section):
     """A model's class, its sizes, and the arguments of the class (`models.Backbone`)."""
 
@@ -63,7 +66,7 @@ class ModelConfig(Section):
 
     @model_serializer
     def _as_written(self) -> dict[str, Any]:
-        sizes = {key: getattr(self, key) for key in ("causal", "d_model", "num_heads", "num_layers")}
+        sizes = {key: getattr(self, key) for key in SIZES}
         return {"_target_": self.target, **sizes, **(self.model_extra or {})}
 
     @model_validator(mode="after")

@@ -314,7 +314,6 @@ def test_a_data_file_belongs_to_the_run(
     monkeypatch.delitem(sys.modules, "wordy", raising=False)
     monkeypatch.chdir(tmp_path)
     options = [
-        "~task.vocab_size",
         "task._target_=wordy.Words",
         *(f"+task.{k}={v}" for k, v in arguments.items()),
     ]
