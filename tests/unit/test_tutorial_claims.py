@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import csv
+import filecmp
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from pe_experiments.studies.audit_verdicts import DEPENDS, FAILS, HOLDS, UNSUPPORTED
-from pe_experiments.studies.audits import NOISE, measure
-from pe_experiments.studies.trained_verdicts import EXTENSIONS, Difference, weigh
-from pe_experiments.studies.tutorial_claims import DOCUMENTS, verdicts, write
 
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison import Runs
 from pe_experiments.errors import UserError
+from pe_experiments.evaluation import summarise
+from results.tutorial_claims.audits import NOISE, measure
+from results.tutorial_claims.study import write
+from results.tutorial_claims.trained import EXTENSIONS, Difference, Trained, of_training, weigh
+from results.tutorial_claims.untrained import (
+    CASES,
+    DEPENDS,
+    FAILS,
+    HOLDS,
+    OURS,
+    UNSUPPORTED,
+    Verdict,
+    judged,
+)
+from tests.conftest import ROOT
 
 LENGTHS = (5, 10, 20, 40, 80)
 SUMMARIES = ("exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation")
@@ -28,65 +40,62 @@ ROWS = (
     "Fixed sinusoids generalise", "Learned positions adapt", "heatmap",
 )  # fmt: skip
 
-Frames = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
-
 
 @pytest.fixture(scope="module")
 def audits() -> pd.DataFrame:
     return measure()
 
 
-def value(audits: pd.DataFrame, claim: str, setting: str, quantity: str) -> float:
-    found = audits[
-        (audits["claim"] == claim) & (audits["setting"] == setting) & (audits["quantity"] == quantity)
-    ]
+def value(audits: pd.DataFrame, quantity: str) -> float:
+    found = audits[audits["quantity"] == quantity]
     assert len(found) == 1
     return float(found["value"].iloc[0])
 
 
+def test_the_published_audits_are_those_of_this_code(audits: pd.DataFrame) -> None:
+    published = pd.read_csv(ROOT / "results" / "tutorial_claims" / "audits.csv")
+    assert published["quantity"].tolist() == audits["quantity"].tolist()
+    assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
+
+
 @pytest.mark.parametrize(("width", "margin"), [(2, 6e-5), (4, 0.044), (8, 0.645), (16, 1.01), (64, 1.47)])
 def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, margin: float) -> None:
-    found = value(audits, "unique", f"d={width}", "closest two of 5000 positions")
-    assert found == pytest.approx(margin, rel=0.02)
+    assert value(audits, f"closest two positions, d={width}") == pytest.approx(margin, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    ("claim", "setting", "quantity", "expected"),
+    ("quantity", "expected"),
     [
-        ("formula", "d=64", "largest error against a loop of scalars", 0),
-        ("frequency", "d=64", "period of the first dimension", 6.283),
-        ("frequency", "d=64", "period of the last dimension", 47_117),
-        ("frequency", "d=64", "trainable parameters", 0),
-        ("sample", "module sample", "spread over positions, batch first", 0),
-        ("sample", "module sample", "crashes at 5001 tokens", 1),
-        ("sample", "sinusoidal", "crashes at 5001 tokens", 0),
-        ("sample", "module sample", "numbers in a checkpoint", 5000 * 64),
-        ("order", "encoder, none", "output at the same token", 0),
-        ("order", "decoder of depth 1, none", "last output, the prefix permuted", 0),
-        ("bounded", "d=64", "largest norm", 32**0.5),
-        ("same-distance", "d=64", "offset up to which the distance rises", 5),
-        ("exact-offset", "d=64, k=7", "largest residual of M_k", 0),
-        ("sample", "module sample", "spread over positions, sequence first", 1.98905),
-        ("documents", "sample that defines position and reads s", "crashes", 1),
-        ("documents", "binary counter", "1010 read in binary", 10),
-        ("documents", "loop over k below d // 2, d=7", "columns left empty", 1),
-        ("documents", "20 positions, d=64", "parameters, fixed", 0),
-        ("documents", "20 positions, d=64", "parameters, learned", 20 * 64),
-        ("baselines", "raw_index", "holds: bounded", 0),
-        ("baselines", "scaled_index", "holds: same step", 0),
-        ("baselines", "binary_counter", "holds: no jumps", 0),
+        ("formula, error, d=64", 0),
+        ("period of the first pair", 6.283),
+        ("period of the last pair", 47_117),
+        ("spread over positions, sample, batch first", 0),
+        ("spread over positions, sample, sequence first", 1.98905),
+        ("sample crashes past its table", 1),
+        ("encoding here crashes there", 0),
+        ("values in a checkpoint, sample", 5000 * 64),
+        ("order, encoder, none, output at the same token", 0),
+        ("order, decoder of depth 1, none, last output, the prefix permuted", 0),
+        ("largest norm", 32**0.5),
+        ("distance rises up to, d=64", 5),
+        ("residual of M_k, k=7", 0),
+        ("printed sample crashes", 1),
+        ("1010 read in binary", 10),
+        ("columns left empty, d=7", 1),
+        ("parameters, fixed", 0),
+        ("parameters, learned", 20 * 64),
+        ("raw_index, holds, bounded", 0),
+        ("scaled_index, holds, same step", 0),
+        ("binary_counter, holds, no jumps", 0),
     ],
 )
-def test_known_figures(
-    audits: pd.DataFrame, claim: str, setting: str, quantity: str, expected: float
-) -> None:
-    assert value(audits, claim, setting, quantity) == pytest.approx(expected, rel=1e-3, abs=NOISE)
+def test_known_values(audits: pd.DataFrame, quantity: str, expected: float) -> None:
+    assert value(audits, quantity) == pytest.approx(expected, rel=1e-3, abs=NOISE)
 
 
 def test_two_causal_layers_see_order(audits: pd.DataFrame) -> None:
-    decoder = "decoder of depth 2, none"
-    assert value(audits, "order", decoder, "last output, the prefix permuted") > 0.01
-    assert value(audits, "order", decoder, "dog bites man against man bites dog, pooled") > 0.01
+    for quantity in ("last output, the prefix permuted", "dog bites man against man bites dog, pooled"):
+        assert value(audits, f"order, decoder of depth 2, none, {quantity}") > 0.01
 
 
 def curve(label: str, seed: int, protocol: str, level: float, past: float = 0.0) -> list[dict[str, Any]]:
@@ -102,14 +111,15 @@ def curve(label: str, seed: int, protocol: str, level: float, past: float = 0.0)
             "exact_match": level if length <= 10 else past + wobble,
             "token_accuracy": level if length <= 10 else level * 10 / length,
             "chance": 0.5,
+            "answer_tokens": 10,
             "in_summary": True,
         }
         for length in LENGTHS
     ]
 
 
-def synthetic(seeds: int = 5, everything: bool = True) -> Frames:
-    """Table, curves and extension of a study in which none learns nothing and adding beats concatenation."""
+def synthetic(seeds: int = 5, everything: bool = True) -> Trained:
+    """A study in which no encoding learns nothing and adding beats concatenation."""
     groups: list[tuple[str, str, int, str, float, float]] = []
     for task, model in (("copy", "decoder"), ("precedence", "encoder")):
         groups += [(task, model, 64, label, 0.5 if label == "none" else 0.95, 0.2) for label in SCHEMES]
@@ -118,36 +128,36 @@ def synthetic(seeds: int = 5, everything: bool = True) -> Frames:
         groups += [(task, model, width, "sinusoidal", 0.5 + width / 512, 0.1) for width in (8, 128)]
     groups.append(("copy", "decoder", 64, "rope", 0.95, 0.0))
     groups += [("lag", "decoder", 64, "sinusoidal", 1.0, 0.0)] * everything
-    table, curves = [], []
+    rows, curves, saved = [], [], {}
     for task, model, width, label, level, past in groups:
-        protocol = f"{task}-{width}"
-        runs = [curve(label, seed, protocol, level, past) for seed in range(seeds)]
-        curves += [point for run in runs for point in run]
-        row: dict[str, Any] = {"task": task, "model": model, "protocol": protocol, "scheme": label}
-        row |= {
-            "seeds": seeds,
-            "max_length": 10,
-            "settings": f"model.causal=True; model.d_model={width}; x=1",
-        }
-        table.append(row)
+        for seed in range(seeds):
+            points = curve(label, seed, f"{task}-{width}", level, past)
+            curves += points
+            row = {key: points[0][key] for key in ("name", "label", "seed", "protocol")}
+            rows.append(row | {"task": task, "model": model, "max_length": 10} | summarise(points, 10))
+            saved[row["name"]] = {"identity": {"trained": {"model": {"d_model": width}}}}
     read = [
         {"scheme": scheme, **point, "length": point["content_length"]}
-        for place, scheme in enumerate(("rope", *EXTENSIONS))
+        for index, scheme in enumerate(("rope", *EXTENSIONS))
         for seed in range(seeds)
-        for point in curve("rope", seed, "copy-64", 0.95, 0.1 * place)
+        for point in curve("rope", seed, "copy-64", 0.95, 0.1 * index)
     ]
     columns = ["name", "seed", "scheme", "length", "exact_match", "token_accuracy"]
-    return pd.DataFrame(table), pd.DataFrame(curves), pd.DataFrame(read)[columns]
+    return Trained(Runs(pd.DataFrame(rows), pd.DataFrame(curves), saved=saved), pd.DataFrame(read)[columns])
+
+
+def verdicts(audits: pd.DataFrame, trained: Trained) -> list[Verdict]:
+    return [*judged(audits), *of_training(trained)]
 
 
 def test_every_row_of_the_claims_table_has_a_verdict(audits: pd.DataFrame) -> None:
-    found = verdicts(audits, *synthetic())
+    found = verdicts(audits, synthetic())
     assert len({verdict.claim for verdict in found}) == len(found)
     for words in ROWS:
         assert any(words in verdict.claim for verdict in found), words
     assert {verdict.verdict for verdict in found} == {HOLDS, FAILS, DEPENDS, UNSUPPORTED}
     assert all(verdict.finding and "nan" not in verdict.finding for verdict in found)
-    assert set(DOCUMENTS) <= {verdict.claim for verdict in found}
+    assert len(found) == len(CASES) + 11
 
 
 JUDGED = {
@@ -163,24 +173,23 @@ JUDGED = {
 }
 
 
-@pytest.mark.parametrize("claim", JUDGED)
-def test_verdicts_follow_their_rules(audits: pd.DataFrame, claim: str) -> None:
-    made = {verdict.claim: verdict.verdict for verdict in verdicts(audits, *synthetic())}
-    assert made[claim] == JUDGED[claim]
+def test_verdicts_follow_their_rules(audits: pd.DataFrame) -> None:
+    made = {verdict.claim: verdict.verdict for verdict in verdicts(audits, synthetic())}
+    assert {claim: made[claim] for claim in JUDGED} == JUDGED
 
 
-def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things(audits: pd.DataFrame) -> None:
-    table, curves, extension = synthetic()
+def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -> None:
+    claim = "Add, do not concatenate (a vector as large)"
     swapped = {
         "learned": CONCAT[1], CONCAT[1]: "learned", "sinusoidal": CONCAT[0], CONCAT[0]: "sinusoidal"
     }  # fmt: skip
-    common = curves["protocol"].str.endswith("-64")
-    other = curves.assign(label=curves["label"].where(~common, curves["label"].replace(swapped)))
-    made = {verdict.claim: verdict.verdict for verdict in verdicts(audits, table, other, extension)}
-    assert made["Add, do not concatenate (a vector as large)"] == FAILS
-    same = curves.assign(exact_match=curves["exact_match"].where(curves["content_length"] <= 10, 0.0))
-    made = {verdict.claim: verdict.verdict for verdict in verdicts(audits, table, same, extension)}
-    assert made["Add, do not concatenate (a vector as large)"] == UNSUPPORTED
+    t = synthetic()
+    common = t.table["protocol"].str.endswith("-64")
+    t.table["label"] = t.table["label"].where(~common, t.table["label"].replace(swapped))
+    assert {v.claim: v.verdict for v in of_training(t)}[claim] == FAILS
+    t = synthetic()
+    t.table["exact_match_extrapolation"] = 0.0
+    assert {v.claim: v.verdict for v in of_training(t)}[claim] == UNSUPPORTED
 
 
 def test_differences_are_adjusted_within_a_claim() -> None:
@@ -194,33 +203,41 @@ def test_differences_are_adjusted_within_a_claim() -> None:
     assert weigh([apart] * 6 + [same] * 9) == HOLDS  # nothing to test, so no test
 
 
-def test_runs_that_are_not_there_yet_are_said_so(audits: pd.DataFrame) -> None:
-    found = {verdict.claim: verdict for verdict in verdicts(audits, *synthetic(everything=False))}
+def test_runs_that_are_not_there_yet_are_said_so() -> None:
+    found = {verdict.claim: verdict for verdict in of_training(synthetic(everything=False))}
     for claim in ("Relative positions are easily learnt", "Add, do not concatenate (a larger vector)"):
         assert found[claim].verdict == "not tested"
         assert "sweep=tutorial_claims" in found[claim].finding
 
 
-def test_too_few_seeds_decide_nothing(audits: pd.DataFrame) -> None:
-    found = {verdict.claim: verdict for verdict in verdicts(audits, *synthetic(seeds=2))}
+def test_too_few_seeds_decide_nothing() -> None:
+    found = {verdict.claim: verdict for verdict in of_training(synthetic(seeds=2))}
     fixed = found["Fixed sinusoids generalise to lengths not seen"]
     assert fixed.verdict == found["Add, do not concatenate (a vector as large)"].verdict == UNSUPPORTED
     assert "(2 seeds)" in fixed.finding
     assert "[" not in fixed.finding
 
 
-def test_a_missing_run_is_named(audits: pd.DataFrame) -> None:
-    table, curves, extension = synthetic()
-    with pytest.raises(UserError, match=r"0 protocols of copy, decoder, rope .*sweep=tutorial_claims"):
-        verdicts(audits, table[table["scheme"] != "rope"], curves, extension)
+def test_a_missing_run_is_named() -> None:
+    t = synthetic()
+    t.table = t.table[t.table["label"] != "learned"]
+    with pytest.raises(UserError, match=r"0 protocols of copy, decoder, learned .*sweep=tutorial_claims"):
+        of_training(t)
+
+
+def test_a_missing_audit_is_named(audits: pd.DataFrame) -> None:
+    with pytest.raises(UserError, match=r"no row largest norm; publish"):
+        judged(audits[audits["quantity"] != "largest norm"])
 
 
 def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Path) -> None:
-    table, curves, extension = synthetic()
-    runs = Runs(pd.DataFrame(), curves)
-    first, again = (write(tmp_path / name, audits, runs, table, extension) for name in ("first", "again"))
-    assert [path.name for path in first] == [path.name for path in again]
-    assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, again, strict=True))
+    names = []
+    for out in (tmp_path / "first", tmp_path / "again"):
+        out.mkdir()
+        write(out, audits, synthetic())
+        names.append(sorted(str(path.relative_to(out)) for path in out.rglob("*.*")))
+    assert names[0] == names[1]
+    assert filecmp.cmpfiles(tmp_path / "first", tmp_path / "again", names[0], shallow=False)[0] == names[0]
     page = (tmp_path / "first" / "README.md").read_text()
     assert len(page.splitlines()) <= 90
     assert str(tmp_path) not in page
@@ -230,19 +247,15 @@ def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Pa
         cells = [row[key] for key in ("claim", "document", "tested", "finding", "verdict")]
         assert f"| {' | '.join(cells)} |" in page
         assert not row["figure"] or (tmp_path / "first" / "figures" / f"{row['figure']}.png").exists()
-    assert f"{[row['document'] for row in rows].count('ours')} claims are ours" in page
+    assert f"{[row['document'] for row in rows].count(OURS)} claims are ours" in page
 
 
-@pytest.mark.parametrize("frame", ["audits", "curves", "extension"])
-def test_another_number_is_another_finding(audits: pd.DataFrame, frame: str) -> None:
-    table, curves, extension = synthetic()
-    frames = {"audits": audits, "table": table, "curves": curves, "extension": extension}
-    before = verdicts(**frames)
-    changed = frames[frame].copy()
-    column = "value" if frame == "audits" else "exact_match"
-    if frame == "audits":
-        rows = changed.index[changed["quantity"] == "largest norm"]
-    else:
-        rows = changed.index[changed["seed"] == 0]
-    changed.loc[rows, column] = 0.123
-    assert verdicts(**{**frames, frame: changed}) != before
+def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:
+    before, norms = judged(audits), audits["quantity"] == "largest norm"
+    assert judged(audits.assign(value=audits["value"].mask(norms, 0.123))) != before
+    before, t = of_training(synthetic()), synthetic()
+    t.extension.loc[t.extension["seed"] == 0, "exact_match"] = 0.123
+    assert of_training(t) != before
+    t = synthetic()
+    t.table.loc[t.table["seed"] == 0, "exact_match_at_2x"] = 0.123
+    assert of_training(t) != before
