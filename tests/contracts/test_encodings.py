@@ -33,8 +33,8 @@ schemes = pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize(("name", "causal"), CASES)
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name: str, causal: bool, check: str) -> None:
-    finding = CHECKS[check](subject(name, causal), check)
-    assert finding.holds is not False, finding.sentence
+    finding = CHECKS[check](subject(name, causal))
+    assert finding.holds is not False, finding
 
 
 @schemes
