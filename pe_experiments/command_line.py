@@ -80,13 +80,13 @@ def _interrupt(*_: object) -> None:
 def help_text(name: str, usage: str | None) -> str:
     """The usage, the settings as commented in their files, each choice with its file's first comment."""
     parts = [str(usage), (CONFIG_DIR / f"{name}.yaml").read_text()]
-    for group in groups_of(name):
+    for group, start in groups_of(name).items():
         files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
-        if list(files) == ["default"]:
-            parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files["default"].splitlines())]))
-        elif files:
+        if len(files) > 1:
             about = {choice: _first_comment(text) for choice, text in files.items()}
             parts.append("\n".join([f"{group}=NAME", *(f"  {n:20}{text}" for n, text in about.items())]))
+        if start in files and (len(files) == 1 or group == "model"):  # settings that all choices share
+            parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[start].splitlines())]))
     return "\n\n".join(part.strip() for part in parts)
 
 

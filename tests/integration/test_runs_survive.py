@@ -92,6 +92,7 @@ def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
     assert curves(again.directory) == whole
 
 
+@pytest.mark.slow
 def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
     options = [*TINY, "training.steps=1500", "pe=learned", "positions=random_offset"]
     command = [
@@ -387,6 +388,7 @@ class Slope(PositionalEncoding):
 '''
 
 
+@pytest.mark.slow
 def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
     """In processes of their own: an edited module must be read anew."""
     scratch = tmp_path / "mine.py"

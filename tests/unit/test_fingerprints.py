@@ -153,6 +153,7 @@ def test_every_module_of_a_training_is_watched(tiny: Tiny) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_an_edit_says_what_changed_and_a_changed_evaluation_is_repeated(tmp_path: Path) -> None:
     """The commands themselves, on a copy of the package."""
     for name in ("pe_experiments", "configs", "scripts"):
