@@ -49,15 +49,15 @@ def publish(study: str, results_dir: Path) -> None:
     grows = sweep.exists() and OmegaConf.select(OmegaConf.load(sweep), "sweep.publish") == "finished"
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
-    runs = only(found, set(found.saved) if grows else _finished_seeds(study, found))
-    for name, saved in runs.saved.items():
+    for name, saved in found.saved.items():
         result = run_directory(results_dir, name).read_result() or {}
         saved[EVALUATED] = result["evaluation"]["code"] if result.get("status") == COMPLETED else {}
-    earlier = grows and (folder / FILES[-1]).exists()
-    published = joined(read_archive(folder), runs) if earlier else runs
-    say(f"{study}: {len(published.saved)} runs, {len(published.saved) - len(runs.saved)} published before")
+    published = joined(read_archive(folder), found) if grows and (folder / FILES[-1]).exists() else found
     require_one_known_source(study, published)
-    repeat_some(study, runs, results_dir)
+    if not grows:
+        published = found = only(found, _finished_seeds(study, found))
+    say(f"{study}: {len(published.saved)} runs, {len(published.saved) - len(found.saved)} of them kept")
+    repeat_some(study, found, results_dir)
     code = code_of(folder)
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / study

@@ -3,99 +3,180 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from pe_experiments.studies import publishing
-from pe_experiments.studies.publishing import Study, publish
+from omegaconf import OmegaConf
 
+from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory
+from pe_experiments.publishing import publish as publishing
+from pe_experiments.publishing.publish import publish
+from pe_experiments.runs import RunDirectory, list_in_study
 from tests.conftest import TINY, Outcome
+from tests.synthetic import write_study
 
 Script = Callable[..., Outcome]
-
-
-@pytest.fixture
-def study(script: Script, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A finished study of two runs; its pages are no concern here."""
-    monkeypatch.setattr("pe_experiments.environment._source_revision", lambda: "a" * 40)
-    monkeypatch.setitem(publishing.STUDIES, "small", Study(lambda *_: None, lambda *_: None))
-    for scheme in ("none", "rope"):
-        arguments = [f"pe={scheme}", "study=small", f"results_dir={results}", *TINY]
-        assert script("train", *arguments).code == 0
-    return results
+PAGES = 'def pages(folder, runs):\n    (folder / "README.md").write_text(f"{len(runs.runs)} runs")\n'
 
 
 def runs_of(results: Path) -> list[RunDirectory]:
     return [RunDirectory(path) for path in sorted((results / "runs").iterdir())]
 
 
-def test_runs_are_repeated_before_they_are_published(study: Path) -> None:
-    publish("small", study)
-    provenance = pd.read_csv(study / "small" / "provenance.csv")
-    assert len(provenance) == 2
-    assert provenance["code"].nunique() == 1
+def change_environment(run: RunDirectory, **facts: str | None) -> None:
+    made = json.loads(run.environment.read_text())
+    run.environment.write_text(json.dumps(made | facts))
 
 
-def test_a_run_that_comes_out_otherwise_is_refused(study: Path) -> None:
-    for run in runs_of(study):
-        curve = run.curve.read_text().splitlines()
-        cells = curve[-1].split(",")
-        cells[4] = "0.4321"
-        run.curve.write_text("\n".join([*curve[:-1], ",".join(cells)]) + "\n")
+def names_of(results: Path) -> list[str]:
+    return sorted(pd.read_csv(results / "small" / "provenance.csv")["name"])
+
+
+@pytest.fixture
+def trained(script: Script, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished study of a real run."""
+    monkeypatch.setattr("pe_experiments.environment._source_revision", lambda: "a" * 40)
+    assert script("train", "pe=rope", "study=small", f"results_dir={results}", *TINY).code == 0
+    (results / "small" / "study.py").write_text(PAGES)
+    return results
+
+
+@pytest.fixture
+def written(tiny: Callable[..., Experiment], results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished study of nine runs that nobody trained, so that none is repeated."""
+    monkeypatch.setattr(publishing, "repeat_some", lambda *_: None)
+    write_study(tiny, seeds=3)
+    for run in runs_of(results):
+        change_environment(run, source="a" * 40)
+        list_in_study(results, "small", run.name)
+    (results / "small" / "study.py").write_text(PAGES)
+    return results
+
+
+@pytest.mark.slow
+def test_runs_are_repeated_before_they_are_published(trained: Path) -> None:
+    publish("small", trained)
+    (run,) = runs_of(trained)
+    assert names_of(trained) == [run.name]
+    assert (trained / "small" / "README.md").read_text() == "1 runs"
+    before = (trained / "small" / "runs.csv").read_bytes()
+    curve = run.curve.read_text().splitlines()
+    cells = curve[-1].split(",")
+    cells[6] = "0.4321"
+    run.curve.write_text("\n".join([*curve[:-1], ",".join(cells)]) + "\n")
     with pytest.raises(UserError, match=r"comes out otherwise.*extrapolation\.csv.*same kind of machine"):
-        publish("small", study)
-    assert not (study / "small" / "runs.csv").exists()
+        publish("small", trained)
+    assert (trained / "small" / "runs.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_rounding_on_another_machine_is_said_and_more_is_refused(
-    study: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def other_machine(run: RunDirectory, factor: float) -> None:
-        made = json.loads(run.environment.read_text())
-        run.environment.write_text(json.dumps(made | {"processor": "another"}))
+        change_environment(run, processor="another")
         header, first, *rest = run.metrics.read_text().splitlines()
         step, loss, *cells = first.split(",")
         run.metrics.write_text(
             "\n".join([header, ",".join([step, f"{float(loss) * factor!r}", *cells]), *rest]) + "\n"
         )
 
-    for run in runs_of(study):
-        other_machine(run, 1 + 1e-6)
-    publish("small", study)
+    (run,) = runs_of(trained)
+    other_machine(run, 1 + 1e-6)
+    publish("small", trained)
     assert "up to rounding, on another machine (processor: another there" in capsys.readouterr().out
-    for run in runs_of(study):
-        other_machine(run, 1.1)
+    other_machine(run, 1.1)
     with pytest.raises(
         UserError, match=r"more than rounding: first recorded loss .* \(processor: another there"
     ):
-        publish("small", study)
+        publish("small", trained)
 
 
-@pytest.mark.parametrize(
-    ("source", "what"), [("b" * 40 + "+edited", "an edited source"), (None, "unknown source")]
-)
-def test_edited_and_unknown_sources_are_refused(study: Path, source: str | None, what: str) -> None:
-    run = runs_of(study)[0]
-    made = json.loads(run.environment.read_text())
-    run.environment.write_text(json.dumps(made | {"source": source}))
-    with pytest.raises(UserError, match=f"1 of 2 runs are of {what} \\({run.name}\\)"):
-        publish("small", study)
+@pytest.mark.parametrize("source", ["b" * 40 + "+edited", None])
+def test_edited_and_unknown_sources_are_refused(written: Path, source: str | None) -> None:
+    run = runs_of(written)[0]
+    change_environment(run, source=source)
+    with pytest.raises(UserError, match=rf"1 of 9 runs are of an edited or unknown source \({run.name}\)"):
+        publish("small", written)
+    assert not (written / "small" / "runs.csv").exists()
 
 
-def test_runs_of_different_code_are_refused(study: Path) -> None:
-    run = runs_of(study)[0]
+def test_runs_of_different_code_are_refused(written: Path) -> None:
+    run = runs_of(written)[0]
     saved = run.config.read_text()
     digest = run.read_config()["identity"]["sources"]["shared"]["pe_experiments.training"]
     run.config.write_text(saved.replace(digest, "0" * 12))
     with pytest.raises(UserError, match=r"trained by different states of pe_experiments\.training"):
-        publish("small", study)
+        publish("small", written)
     run.config.write_text(saved)
     result = json.loads(run.result.read_text())
     result["evaluation"]["code"]["pe_experiments.evaluation"] = "0" * 12
     run.result.write_text(json.dumps(result))
     with pytest.raises(UserError, match=r"evaluated by different states of pe_experiments\.evaluation"):
-        publish("small", study)
+        publish("small", written)
+
+
+def test_a_seed_that_is_not_finished_is_left_out_and_said(
+    written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = next(run for run in runs_of(written) if "-s1-" in run.name)
+    one.result.unlink()
+    publish("small", written)
+    assert f"small: left out, not finished is seed 1 ({one.name}: unfinished" in capsys.readouterr().out
+    assert names_of(written) == sorted(run.name for run in runs_of(written) if "-s1-" not in run.name)
+
+
+def test_without_one_finished_seed_nothing_is_published(written: Path) -> None:
+    """A combination of which no seed is finished is missing from all of them."""
+    for run in runs_of(written):
+        if "alibi" in run.name:
+            run.result.unlink()
+    with pytest.raises(UserError, match=r"not finished is seed 0, 1, 2 \(.*finish one seed of every"):
+        publish("small", written)
+    assert not (written / "small" / "runs.csv").exists()
+
+
+def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = tmp_path / "configs"
+    (configs / "sweep").mkdir(parents=True)
+    OmegaConf.save({"sweep": {"publish": "finished"}}, configs / "sweep" / "small.yaml")
+    monkeypatch.setattr(publishing, "CONFIG_DIR", configs)
+    everything = [run.name for run in runs_of(written)]
+    waiting = RunDirectory(written / "runs" / everything[-1])
+    result = waiting.result.read_text()
+    waiting.result.unlink()
+    publish("small", written)
+    assert names_of(written) == everything[:-1]
+    whole = (written / "small" / "curves.csv").read_text().splitlines()
+    waiting.result.write_text(result)
+    for name in everything[:4]:  # published, and gone since
+        shutil.rmtree(written / "runs" / name)
+    publish("small", written)
+    assert names_of(written) == everything
+    now = (written / "small" / "curves.csv").read_text().splitlines()
+    assert set(whole) < set(now)
+    for run in runs_of(written):  # what was published was trained by other code than what is there now
+        saved = run.config.read_text()
+        digest = run.read_config()["identity"]["sources"]["shared"]["pe_experiments.training"]
+        run.config.write_text(saved.replace(digest, "0" * 12))
+    with pytest.raises(UserError, match=r"trained by different states of pe_experiments\.training"):
+        publish("small", written)
+    assert names_of(written) == everything
+
+
+def test_a_study_nobody_ran_is_named(results: Path) -> None:
+    with pytest.raises(UserError, match=r"study=small: .* does not exist"):
+        publish("small", results)
+
+
+def test_no_published_study_is_said(script: Script, results: Path) -> None:
+    results.mkdir()
+    outcome = script("results", f"results_dir={results}")
+    assert outcome.code == 1
+    assert "no published study there; publish=STUDY makes one" in outcome.err
