@@ -48,7 +48,7 @@ def mark_column(kind: str, section: Section) -> str:
 
 
 def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable:
-    """Schemes x tasks: the mean with its interval, and the seeds that did it."""
+    """Schemes x tasks, the longer of the two down: the mean with its interval, and the seeds that did it."""
     metric, (kind, words) = str(table["metric"].iloc[0]), mark_of(table)
 
     def cell(row: Mapping[Any, Any], section: Section) -> str:
@@ -56,7 +56,11 @@ def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable
 
     intervals = " with 95 % interval" if table[f"{metric}_low"].notna().any() else ""
     caption = f"Mean {metric_in_words(metric)}{intervals}; number of seeds {words}"
-    return ShownTable(caption, ["scheme", *(s.title for s in sections)], _by_scheme(sections, table, cell))
+    rows = [["scheme", *(s.title for s in sections)], *_by_scheme(sections, table, cell)]
+    if len(sections) >= len(rows):
+        rows = [list(column) for column in zip(*rows, strict=True)]
+        rows[0][0] = "task"
+    return ShownTable(caption, rows[0], rows[1:])
 
 
 def _by_scheme(
@@ -96,7 +100,6 @@ def report_markdown(
 def table_latex(sections: Sequence[Section], table: pd.DataFrame) -> str:
     """Schemes x tasks in one metric, a table per model and at most four tasks: each fits one column."""
     metric = str(table["metric"].iloc[0])
-    seeds = _range(table["seeds"])
 
     def cell(row: Mapping[Any, Any], _: Section) -> str:
         shown, interval = [*mean(row, metric).split(" ", 1), ""][:2]
@@ -107,12 +110,13 @@ def table_latex(sections: Sequence[Section], table: pd.DataFrame) -> str:
         here = [section for section in sections if section.model == model]
         for start in range(0, len(here), COLUMN):
             part = here[start : start + COLUMN]
-            only = part[0].title if len(part) == 1 else model
+            where = part[0].title if len(part) == 1 else model
             shown = table[table["protocol"].isin([section.protocol for section in part])]
-            below = "; below it the 95\\,\\% interval" if shown[f"{metric}_low"].notna().any() else ""
+            below = "; below: 95\\,\\% interval" if shown[f"{metric}_low"].notna().any() else ""
             headings = [", ".join([section.task, *section.told_apart_by]) for section in part]
             lines = [r"\begin{table}", r"\centering\small", r"\setlength{\tabcolsep}{3pt}"]
-            lines += [rf"\caption{{Mean {latex(metric_in_words(metric))}{below} ({seeds}). {latex(only)}.}}"]
+            about = f"{latex(metric_in_words(metric))}, {latex(where)} ({_range(shown['seeds'])}{below})"
+            lines += [rf"\caption{{Mean {about}.}}"]
             lines += [
                 rf"\label{{tab:{model}-{start // COLUMN + 1}}}",
                 rf"\begin{{tabular}}{{l{'c' * len(part)}}}",

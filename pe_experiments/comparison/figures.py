@@ -102,10 +102,16 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
     Schemes most of whose runs did not solve the training lengths are dashed, and said so.
     """
     figure, [(left, right)] = panels(1, width)
+    metrics = ACCURACY_NAMES if not section.one_token else {"exact_match": "exact match"}
+    if section.one_token:  # then both are the same
+        right.remove()
+        grid = left.get_gridspec()
+        assert grid is not None
+        left.set_subplotspec(grid[:, :])
     title = f"{section.title}, trained to {section.max_length}; {_seeds(rows)}"
     figure.suptitle("\n".join(wrap(text(title, 200), int(16 * width))))
     fits = len(rows) <= LABELS_FIT and width > WIDTHS["single"]
-    for axes, (metric, name) in zip((left, right), ACCURACY_NAMES.items(), strict=True):
+    for axes, (metric, name) in zip((left, right), metrics.items(), strict=False):
         _draw_curves(axes, section, rows, metric, looks)
         axes.set_ylabel(name)
         training_note(axes, section.max_length)
@@ -118,13 +124,16 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
 
 
 def tasks_figure(by_section: Sequence[tuple[Section, Rows]], looks: Looks, width: float) -> Figure:
-    """Small multiples: exact match above token accuracy, a column per task."""
+    """Small multiples: exact match above token accuracy (where it is another), a column per task."""
     figure, pairs = panels(len(by_section), width)
     for (section, rows), pair in zip(by_section, pairs, strict=True):
         for axes, metric in zip(pair, ACCURACY_NAMES, strict=True):
             _draw_curves(axes, section, rows, metric, looks, bound_names=False)
         pair[0].set_title(_wrapped(section.title, width))
-        pair[0].set_xlabel("")
+        if section.one_token:  # then both are the same
+            pair[1].remove()
+        else:
+            pair[0].set_xlabel("")
     for axes, name in zip(pairs[0], ACCURACY_NAMES.values(), strict=True):
         axes.set_ylabel(name)
     legend_below(
@@ -181,7 +190,7 @@ def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Lo
             groups.append((mean, [name]))
         else:
             same.append(name)
-    groups.sort(key=lambda group: group[0].iloc[-1])
+    groups = sorted(groups, key=lambda group: -round(float(group[0].iloc[-1]), 2))[::-1]  # the best on top
     colours = {text(label, 24): colour for label, (colour, _) in looks.items()}
     rows_of_text = [_stacked(names).count("\n") + 1 for _, names in groups]
     heights = [float(line.iloc[-1]) for line, _ in groups]

@@ -72,7 +72,8 @@ function lineChart(spec) {
   for (const bound of spec.bounds || []) {
     const points = bound.points.map(([a, b]) => [x(a), y(b)]);
     root.append(draw("path", { d: path(points), class: "bound", "stroke-dasharray": bound.dash }));
-    if (spec.labels) root.append(draw("text", { x: points[0][0] + 2, y: points[0][1] - 4, class: "note" }, bound.name));
+    const above = points[0][1] > box.top + 12;
+    if (spec.labels) root.append(draw("text", { x: points[0][0] + 2, y: points[0][1] + (above ? -4 : 12), class: "note" }, bound.name));
   }
   const spots = [];
   const lines = series.map((one) => {

@@ -4,6 +4,7 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy" };
 const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
+const WIDE = 4; // tasks beside which intervals fit
 const at = (id) => document.getElementById(id);
 const tip = at("tip");
 DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index }));
@@ -40,7 +41,7 @@ function buildMatrix() {
 
 function columnHead(n, [first, ...rest]) {
   const title = n < 0 ? "sort by name" : `${DATA.sections[n].title}: sort, and show its curves`;
-  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, make("small", {}, rest.join(", "))));
+  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, ...(rest.length ? [make("small", {}, rest.join(", "))] : [])));
 }
 
 function schemeOf(node) {
@@ -80,6 +81,8 @@ function matrixCell(section, n, scheme) {
   cell.className = (share > 0.5 ? "high" : "") + (unlearned ? " unlearned" : "");
   if (known(value)) cell.style.setProperty("--share", `${Math.round(share * 100)}%`);
   cell.append(make("span", {}, number(value)));
+  const ends = mean(row, DATA.metric.column).split(" [")[1];
+  if (ends && DATA.sections.length <= WIDE) cell.append(make("small", { class: "wide" }, `[${ends}`));
   if (known(row[section.mark.column])) cell.append(make("small", {}, `${row[section.mark.column]}/${row.seeds}`));
   return cell;
 }
