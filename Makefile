@@ -31,4 +31,4 @@ lint: .venv/.done
 	touch $@
 
 clean:
-	rm -rf .venv build .PHONY: train test test-all lint.egg-info
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,3 +1,23 @@
-"""Which positional encoding should I use, and does it extrapolate?"""
+"""Which positional encoding should I use, and does it extrapolate?
+
+In Python: `run_experiment`, `load_model`, `load_runs` and `compare` (``docs/notebook.md`` shows each).
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+_HOMES = {
+    "run_experiment": "experiment",
+    "load_model": "trained",
+    "load_runs": "comparison",
+    "compare": "comparison",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """The four are imported when they are asked for: torch and pandas take seconds."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,7 +15,7 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.limits import refuse_long_measurements
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE
 
@@ -56,12 +56,12 @@ def preflight(experiment: Experiment) -> list[str]:
     _try_longest(experiment, model)
     _refuse_telling_ids(experiment)
     with user_errors("pe", "fails on a training batch"):
-        _refuse_looking_ahead(model, batch, experiment.config.seed)
+        _refuse_looking_ahead(model, batch, experiment)
     said = (f"{type(scheme).__name__}: {scheme.remark}" for scheme in _schemes(model) if scheme.remark)
     return list(dict.fromkeys(said))
 
 
-def _try_longest(experiment: Experiment, model: Transformer) -> None:
+def _try_longest(experiment: Experiment, model: Backbone) -> None:
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
@@ -98,8 +98,8 @@ def _refuse_telling_ids(experiment: Experiment) -> None:
             )
 
 
-def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
-    """Change a decoder's tokens from some place on, another in every row: nothing before it may move.
+def _refuse_looking_ahead(model: Backbone, batch: Batch, experiment: Experiment) -> None:
+    """Change a decoder's tokens from some index on, another in every row: nothing before it may move.
 
     The model is left with other weights, under which every path through it is open: as initialised, attention
     adds little to the logits and a gate may be shut.
@@ -109,6 +109,7 @@ def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
     """
     if not model.shape.causal or any(part.looks_ahead for part in _schemes(model)):
         return
+    seed = experiment.config.seed
     generator = torch.Generator().manual_seed(seed)
     initialise_backbone(model, "pytorch", model.shape.num_layers, seed)
     with torch.no_grad():
@@ -120,7 +121,7 @@ def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
     positions_bP = batch.positions_BP.expand(len(batch.tokens_BT), -1)[rows_b]
     cuts_b = 1 + torch.arange(CUTS) * (lengths_b - 2).clamp(min=0) // (CUTS - 1)
     before_bT = torch.arange(tokens_bT.shape[1]) < cuts_b[:, None]
-    vocabulary = model.head.out_features
+    vocabulary = experiment.format.vocab_size
     others_bT = tokens_bT + torch.randint(1, vocabulary, tokens_bT.shape, generator=generator)
     logits = []
     for variant_bT in (tokens_bT, torch.where(before_bT, tokens_bT, others_bT % vocabulary)):
@@ -137,11 +138,11 @@ def _refuse_looking_ahead(model: Transformer, batch: Batch, seed: int) -> None:
         )
 
 
-def _schemes(model: Transformer) -> list[PositionalEncoding]:
+def _schemes(model: Backbone) -> list[PositionalEncoding]:
     return [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
 
 
-def describe_model(model: Transformer, experiment: Experiment) -> dict[str, Any]:
+def describe_model(model: Backbone, experiment: Experiment) -> dict[str, Any]:
     """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
     batch = TrainingStream(source_of(experiment), 64, "mixed", "validation").batch(0)
     model = model.cpu()

@@ -17,14 +17,21 @@ from omegaconf import OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.errors import UserError, allowed, nearest
+from pe_experiments.files import CONFIG_DIR
+from pe_experiments.models import Backbone
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
-KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
+KINDS: dict[str, type] = {
+    "pe": PositionalEncoding,
+    "positions": PositionPolicy,
+    "task": Task,
+    "model": Backbone,
+}
+GIVEN = {"pe": 1, "model": 4}  # leading arguments of a class that no configuration states
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,17 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     return Component(group, canonical, cls, {**_defaults(cls), **given})
 
 
+def model_choice(model: dict[str, Any], part: Component) -> str:
+    """The choice of ``configs/model`` that is nearest to a section, sizes included, or its class's name."""
+    stated = {**model, **part.arguments}
+    differing = {
+        name: sum(section.get(key) != value for key, value in stated.items() if key != "_target_")
+        for name, section in shipped("model").items()
+        if _same_class(section["_target_"], part.cls)
+    }
+    return min(differing, key=differing.__getitem__) if differing else part.cls.__name__
+
+
 @contextmanager
 def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     """Errors of the parts become `UserError`s that say which part of the configuration is meant."""
@@ -182,10 +200,9 @@ def _same_class(target: str, cls: type) -> bool:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(cls).parameters
-    takes_shape = issubclass(cls, PositionalEncoding)
-    named = {name: p for i, (name, p) in enumerate(parameters.items()) if not (takes_shape and i == 0)}
-    return {name: p for name, p in named.items() if p.kind is not p.VAR_POSITIONAL}
+    given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
+    stated = list(inspect.signature(cls).parameters.items())[given:]
+    return {name: p for name, p in stated if p.kind is not p.VAR_POSITIONAL}
 
 
 def _defaults(cls: type) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
 from pe_experiments.errors import UserError, allowed, shown
 from pe_experiments.validation import validated
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
     from pe_experiments.formats import Format
     from pe_experiments.positions import PositionPolicy
     from pe_experiments.tasks import Task
-
-_HERE = Path(__file__).resolve().parent
-# In a wheel the choices lie inside the package, in a checkout beside it.
-CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 
 # The random streams number what they draw inside 32 bits (`randomness`), which bounds these.
 LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
@@ -50,21 +45,29 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ModelConfig(Section):
-    """One transformer (`models.Transformer`)."""
+SIZES = ("causal", "d_model", "num_heads", "num_layers")
 
+
+class ModelConfig(Section):
+    """A model's class, its sizes, and the arguments of the class (`models.Backbone`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    target: str = Field(alias="_target_")
     causal: bool
     d_model: Count
     num_heads: Count
     num_layers: Count
-    activation: Literal["gelu", "relu"]
-    initialisation: Literal["gpt2", "pytorch"]
-    output_head: Literal["separate", "tied"]
-    attention_implementation: Literal["auto", "eager", "sdpa", "blocked"]
 
     @property
-    def choice(self) -> str:
-        return "decoder" if self.causal else "encoder"
+    def part(self) -> dict[str, Any]:
+        """The class and its arguments, without the sizes."""
+        return {"_target_": self.target, **(self.model_extra or {})}
+
+    @model_serializer
+    def _as_written(self) -> dict[str, Any]:
+        sizes = {key: getattr(self, key) for key in SIZES}
+        return {"_target_": self.target, **sizes, **(self.model_extra or {})}
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> ModelConfig:
@@ -142,6 +145,8 @@ class SweepConfig(Section):
     baselines: list[str]
     cases: list[list[str]]
     tune: str | None
+    tuning_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None
+    tune_outwards: Annotated[int, Field(ge=0)]
     publish: Literal["seeds", "finished"] = "seeds"
 
 
@@ -169,6 +174,9 @@ RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that ar
 
 
 CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
+
+
+PARTS = ("pe", "positions", "task")
 
 
 class Config(Section):
@@ -215,6 +223,13 @@ class Experiment:
     evaluated_on: Component  # that makes it
 
     @property
+    def model_choice(self) -> str:
+        """The model as a run's name says it: ``decoder``, ``encoder``, ``llama``, or a class."""
+        from pe_experiments.components import model_choice
+
+        return model_choice(self.config.model.model_dump(), self.components["model"])
+
+    @property
     def other_task(self) -> Component | None:
         """The task it is evaluated on where that is not the one trained on."""
         return None if self.evaluated_on == self.components["task"] else self.evaluated_on
@@ -250,13 +265,15 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     Raises:
         UserError: an unknown key, a missing or wrong value.
     """
+    plain: Any = config
     try:
-        plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+        if not isinstance(config, dict) or "${" in str(config):  # a plain mapping has nothing to resolve
+            plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
     assert isinstance(plain, dict)
     if "sweep" in plain:
-        check_sweep(OmegaConf.create(plain))
+        validated(SweepConfig, plain["sweep"], "sweep")
     is_dry_run(plain)
     return validated(Config, {str(key): value for key, value in plain.items() if key not in CLI_ONLY})
 
@@ -270,24 +287,6 @@ def is_dry_run(config: Mapping[Any, Any]) -> bool:
     if not isinstance(dry_run := config.get("dry_run", False), bool):
         raise UserError(f"dry_run={shown(dry_run)}: expected true or false")
     return dry_run
-
-
-def check_sweep(config: DictConfig) -> SweepConfig:
-    """The ``sweep`` section in typed form.
-
-    Raises:
-        UserError: a wrong value.
-    """
-    return validated(SweepConfig, OmegaConf.to_container(config.sweep, resolve=True), "sweep")
-
-
-def check_engine(config: DictConfig) -> EngineConfig:
-    """The ``engine`` section in typed form.
-
-    Raises:
-        UserError: a wrong value.
-    """
-    return validated(EngineConfig, OmegaConf.to_container(config.engine, resolve=True), "engine")
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
@@ -305,9 +304,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     from pe_experiments.encodings import ModelShape
     from pe_experiments.formats import format_for, refuse_misfit
 
-    components = {
-        group: load_component(group, getattr(config, group)) for group in ("pe", "positions", "task")
-    }
+    components = {group: load_component(group, getattr(config, group)) for group in PARTS}
+    components["model"] = load_component("model", config.model.part)
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):

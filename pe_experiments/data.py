@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.formats import Format, Sequences
-from pe_experiments.positions import PositionPolicy
+from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.randomness import block_index, stream
 from pe_experiments.tasks import IGNORE, Task
+from pe_experiments.tasks.base import Split
 
 BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
 MICRO_BATCH_TOKENS = 1300  # splitting a batch into parts of fewer tokens costs more than the padding it saves
@@ -57,16 +58,16 @@ class Source:
         """Block ``block`` of the evaluation examples of input length ``length``."""
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
-        rows = self.examples(length, BLOCK_EXAMPLES, generator)
+        rows = self.examples("evaluation", length, BLOCK_EXAMPLES, generator)
         ids_BP = rows.ids_BT
         if ids_BP is None:
             draws = stream(self.seed, "evaluation positions", index)
             ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, draws)
         return _trimmed(rows, ids_BP)
 
-    def examples(self, length: int, count: int, generator: torch.Generator) -> Sequences:
+    def examples(self, split: Split, length: int, count: int, generator: torch.Generator) -> Sequences:
         """Random examples of one input length, laid out."""
-        inputs_BN, targets_BM = self.task.sample(length, count, generator)
+        inputs_BN, targets_BM = self.task.for_split(split).sample(length, count, generator)
         rows = self.format.lay_out(inputs_BN, targets_BM)
         if not self.positions.task_ids:
             return rows
@@ -82,14 +83,14 @@ class TrainingStream:
         source: makes the examples.
         batch_size: rows per batch.
         batching: ``mixed``: each row draws its own length; ``single_length``: each batch draws one.
-        name: ``training`` or ``validation``; their examples are drawn independently.
+        split: ``training`` or ``validation``; their examples are drawn independently.
     """
 
-    def __init__(self, source: Source, batch_size: int, batching: str, name: str = "training"):
+    def __init__(self, source: Source, batch_size: int, batching: str, split: Split = "training"):
         self.source = source
         self.batch_size = batch_size
         self.batching = batching
-        self.name = name
+        self.split: Split = split
         self._draw: tuple[int, Sequences] | None = None
 
     def batch(self, index: int) -> Batch:
@@ -101,7 +102,7 @@ class TrainingStream:
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
         declared_B = drawn.declared_B[rows]
         chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
-        positions = stream(source.seed, f"{self.name} positions", index)
+        positions = stream(source.seed, f"{self.split} positions", index)
         if drawn.ids_BT is None:
             ids_BP = source.positions.training_ids(declared_B, source.train_length, positions)
         else:
@@ -110,7 +111,7 @@ class TrainingStream:
 
     def _sequences(self, draw: int) -> Sequences:
         source = self.source
-        generator = stream(source.seed, self.name, draw)
+        generator = stream(source.seed, self.split, draw)
         lengths_R = self._lengths(generator)
         rows = len(lengths_R)
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
@@ -119,7 +120,7 @@ class TrainingStream:
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
         for length in lengths_R.unique().tolist():
             of_length = (lengths_R == length).nonzero()[:, 0]
-            made = source.examples(length, len(of_length), generator)
+            made = source.examples(self.split, length, len(of_length), generator)
             width = made.tokens_BT.shape[1]
             tokens_RT[of_length, :width] = made.tokens_BT
             labels_RT[of_length, :width] = made.labels_BT
@@ -144,11 +145,12 @@ class TrainingStream:
         Yields:
             A length, the rows of the draw that have it, and their symbols [rows, N].
         """
-        generator = stream(self.source.seed, self.name, draw)
+        generator = stream(self.source.seed, self.split, draw)
         lengths_R = self._lengths(generator)
+        task = self.source.task.for_split(self.split)
         for length in lengths_R[lengths_R <= longest].unique().tolist():
             where = (lengths_R == length).nonzero()[:, 0]
-            yield length, where, self.source.task.sample(length, len(where), generator)[0]
+            yield length, where, task.sample(length, len(where), generator)[0]
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:

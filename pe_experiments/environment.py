@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import subprocess
@@ -13,18 +12,18 @@ from typing import Any
 
 import torch
 
-from pe_experiments import matmul
+from pe_experiments import matmul, process
 from pe_experiments.config import HardwareConfig
 from pe_experiments.errors import UserError
 
-# glibc's mallopt parameters, from malloc.h
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
-command: list[str] = []  # what repeats the run of this process, set by whoever knows better than sys.argv
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set the threads and the matmul backend; returns the device, ``cpu`` or ``cuda``.
+    """Set the matmul backend and, in a process of ours (`process`), the threads.
+
+    Returns:
+        The device, ``cpu`` or ``cuda``.
 
     Raises:
         UserError: the device does not exist, there are fewer cores than threads, or the backend would compute
@@ -35,8 +34,8 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
         raise UserError(
             f"hardware.threads={hardware.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
         )
-    torch.set_num_threads(hardware.threads)
-    _keep_freed_memory()
+    if process.command:
+        torch.set_num_threads(hardware.threads)
     if hardware.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
     if hardware.accelerator == "cpu" or not torch.cuda.is_available():
@@ -45,16 +44,7 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
     return "cuda"
 
 
-def _keep_freed_memory() -> None:
-    """Have glibc keep freed memory; batches of changing shape otherwise fault it in again at every step."""
-    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        return
-    libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
-    libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-    libc.mallopt(M_TOP_PAD, 256 << 20)
-
-
-def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any]:
+def describe_environment(device: str) -> dict[str, Any]:
     """The content of ``environment.json``."""
     return {
         "pe_experiments": metadata.version("pe_experiments"),
@@ -64,9 +54,9 @@ def describe_environment(hardware: HardwareConfig, device: str) -> dict[str, Any
         "platform": platform.platform(),
         "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "threads": hardware.threads,
+        "threads": torch.get_num_threads(),
         "matmul": matmul.current_backend(),
-        "command": command or [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 
 

@@ -35,6 +35,20 @@ def allowed(options: Iterable[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
 
 
+def sentence(error: BaseException) -> str:
+    """What a person is told of an error: our sentences as they are, the first two lines of a library's."""
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, OSError) and not isinstance(error, UserError):
+        return f"{cause.filename or 'a file'} cannot be used: {cause.strerror or cause}"
+    text = str(error) if isinstance(error, UserError) else " ".join(str(error).splitlines()[:2])
+    return one_line(text) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
 SHOWN = 60  # characters of a value in a sentence
 LISTED = 12  # choices in a sentence
 

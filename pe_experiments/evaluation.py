@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.data import BLOCK_EXAMPLES, Batch, Source, TrainingStream
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
@@ -59,7 +59,7 @@ class Tally:
 
 @torch.no_grad()
 def tally(
-    model: Transformer,
+    model: Backbone,
     batches: Iterable[Batch],
     eos: int,
     decoding: Decoding = "teacher_forcing",
@@ -76,7 +76,7 @@ def tally(
         show: called with the number of examples done.
     """
     total = Tally()
-    device = model.head.weight.device
+    device = next(model.parameters()).device
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
@@ -100,7 +100,7 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
     )
 
 
-def forced_answers(model: Transformer, batch: Batch) -> tuple[Tensor, float]:
+def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
     """What the model answers at each scored place, -100 elsewhere, when it reads the right answer so far.
 
     Returns:
@@ -115,7 +115,7 @@ def forced_answers(model: Transformer, batch: Batch) -> tuple[Tensor, float]:
     return answers_BT, float(loss_sum)
 
 
-def greedy_answers(model: Transformer, batch: Batch, eos: int) -> Tensor:
+def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
     """What the model answers place by place when it reads its own answer so far; -100 once it has said EOS.
 
     All rows are decoded together, the whole prefix anew for every token, up to the place behind the longest
@@ -160,14 +160,14 @@ def _count(total: Tally, batch: Batch, answers_BT: Tensor, loss_sum: float, eos:
     total.loss_sum += loss_sum
 
 
-def in_distribution_tally(model: Transformer, batches: TrainingStream, examples: int) -> Tally:
+def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
     """Counts over fresh examples of the training lengths (always the same ones)."""
     needed = -(-examples // batches.batch_size)
     return tally(model, (batches.batch(i) for i in range(needed)), batches.source.format.eos)
 
 
 def extrapolation_curve(
-    model: Transformer,
+    model: Backbone,
     source: Source,
     lengths: Sequence[int],
     examples: int,
@@ -196,7 +196,7 @@ def extrapolation_curve(
 
 
 def _curve_point(
-    model: Transformer,
+    model: Backbone,
     source: Source,
     length: int,
     examples: int,

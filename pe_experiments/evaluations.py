@@ -9,21 +9,19 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pe_experiments import console
-from pe_experiments.building import evaluation_source_of, preflight
-from pe_experiments.checkpoints import model_weights, read_checkpoint
-from pe_experiments.config import Experiment, check, resolve
+from pe_experiments.building import evaluation_source_of
+from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware
-from pe_experiments.errors import UserError, few
+from pe_experiments.errors import UserError
 from pe_experiments.evaluation import extrapolation_curve, summarise
 from pe_experiments.files import write_atomically
-from pe_experiments.fingerprints import changed
-from pe_experiments.identity import Identity, identify, plain, short_hash
-from pe_experiments.instantiation import build_model
-from pe_experiments.models import Transformer
+from pe_experiments.identity import Identity, plain, short_hash
+from pe_experiments.models import Backbone
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, list_in_study, only_code_differs
 from pe_experiments.seen import seen_in_training
 from pe_experiments.tracking import CURVE, Tracker, read_curve, to_csv
+from pe_experiments.trained import FinishedRun, finished_run, model_of
 
 Curve = list[dict[str, Any]]
 
@@ -63,31 +61,12 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
         UserError: no such run, one that is not completed, one whose source has been edited since, or weights
             that do not fit the changed scheme.
     """
-    run = RunDirectory(path)
-    saved = run.read_config()
-    try:
-        known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
-    except (KeyError, TypeError) as error:
-        raise UserError(f"run={path}: its config.yaml is of an earlier version; train it again") from error
-    identity = Identity(**known, prefix="")
-    sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
-    other_task, changes = changes.get("task"), {k: v for k, v in changes.items() if k != "task"}
-    experiment = resolve(check({**sections, **changes}), other_task)
-    device = prepare_hardware(experiment.config.hardware)
-    result = run.read_result()
-    if result is None or result["status"] != COMPLETED:
-        state = "interrupted" if result is None else result["status"]
-        raise UserError(
-            f"run={path}: it is {state}, and only a completed run can be evaluated; train it first"
-        )
-    now = identify(experiment).sources
-    kept = [group for group in identity.sources if group not in changes]
-    if names := changed(*({group: sources[group] for group in kept} for sources in (identity.sources, now))):
-        raise UserError(f"run={path}: {few(names)} changed since it was trained; train it again")
-    return found(experiment, identity, run, result, device, display or console.Display())
+    finished = finished_run(RunDirectory(path), changes)
+    device = prepare_hardware(finished.experiment.config.hardware)
+    return found(finished, device, display or console.Display())
 
 
-def measure(experiment: Experiment, model: Transformer, steps: int, display: console.Display) -> Curve:
+def measure(experiment: Experiment, model: Backbone, steps: int, display: console.Display) -> Curve:
     """The rows of ``extrapolation.csv`` of a model that was trained for that many steps."""
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     training, source, longest = (
@@ -113,93 +92,71 @@ def measure(experiment: Experiment, model: Transformer, steps: int, display: con
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
     """The picture of one run's curve."""
-    from pe_experiments.comparison.figures import (
-        run_figure,  # matplotlib: a second a finished run need not wait
-    )
+    from pe_experiments.plots import run_figure  # matplotlib: a second a finished run need not wait
 
     task = experiment.other_task or experiment.components["task"]
     run_figure(curve, f"{label} on {task.label}", experiment.max_length, path)
 
 
-def found(
-    experiment: Experiment,
-    identity: Identity,
-    run: RunDirectory,
-    finished: dict[str, Any],
-    device: str,
-    display: console.Display,
-) -> RunResult:
+def found(finished: FinishedRun, device: str, display: console.Display) -> RunResult:
     """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
+    experiment, run, result = finished.experiment, finished.directory, finished.result
     config = experiment.config
     if config.study and run.path.parent.parent == Path(config.results_dir):
         list_in_study(Path(config.results_dir), config.study, run.name)
     evaluation = evaluated(experiment)
-    if finished["status"] != COMPLETED or evaluation == finished["evaluation"]:
-        return RunResult(experiment, run, finished, "found", _stored_curve(run))
-    if only_code_differs(finished["evaluation"], evaluation):
-        return _evaluate_again(experiment, identity, run, finished, device, display)
+    if result["status"] != COMPLETED or evaluation == result["evaluation"]:
+        return RunResult(experiment, run, result, "found", _stored_curve(run))
+    if only_code_differs(result["evaluation"], evaluation):
+        return _evaluate_again(finished, device, display)
     directory = run.evaluation(short_hash(evaluation))
     if there := directory.read_result():
         return RunResult(experiment, directory, there, "found", _stored_curve(directory))
-    return _evaluate_otherwise(experiment, identity, run, finished, device, display)
+    return _evaluate_otherwise(finished, directory, device, display)
 
 
-def _evaluate_again(
-    experiment: Experiment,
-    identity: Identity,
-    run: RunDirectory,
-    finished: dict[str, Any],
-    device: str,
-    display: console.Display,
-) -> RunResult:
+def _evaluate_again(finished: FinishedRun, device: str, display: console.Display) -> RunResult:
     """The code that evaluates has changed: curve and summary are replaced, once the new ones are there."""
+    experiment, run = finished.experiment, finished.directory
     console.say(f"{run.name}: the code that evaluates has changed; evaluating it again")
     try:
-        model, created = _trained_model(experiment, run), run.create()
+        model = model_of(finished)
     except UserError as error:
         console.say(f"{run.name}: shown as evaluated by the earlier code ({error})")
-        return RunResult(experiment, run, finished, "found", _stored_curve(run))
-    assert not created
+        return RunResult(experiment, run, finished.result, "found", _stored_curve(run))
+    run.create()  # says where nothing can be written
     with run.lock():
-        steps = finished.get("finished_step", experiment.config.training.steps)
-        curve = measure(experiment, model.to(device), steps, display)
+        curve = measure(experiment, model.to(device), _steps(finished), display)
         summary = summarise(curve, experiment.max_length)
-        environment = describe_environment(experiment.config.hardware, device)
+        environment = describe_environment(device)
         write_atomically(run.curve, to_csv(CURVE, curve))
         again = {"evaluation": evaluated(experiment), "evaluation_environment": environment}
-        run.write_result({**finished, **summary, **again})
-        draw(experiment, identity.label, curve, run.figure)
+        run.write_result({**finished.result, **summary, **again})
+        draw(experiment, finished.identity.label, curve, run.figure)
     return RunResult(experiment, run, run.read_result() or {}, "evaluated", curve)
 
 
 def _evaluate_otherwise(
-    experiment: Experiment,
-    identity: Identity,
-    run: RunDirectory,
-    finished: dict[str, Any],
-    device: str,
-    display: console.Display,
+    finished: FinishedRun, directory: RunDirectory, device: str, display: console.Display
 ) -> RunResult:
     """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
-    config, evaluation = experiment.config, evaluated(experiment)
-    directory = run.evaluation(short_hash(evaluation))
-    model = _trained_model(experiment, run)
-    label = identity.label
-    if evaluation["pe"] != finished["evaluation"]["pe"]:
+    experiment, run = finished.experiment, finished.directory
+    evaluation, label = evaluated(experiment), finished.identity.label
+    model = model_of(finished)
+    if evaluation["pe"] != finished.result["evaluation"]["pe"]:
         label = f"{label} evaluated as {experiment.components['pe'].label}"
-    kept = {key: finished[key] for key in ("status", "name", "task", "model", "seed", "steps")}
+    kept = {key: finished.result[key] for key in ("status", "name", "task", "model", "seed", "steps")}
     if experiment.other_task:
         kept["evaluated_on"] = experiment.other_task.label
     created = directory.create()
     with directory.lock():
         tracker = None
         try:
-            saved = saved_config(experiment, identity, run.name)
+            saved = saved_config(experiment, finished.identity, run.name)
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
-            name = f"{run.name}-e{directory.name}"
-            tracker = Tracker(directory, name, saved, config.logger, group=run.name, job_type="evaluation")
-            steps = finished.get("finished_step", config.training.steps)
-            curve = measure(experiment, model.to(device), steps, display)
+            name, logger = f"{run.name}-e{directory.name}", experiment.config.logger
+            tracker = Tracker(directory, name, saved, logger, group=run.name, job_type="evaluation")
+            curve = measure(experiment, model.to(device), _steps(finished), display)
             tracker.curve(curve)
             summary = summarise(curve, experiment.max_length)
             draw(experiment, label, curve, directory.figure)
@@ -217,21 +174,9 @@ def _evaluate_otherwise(
     return RunResult(experiment, directory, directory.read_result() or {}, "evaluated", curve)
 
 
-def _trained_model(experiment: Experiment, run: RunDirectory) -> Transformer:
-    if (checkpoint := read_checkpoint(run.checkpoint)) is None:
-        raise UserError(
-            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
-        )
-    preflight(experiment)
-    model = build_model(experiment)
-    try:
-        model.load_state_dict(model_weights(checkpoint))
-    except RuntimeError as error:
-        raise UserError(
-            f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was "
-            f"trained with; only schemes with the same parameters can take over its weights"
-        ) from error
-    return model
+def _steps(finished: FinishedRun) -> int:
+    """Steps it was trained for; fewer than asked where it stopped early."""
+    return finished.result.get("finished_step", finished.experiment.config.training.steps)
 
 
 def saved_config(experiment: Experiment, identity: Identity, name: str) -> dict[str, Any]:

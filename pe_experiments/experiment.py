@@ -28,7 +28,7 @@ from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.limits import refuse_large_training
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.runs import (
     COMPLETED,
     DIVERGED,
@@ -42,6 +42,7 @@ from pe_experiments.runs import (
     plan,
 )
 from pe_experiments.tracking import Tracker
+from pe_experiments.trained import FinishedRun
 
 
 def run_experiment(
@@ -68,7 +69,8 @@ def run_experiment(
     planned = plan(experiment)
     identity, run = planned.identity, planned.run
     if planned.state in TRAINED:
-        return found(experiment, identity, run, run.read_result() or {}, device, display)
+        finished = FinishedRun(experiment, identity, run, run.read_result() or {})
+        return found(finished, device, display)
     refuse_large_training(experiment)
     for remark in preflight(experiment):
         console.say(remark)
@@ -77,7 +79,8 @@ def run_experiment(
     created = run.create()
     with run.lock():
         if plan(experiment).state in TRAINED:  # by another process, since
-            return found(experiment, identity, run, run.read_result() or {}, device, display)
+            finished = FinishedRun(experiment, identity, run, run.read_result() or {})
+            return found(finished, device, display)
         aside = run.set_aside() if experiment.config.rerun else None
         try:
             outcome = _train_and_evaluate(experiment, identity, run, device, display)
@@ -127,7 +130,7 @@ def _train_and_evaluate(
         "name": run.name,
         "label": identity.label,
         "task": experiment.components["task"].choice,
-        "model": config.model.choice,
+        "model": experiment.model_choice,
         "seed": config.seed,
         "kind": kind_of(config.model_dump()),
         "steps": config.training.steps,
@@ -138,7 +141,7 @@ def _train_and_evaluate(
     curve: list[dict[str, Any]] = []
     try:
         write_atomically(run.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
-        environment = describe_environment(config.hardware, device)
+        environment = describe_environment(device)
         write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
         run.error_log.unlink(missing_ok=True)
         run.result.unlink(missing_ok=True)
@@ -176,7 +179,7 @@ def _train(
     device: str,
     tracker: Tracker,
     display: console.Display,
-) -> tuple[Transformer, dict[str, Any]]:
+) -> tuple[Backbone, dict[str, Any]]:
     from pe_experiments.training import train_model
 
     config, model = experiment.config, build_model(experiment)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Where the choices lie, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+_HERE = Path(__file__).resolve().parent
+# In a wheel the choices lie inside the package, in a checkout beside it.
+CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 
 
 def write_atomically(path: Path, text: str) -> None:

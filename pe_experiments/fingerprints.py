@@ -25,6 +25,7 @@ EVALUATION = ("pe_experiments.evaluation",)
 UNREAD = ("errors", "config", "validation", "components")
 NEVER = ("pe_experiments", *(f"pe_experiments.{name}" for name in UNREAD))
 NOT_TRAINING = (*NEVER, *EVALUATION, "pe_experiments.tasks.ceilings")
+CITES = "cites"  # attribute of a class: where it comes from
 # Methods of a task that no training calls.
 SCORES = ("chance", "bag_ceiling", "bag_ceiling_error", "input_blind")
 TASKS = "pe_experiments.tasks."
@@ -76,7 +77,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
-    """Source without comments, layout and docstrings; the same on every Python.
+    """Source without comments, layout, docstrings and citations; the same on every Python.
 
     Args:
         source: of a module.
@@ -102,7 +103,15 @@ def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
     for node, part in methods:
         if part.name not in named:
             node.body.remove(part)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            node.body = [part for part in node.body if not _is_citation(part)]
     return str(_meaning(tree))
+
+
+def _is_citation(part: ast.stmt) -> bool:
+    targets = part.targets if isinstance(part, ast.Assign) else [getattr(part, "target", None)]
+    return any(isinstance(target, ast.Name) and target.id == CITES for target in targets)
 
 
 def _meaning(node: Any) -> Any:
@@ -126,11 +135,17 @@ def _digests(roots: Sequence[str], stop: Sequence[str], scored: str | None = Non
         if name in found or name in stop or not (_top(name) in tops or _is_own(_top(name))):
             continue
         if (path := module_file(name)) is not None:
-            source = path.read_bytes()
             left_out = SCORES if scored is not None and name.startswith(scored) else ()
-            found[name] = _hash(source_meaning(source, left_out))
-            waiting += _imports(name, path, source)
+            found[name], imported = _read(name, path, path.stat().st_mtime_ns, left_out)
+            waiting += imported
     return dict(sorted(found.items()))
+
+
+@cache
+def _read(name: str, path: Path, changed_at: int, left_out: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Digest of a module's meaning, and what it imports; read anew when the file has changed."""
+    source = path.read_bytes()
+    return _hash(source_meaning(source, left_out)), _imports(name, path, source)
 
 
 @cache

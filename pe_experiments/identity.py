@@ -57,20 +57,20 @@ def identify(experiment: Experiment) -> Identity:
     trained: dict[str, Any] = {
         group: {"_target_": components[group].target, **components[group].arguments} for group in GROUPS
     }
-    trained["model"] = config.model.model_dump(exclude={"attention_implementation"})
+    trained["model"] = {**config.model.model_dump(), **components["model"].section}
+    trained["model"].pop("attention_implementation", None)  # the same result, computed otherwise
     trained["training"] = config.training.model_dump()
     trained["seed"] = config.seed
     label = config.label or scheme_label(experiment)
     shown = safe_name(label)[:LONGEST_LABEL]
-    prefix = f"{components['task'].choice}-{config.model.choice}-{shown}-s{config.seed}"
+    prefix = f"{components['task'].choice}-{experiment.model_choice}-{shown}-s{config.seed}"
     return Identity(plain(trained), plain(_sources(experiment)), label, prefix)
 
 
 def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
     shared = training_code()
     sources: dict[str, dict[str, Any]] = {"shared": shared}
-    for group in GROUPS:
-        part = experiment.components[group]
+    for group, part in experiment.components.items():
         own = training_code(part.classes, scores=group == "task")
         files = data_files(
             part.arguments, part.classes, experiment.task.data_files if group == "task" else ()

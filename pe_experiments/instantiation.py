@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from pe_experiments.components import user_errors
 from pe_experiments.config import Experiment
 from pe_experiments.data import Source
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.randomness import named_seed
 
 
-def build_model(experiment: Experiment) -> Transformer:
+def build_model(experiment: Experiment) -> Backbone:
     """The untrained model: backbone and encoding from named streams of the seed.
 
     Raises:
@@ -27,17 +26,10 @@ def build_model(experiment: Experiment) -> Transformer:
             made += 1
             return experiment.components["pe"].build(shape)
 
-    model = experiment.config.model
-    with user_errors("pe"):
-        return Transformer(
-            experiment.format.vocab_size,
-            experiment.shape,
-            make_encoding,
-            activation=model.activation,
-            initialisation=model.initialisation,
-            output_head=model.output_head,
-            attention_implementation=model.attention_implementation,
-            seed=seed,
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(seed, "backbone"))
+        return experiment.components["model"].build(
+            experiment.format.vocab_size, experiment.shape, make_encoding, seed
         )
 
 

@@ -49,8 +49,8 @@ def seen_in_training(
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
     """The inputs of `Source.evaluation_block`, not laid out."""
-    blocks = []
+    task, blocks = source.task.for_split("evaluation"), []
     for block in range(-(-examples // BLOCK_EXAMPLES)):
         generator = stream(source.seed, "evaluation", block_index(length, block))
-        blocks.append(source.task.sample(length, BLOCK_EXAMPLES, generator)[0])
+        blocks.append(task.sample(length, BLOCK_EXAMPLES, generator)[0])
     return list(map(bytes, torch.cat(blocks)[:examples].numpy()))

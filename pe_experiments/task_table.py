@@ -14,7 +14,8 @@ from pathlib import Path
 from hydra.utils import instantiate
 
 from pe_experiments.components import shipped
-from pe_experiments.config import CONFIG_DIR, shortest_length
+from pe_experiments.config import shortest_length
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.tasks import Task
 
 TIERS = ("quick", "hour", "gpu")

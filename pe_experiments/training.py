@@ -15,6 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from pe_experiments.config import TrainingConfig, warmup_steps
 from pe_experiments.data import Batch, Source, TrainingStream, micro_batches, rounded_up
 from pe_experiments.evaluation import in_distribution_tally
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
 from pe_experiments.randomness import named_seed
 from pe_experiments.tasks import IGNORE
 
@@ -52,7 +53,7 @@ class TrainingModule(pl.LightningModule):
         gradient_norm: of the last step, before clipping.
     """
 
-    def __init__(self, model: Transformer, training: TrainingConfig, seed: int = 0):
+    def __init__(self, model: Backbone, training: TrainingConfig, seed: int = 0):
         super().__init__()
         self.seed = seed
         self.model = model
@@ -103,7 +104,7 @@ def seed_forward(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
 
 
-def batch_loss(model: Transformer, batch: Batch) -> Tensor:
+def batch_loss(model: Backbone, batch: Batch) -> Tensor:
     """Mean cross entropy over the scored tokens of a batch, in nats."""
     if batch.tokens_BT.is_cuda:  # constant shapes, and nothing the host has to wait for
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
@@ -114,7 +115,7 @@ def batch_loss(model: Transformer, batch: Batch) -> Tensor:
     return torch.stack([_loss_sum(model, part) for part in parts]).sum() / (batch.labels_BT != IGNORE).sum()
 
 
-def _loss_sum(model: Transformer, batch: Batch) -> Tensor:
+def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     """The summed loss. The head is applied to scored tokens alone, padded to a multiple of SCORED_STEP."""
     hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     hidden_ND = hidden_BTD.flatten(0, 1)
@@ -127,7 +128,7 @@ def _loss_sum(model: Transformer, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
-def split_parameters(model: Transformer) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Parameters with weight decay, and those without: norms, biases and everything of the encoding.
 
     AdamW would decay rows of a position table that no batch has touched towards zero.
@@ -283,7 +284,7 @@ def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> 
 
 
 def train_model(
-    model: Transformer,
+    model: Backbone,
     source: Source,
     training: TrainingConfig,
     device: str,
@@ -348,6 +349,7 @@ def train(
             enable_progress_bar=False,
             enable_model_summary=False,
             num_sanity_val_steps=0,
+            plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

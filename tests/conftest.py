@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from pe_experiments.command_line import composed
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 
 ROOT = Path(__file__).parents[1]
@@ -64,6 +63,9 @@ class Outcome(NamedTuple):
     err: str
 
 
+Script = Callable[..., Outcome]
+
+
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
@@ -71,7 +73,6 @@ def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     def run(name: str, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / f"{name}.py"), *arguments])
         monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setenv("HYDRA_FULL_ERROR", os.environ.get("HYDRA_FULL_ERROR", ""))
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             runpy.run_path(sys.argv[0], run_name="__main__")

@@ -58,7 +58,7 @@ def write_run(
         "name": run.name,
         "label": identity.label,
         "task": experiment.components["task"].choice,
-        "model": experiment.config.model.choice,
+        "model": experiment.model_choice,
         "seed": experiment.config.seed,
         "steps": experiment.config.training.steps,
         "evaluation": evaluated(experiment),

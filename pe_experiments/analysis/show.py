@@ -15,7 +15,6 @@ from pe_experiments.analysis.audit import AUDITED, Criterion, audit
 from pe_experiments.analysis.figures import encoding_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
-from pe_experiments.command_line import ALIASES
 from pe_experiments.components import Component, load_component, shipped, user_errors
 from pe_experiments.config import Count, Folder, Section, validated
 from pe_experiments.console import print_table, say
@@ -23,6 +22,7 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.identity import safe_name
+from pe_experiments.overrides import ALIASES
 from pe_experiments.randomness import named_seed
 
 

@@ -19,7 +19,7 @@ EXAMPLES = 2
 def measure(tokens: int, overrides: list[str]) -> dict[str, float]:
     """Seconds per example, and resident megabytes above those after all imports, in this process."""
     # Everything a run imports, so that none of it counts as memory of the evaluation.
-    import pe_experiments.comparison.figures
+    import pe_experiments.plots
     import pe_experiments.training  # noqa: F401
     from pe_experiments import matmul
     from pe_experiments.benchmark.workloads import experiment

@@ -19,11 +19,11 @@ from pe_experiments.benchmark import workloads
 from pe_experiments.benchmark.longest import measure_apart
 from pe_experiments.benchmark.peers import PEERS, Peer
 from pe_experiments.benchmark.timing import Row, Step, compare, fastest, interleave
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import Display, say
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.errors import NotApplicable
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.matmul import Backend
 from pe_experiments.models import Transformer
 from pe_experiments.models.transformer import Activation

@@ -15,10 +15,9 @@ from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from pe_experiments import __version__, matmul
+from pe_experiments import __version__, matmul, plots
 from pe_experiments.benchmark.parts import PARTS, Bench
 from pe_experiments.benchmark.timing import Row
-from pe_experiments.comparison import style
 from pe_experiments.config import Count, Folder, Section
 from pe_experiments.console import display_for, say, say_files
 from pe_experiments.environment import prepare_hardware, processor
@@ -160,7 +159,7 @@ def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path
     number = len(panels) + bool(len(long))
     if not number:
         return []
-    with style.drawing():
+    with plots.drawing():
         tallest = max([len(group) for _, group in panels], default=10)
         figure = Figure(figsize=(3.2 * number, 1.2 + 0.12 * tallest), layout="constrained")
         axes = figure.subplots(1, number, squeeze=False)[0]
@@ -169,7 +168,7 @@ def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path
         if len(long):
             _over_length(axes[-1], long)
         figure.suptitle(f"{machine['processor']}, {machine['threads']} thread, PyTorch {machine['torch']}")
-        return style.save(figure, folder, "benchmark")
+        return plots.save(figure, folder, "benchmark")
 
 
 def _bars(axes: Axes, part: str, group: pd.DataFrame) -> None:
@@ -188,7 +187,7 @@ def _bars(axes: Axes, part: str, group: pd.DataFrame) -> None:
 
 def _over_length(axes: Axes, rows: pd.DataFrame) -> None:
     tokens = rows["setting"].str.removesuffix(" tokens").astype(int)
-    for case, look in style.styles(rows["case"].unique()).items():
+    for case, look in plots.styles(rows["case"].unique()).items():
         mine = rows["case"] == case
         axes.plot(tokens[mine], rows["figure"][mine], color=look[0], marker=look[1], label=case)
     axes.set_xscale("log", base=2)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pe_experiments import matmul
 from pe_experiments.benchmark.timing import Step
-from pe_experiments.command_line import composed
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.data import TrainingStream
 from pe_experiments.instantiation import build_model, source_of

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice, permutations
 
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.checking.contract import trainable
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
-from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.models.scores import Inputs, attention_scores
 
 SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
 NEAR, FAR = 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
@@ -19,17 +21,6 @@ WAYS = 24  # ways of pairing parameters that are tried
 SHAPES = ((64, 4), (96, 6))  # width and heads: a power of two and not
 
 Layout = Callable[[int], list[int]]
-MakeScheme = Callable[[ModelShape], PositionalEncoding]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Inputs of both implementations; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
-
-    q_BHTK: Tensor
-    k_BHTK: Tensor
-    x_BTD: Tensor
-    positions_BT: Tensor
 
 
 def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int) -> Inputs:
@@ -42,24 +33,7 @@ def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int) -> Inputs:
     return Inputs(q, k, x, positions[None])
 
 
-def attention_scores(scheme: PositionalEncoding, inputs: Inputs, layer: int = 0) -> Tensor:
-    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys."""
-    tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
-    visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
-    if scheme.shape.causal:
-        visible_BTS = visible_BTS.tril()
-    at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
-    if makes_weights(part):
-        scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
-    else:
-        q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
-        scores_BHTS = (q_BHTK * scheme.shape.head_dim**-0.5) @ k_BHTK.mT
-        bias = part.bias(q_BHTK, k_BHTK, at)
-        scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
-    return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)
-
-
-def build(make: MakeScheme, shape: ModelShape) -> PositionalEncoding:
+def build(make: MakeEncoding, shape: ModelShape) -> PositionalEncoding:
     """An instance, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -67,21 +41,21 @@ def build(make: MakeScheme, shape: ModelShape) -> PositionalEncoding:
 
 
 def stirred(scheme: PositionalEncoding, by: float = 0.3) -> PositionalEncoding:
-    """The scheme with normal noise of that standard deviation added to every parameter."""
+    """The scheme with normal noise of that standard deviation added to every trainable parameter."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in scheme.parameters():
+        for parameter in trainable(scheme).values():
             parameter.add_(by * torch.randn(parameter.shape, generator=generator))
     return scheme
 
 
 def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[None]:
-    """Copy the parameters of ``source`` to ``target``, in every way the shapes allow, one way per step.
+    """Copy the trainable parameters of ``source`` to ``target``, in every way the shapes allow, one per step.
 
     By name where the names agree. Otherwise in any order, transposed where only that fits: an independent
     implementation may name and order its parameters differently. Yields nothing where no way fits.
     """
-    theirs, ours = dict(target.named_parameters()), dict(source.named_parameters())
+    theirs, ours = trainable(target), trainable(source)
     if {name: p.shape for name, p in theirs.items()} == {name: p.shape for name, p in ours.items()}:
         ways: Iterable[tuple[Tensor, ...]] = [tuple(ours[name] for name in theirs)]
     elif len(theirs) != len(ours):
@@ -112,21 +86,18 @@ def difference(
         layout: the order in which ``first`` has the channels of a head, and the columns of the embedding, of
             ``second``, by their number.
     """
-    worst = 0.0
+    apart = []
     for seed, tokens in ((0, 24), (1, 7)):
         inputs = draw_inputs(first.shape, tokens, span, seed)
-        worst = max(worst, _embeddings_apart(first, second, inputs, layout))
+        apart.append(_embeddings_apart(first, second, inputs, layout))
         moved = inputs
         if layout is not None:
             channels = layout(first.shape.head_dim)
-            q, k = inputs.q_BHTK[..., channels], inputs.k_BHTK[..., channels]
-            moved = Inputs(q, k, inputs.x_BTD, inputs.positions_BT)
+            moved = replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
         for layer in range(2):
-            worst = max(
-                worst,
-                _scores_apart(attention_scores(first, moved, layer), attention_scores(second, inputs, layer)),
-            )
-    return worst
+            scores = attention_scores(first, moved, layer), attention_scores(second, inputs, layer)
+            apart.append(_scores_apart(*scores))
+    return max(apart)
 
 
 def _embeddings_apart(
@@ -155,6 +126,8 @@ def _centred(scores: Tensor, masked: Tensor) -> Tensor:
 
 
 def _relative(one: Tensor, two: Tensor) -> float:
+    if not (one.isfinite().all() and two.isfinite().all()):
+        return torch.inf
     largest = float(two.detach().abs().max())
     apart = float((one.detach() - two.detach()).abs().max())
     return apart / largest if largest else (0.0 if apart == 0 else torch.inf)

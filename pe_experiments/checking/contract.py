@@ -1,8 +1,8 @@
 """The contract of a scheme as checks: whether each holds, the measurement, and the usual cause of a failure.
 
 `tests/contracts` runs them over every YAML under configs/pe, `scripts/check_encoding.py` on any scheme. All
-use a small two-layer transformer with the scheme in it. Noise is added to the scheme's parameters: one that
-starts at zero would otherwise have no effect.
+use a small two-layer transformer with the scheme in it. Noise is added to the scheme's trainable parameters:
+one that starts at zero would otherwise have no effect.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models import Transformer, attention
+from pe_experiments.models.backbone import MakeEncoding
 
 VOCABULARY = 20
 LENGTH = 12  # of training
@@ -28,14 +29,13 @@ Outcome = tuple[bool | None, str]  # whether the check holds (None: does not app
 
 def small_shape(causal: bool = True, **changes: int) -> ModelShape:
     """A model to try a scheme in: 32 wide, 4 heads, 2 layers, trained on 12 tokens."""
-    sizes = {
-        "d_model": 32,
-        "num_heads": 4,
-        "num_layers": 2,
-        "train_length": LENGTH,
-        "train_positions": LENGTH,
-    }
-    return ModelShape(causal=causal, **{**sizes, **changes})
+    sizes = {"d_model": 32, "num_heads": 4, "num_layers": 2, "train_length": LENGTH}
+    return ModelShape(causal=causal, **{"train_positions": LENGTH, **sizes, **changes})
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, by name; a constant may be stored as a frozen one."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,12 @@ class Finding:
     usually: str  # the usual cause of a failure
     raised: bool = False  # the scheme ended the check with an exception
 
-    @property
-    def sentence(self) -> str:
-        return f"{self.check}: {self.measured}. Usually: {self.usually}"
-
 
 @dataclass(frozen=True)
 class Subject:
     """A scheme to check, built by ``make`` from a shape, in a decoder (``causal``) or in an encoder."""
 
-    make: Callable[[ModelShape], PositionalEncoding]
+    make: MakeEncoding
     causal: bool = True
 
     def scheme(self, **changes: int) -> PositionalEncoding:
@@ -66,13 +62,13 @@ class Subject:
             return self.make(small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """An untrained model with the scheme in it, and noise on the scheme's parameters."""
+        """An untrained model with the scheme in it, and noise on the scheme's trainable parameters."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             shape = small_shape(self.causal, **changes)
             model = Transformer(VOCABULARY, shape, self.make, initialisation="pytorch").eval()
             with torch.no_grad():
-                for parameter in model.encodings.parameters():
+                for parameter in trainable(model.encodings).values():
                     parameter.add_(0.3 * torch.randn(parameter.shape))
         return model
 
@@ -81,16 +77,29 @@ class Subject:
 class Check:
     """One promise of the contract."""
 
+    name: str
     run: Callable[[Subject], Outcome]
     usually: str  # the usual cause of a failure
 
-    def __call__(self, subject: Subject, name: str) -> Finding:
+    def __call__(self, subject: Subject) -> Finding:
         try:
             with torch.random.fork_rng(devices=[]):
-                return Finding(name, *self.run(subject), self.usually)
+                return Finding(self.name, *self.run(subject), self.usually)
         except Exception as error:
             message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return Finding(name, False, message, self.usually, raised=True)
+            return Finding(self.name, False, message, self.usually, raised=True)
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(name: str, usually: str) -> Callable[[Callable[[Subject], Outcome]], None]:
+    """List a function as the check of that name; ``usually`` is the usual cause of a failure."""
+
+    def listed(run: Callable[[Subject], Outcome]) -> None:
+        CHECKS[name] = Check(name, run, usually)
+
+    return listed
 
 
 def random_tokens(rows: int, length: int) -> Tensor:
@@ -106,21 +115,23 @@ def apart(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).abs().max() / expected.abs().max())
 
 
-def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome:
-    difference = apart(got, expected)
+def within(difference: float, tolerance: float = ROUNDING) -> Outcome:
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def finite_at_every_length(subject: Subject) -> Outcome:
+def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome:
+    return within(apart(got, expected), tolerance)
+
+
+@check("finite at every length", usually="a table or a cache that ends with training")
+def _(subject: Subject) -> Outcome:
     model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)
     bad = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
-    return (
-        not bad,
-        f"not finite at {bad} tokens" if bad else f"finite at {', '.join(map(str, lengths))} tokens",
-    )
+    return not bad, f"{'not ' * bool(bad)}finite at {', '.join(map(str, bad or lengths))} tokens"
 
 
-def no_look_ahead(subject: Subject) -> Outcome:
+@check("no look-ahead", usually="something is computed from all keys before the mask is applied")
+def _(subject: Subject) -> Outcome:
     if not subject.causal:
         return None, "an encoder looks ahead"
     model, before = subject.model(), random_tokens(2, LENGTH)
@@ -129,17 +140,25 @@ def no_look_ahead(subject: Subject) -> Outcome:
     return equal(model(after)[:, :7], model(before)[:, :7], 1e-6)
 
 
-def padding_changes_nothing(subject: Subject) -> Outcome:
+@check(
+    "padding and batch composition change nothing",
+    usually="the length of the batch is read instead of the row's own (at.tokens_B)",
+)
+def _(subject: Subject) -> Outcome:
     model, worst = subject.model(), 0.0
     for length in (7, 40):
         short, long = random_tokens(2, length), random_tokens(2, length + 5)
         padded = torch.cat([short, torch.zeros(2, 5, dtype=torch.long)], dim=1)
         together = model(torch.cat([padded, long]), None, torch.tensor([length] * 2 + [length + 5] * 2))
         worst = max(worst, apart(together[:2, :length], model(short)), apart(together[2:], model(long)))
-    return worst <= ROUNDING, f"outputs differ by {worst:.1e} of the largest"
+    return within(worst)
 
 
-def prefixes_agree(subject: Subject) -> Outcome:
+@check(
+    "decoding token by token agrees with teacher forcing",
+    usually="the tokens so far are counted instead of the declared length (at.tokens_B; embed_sequence)",
+)
+def _(subject: Subject) -> Outcome:
     """What greedy decoding reads, token by token, is what teacher forcing reads at once."""
     if not subject.causal:
         return None, "an encoder does not decode"
@@ -149,7 +168,11 @@ def prefixes_agree(subject: Subject) -> Outcome:
     return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
 
 
-def gaps_and_offsets_work(subject: Subject) -> Outcome:
+@check(
+    "gaps, offsets and unsorted positions work",
+    usually="positions are taken to be 0 .. n-1; use the ids in `at`",
+)
+def _(subject: Subject) -> Outcome:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
         if not model(random_tokens(1, 6), torch.tensor([ids])).isfinite().all():
@@ -157,7 +180,11 @@ def gaps_and_offsets_work(subject: Subject) -> Outcome:
     return True, "finite with gaps, an offset and out of order"
 
 
-def fractions_work_or_are_refused(subject: Subject) -> Outcome:
+@check(
+    "fractional positions work or are refused",
+    usually="ids are cast to whole numbers; raise a ValueError that says 'fractional'",
+)
+def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(1, 6)
     ids = torch.tensor([[0.0, 0.5, 1.5, 3.0, 3.4, 6.2]], dtype=torch.float64)
     try:
@@ -171,12 +198,14 @@ def fractions_work_or_are_refused(subject: Subject) -> Outcome:
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 
 
-def rows_may_share_positions(subject: Subject) -> Outcome:
+@check("rows may share their positions", usually="a batch dimension of 1 is not broadcast")
+def _(subject: Subject) -> Outcome:
     model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
     return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
 
 
-def order_in_memory_means_nothing(subject: Subject) -> Outcome:
+@check("in an encoder only the ids tell order", usually="indices in memory are read instead of position ids")
+def _(subject: Subject) -> Outcome:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
     model, tokens = subject.model(), random_tokens(2, LENGTH)
@@ -185,31 +214,40 @@ def order_in_memory_means_nothing(subject: Subject) -> Outcome:
     return equal(together, model(tokens)[:, order])
 
 
-def keeps_its_invariance(subject: Subject) -> Outcome:
+@check(
+    "invariance as stated",
+    usually="ids are ignored, or a scheme called relative depends on absolute ones",
+)
+def _(subject: Subject) -> Outcome:
     """The stated invariance holds, and no stronger one."""
     promise, model, tokens = stated(subject), subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
-    moved = {"shift": here + 3, "ids": torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])}
-    # Past the training range too: FIRE, for one, is shift-invariant up to there.
-    changes = {name: max(apart(model(tokens, ids), model(tokens, here)) for ids in (at, at + 30 * (at[0, 0] >
-    0)))
-               for name, at in moved.items()}  # fmt: skip
+    others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
+    # Far past the training range too: FIRE, for one, is shift-invariant up to there.
+    moved = {"shift": (here + 3, here + 33), "ids": (others,)}
+    expected = model(tokens, here)
+    changes = {name: max(apart(model(tokens, ids), expected) for ids in moved[name]) for name in moved}
     measured = f"a common shift changes {changes['shift']:.1e}, other ids {changes['ids']:.1e}"
-    still = {name for name, change in changes.items() if change <= ROUNDING}
-    expected = {"nothing": set(), "shift": {"shift"}, "ids": {"shift", "ids"}}
     if promise is None:
         return None, f"{measured} (no invariant_to is stated)"
-    return still == expected[promise], f"{measured}; stated: invariant to {promise}"
+    invariant = {"nothing": set(), "shift": {"shift"}, "ids": {"shift", "ids"}}[promise]
+    holds = {name for name, change in changes.items() if change <= ROUNDING} == invariant
+    return holds, f"{measured}; stated: invariant to {promise}"
 
 
-def far_positions_stay_exact(subject: Subject) -> Outcome:
+@check(
+    "far positions stay exact",
+    usually="angles or distances in float32 or less; take them in float64, cast afterwards",
+)
+def _(subject: Subject) -> Outcome:
     model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
     if stated(subject) == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
         return None, "only for schemes that a common shift leaves alone"
     return equal(model(tokens, here + FAR), model(tokens, here))
 
 
-def autocast_loses_nothing(subject: Subject) -> Outcome:
+@check("autocast loses nothing", usually="positions or biases are cast to the dtype of q")
+def _(subject: Subject) -> Outcome:
     """Under bfloat16, which cannot hold whole numbers above 256, far positions stay apart."""
     model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
     tokens = random_tokens(1, LENGTH)
@@ -221,48 +259,62 @@ def autocast_loses_nothing(subject: Subject) -> Outcome:
     return lost == 0 and rounded.dtype == torch.float32 and off < 0.05, measured
 
 
-def gradient_reaches_every_parameter(subject: Subject) -> Outcome:
+@check(
+    "gradient reaches every parameter",
+    usually="a parameter is never used, or detached (an encoding never applied)",
+)
+def _(subject: Subject) -> Outcome:
     model = subject.model()
+    parameters = trainable(model.encodings)
+    if not parameters:
+        return None, "it has none"
     model(random_tokens(4, LENGTH)).square().sum().backward()
-    named = list(model.encodings.named_parameters())
-    without = [name for name, p in named if p.grad is None or not p.grad.abs().sum() > 0]
-    return (
-        not without,
-        f"none reaches {', '.join(without)}" if without else f"{len(named)} parameters, all of them",
-    )
+    without = [name for name, p in parameters.items() if p.grad is None or not p.grad.abs().sum() > 0]
+    return not without, f"none reaches {', '.join(without)}" if without else f"it reaches {len(parameters)}"
 
 
-def checkpoint_runs_at_any_length(subject: Subject) -> Outcome:
+@check(
+    "a checkpoint runs at eight times its length",
+    usually="something of sequence length is registered as a buffer",
+)
+def _(subject: Subject) -> Outcome:
     trained, other, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
     expected = trained(tokens)  # a cache must not enter the state
     if {key: value.shape for key, value in trained.state_dict().items()} != sizes:
         return False, "the state has grown with use"
-    torch.nn.init.normal_(other.embedding.weight)
+    nn.init.normal_(other.embedding.weight)
     other.load_state_dict(trained.state_dict())
     return equal(other(tokens), expected)
 
 
-def instances_do_not_touch(subject: Subject) -> Outcome:
+@check("instances do not touch each other", usually="a cache on the class or module")
+def _(subject: Subject) -> Outcome:
     first, tokens = subject.model(), random_tokens(2, 2 * LENGTH)
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
     return equal(first(tokens), before, 0)
 
 
-def copies_are_equal(subject: Subject) -> Outcome:
+@check("copies are equal", usually="a cache that is not copied, or randomness outside the seed")
+def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(2, 30)
     model(random_tokens(1, 5))
     return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
-def training_mode_agrees(subject: Subject) -> Outcome:
+@check("training and evaluation mode agree", usually="dropout or noise in the scheme")
+def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(2, LENGTH)
     with torch.no_grad():
         return equal(model.train()(tokens), model.eval()(tokens), 0)
 
 
-def implementations_agree(subject: Subject) -> Outcome:
+@check(
+    "attention implementations agree",
+    usually="a bias that needs all queries at once; it is asked for blocks of them (at.first_query)",
+)
+def _(subject: Subject) -> Outcome:
     """Eager, fused and in blocks of queries."""
     model, worst = subject.model(), 0.0
     for length in (5, 300):
@@ -273,61 +325,13 @@ def implementations_agree(subject: Subject) -> Outcome:
             for layer in model.layers:
                 layer.attention.implementation = implementation  # type: ignore[union-attr]
             with torch.no_grad(), patch.object(attention, "BLOCK_LOGITS", rows):
-                results[implementation] = model(tokens, None, lengths)
-        real = torch.arange(length) < lengths[:, None]
-        worst = max(
-            worst, *(apart(results[name][real], results["eager"][real]) for name in ("sdpa", "blocked"))
-        )
-    return worst <= 2 * ROUNDING, f"outputs differ by {worst:.1e} of the largest"
+                results[implementation] = model(tokens, None, lengths)[
+                    torch.arange(length) < lengths[:, None]
+                ]
+        worst = max(worst, *(apart(results[name], results["eager"]) for name in ("sdpa", "blocked")))
+    return within(worst, 2 * ROUNDING)
 
 
 def stated(subject: Subject) -> str | None:
     scheme = subject.scheme()
     return "ids" if type(scheme) is PositionalEncoding else scheme.invariant_to
-
-
-CHECKS: dict[str, Check] = {
-    "finite at every length": Check(finite_at_every_length, "a table or a cache that ends with training"),
-    "no look-ahead": Check(no_look_ahead, "something is computed from all keys before the mask is applied"),
-    "padding and batch composition change nothing": Check(
-        padding_changes_nothing, "the length of the batch is read instead of the row's own (at.tokens_B)"
-    ),
-    "decoding token by token agrees with teacher forcing": Check(
-        prefixes_agree,
-        "the tokens there are are counted where the declared length is meant (at.tokens_B; embed_sequence)",
-    ),
-    "gaps, offsets and unsorted positions work": Check(
-        gaps_and_offsets_work, "positions are taken to be 0 .. n-1; use the ids in `at`"
-    ),
-    "fractional positions work or are refused": Check(
-        fractions_work_or_are_refused,
-        "ids are cast to whole numbers; raise a ValueError that says 'fractional'",
-    ),
-    "rows may share their positions": Check(
-        rows_may_share_positions, "a batch dimension of 1 is not broadcast"
-    ),
-    "in an encoder only the ids tell order": Check(
-        order_in_memory_means_nothing, "indices in memory are read instead of position ids"
-    ),
-    "invariance as stated": Check(
-        keeps_its_invariance, "ids are ignored, or a scheme called relative depends on absolute ones"
-    ),
-    "far positions stay exact": Check(
-        far_positions_stay_exact,
-        "angles or distances in float32 or less; take them in float64, cast afterwards",
-    ),
-    "autocast loses nothing": Check(autocast_loses_nothing, "positions or biases are cast to the dtype of q"),
-    "gradient reaches every parameter": Check(
-        gradient_reaches_every_parameter, "a parameter is never used, or detached (an encoding never applied)"
-    ),
-    "a checkpoint runs at eight times its length": Check(
-        checkpoint_runs_at_any_length, "something of sequence length is registered as a buffer"
-    ),
-    "instances do not touch each other": Check(instances_do_not_touch, "a cache on the class or module"),
-    "copies are equal": Check(copies_are_equal, "a cache that is not copied, or randomness outside the seed"),
-    "training and evaluation mode agree": Check(training_mode_agrees, "dropout or noise in the scheme"),
-    "attention implementations agree": Check(
-        implementations_agree,
-        "a bias that needs all queries at once; it is asked for blocks of them (at.first_query)",
-    ),
-}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -16,16 +15,17 @@ from pe_experiments.checking.agreement import (
     SAME,
     SHAPES,
     Layout,
-    MakeScheme,
     assignments,
     build,
     difference,
     stirred,
 )
-from pe_experiments.checking.mutants import MUTANTS, scheme_of
+from pe_experiments.checking.contract import trainable
+from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.backbone import MakeEncoding
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Likeness:
         return not self.apart_far > 100 * SAME  # float32 angles are off by less, rounded positions by more
 
 
-def likeness_of(theirs: MakeScheme, reference: MakeScheme, name: str, forms: Sequence[bool]) -> Likeness:
+def likeness_of(theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool]) -> Likeness:
     """Compare both with the same parameters, on the same inputs, in models of two shapes.
 
     Args:
@@ -60,44 +60,38 @@ def likeness_of(theirs: MakeScheme, reference: MakeScheme, name: str, forms: Seq
         name: of the reference.
         forms: causal (True) or not; they must agree in each.
     """
-    likeness = Likeness(name, None)
-    for layout in ("", *LAYOUTS):
-        found = _in_layout(theirs, reference, name, forms, layout)
-        if found.same:
-            return found
-        if not layout:
-            likeness = found
-        if found.apart is None or not _has_layout(reference, forms):
-            break
-    return likeness
+    plain = _compared(theirs, reference, name, forms, "")
+    if plain.same or plain.apart is None or not _has_layout(reference, forms):
+        return plain
+    others = (_compared(theirs, reference, name, forms, layout) for layout in LAYOUTS)
+    return next((likeness for likeness in others if likeness.same), plain)
 
 
-def _in_layout(
-    theirs: MakeScheme, reference: MakeScheme, name: str, forms: Sequence[bool], layout: str
+@torch.no_grad()
+def _compared(
+    theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool], layout: str
 ) -> Likeness:
     """The comparison with the channels of ``theirs`` in one order, under the best way to share parameters."""
-    apart = far = 0.0
+    apart, far, order = [], [], LAYOUTS.get(layout)
     for causal, (width, heads) in product(forms, SHAPES):
         shape = ModelShape(width, heads, 2, causal, 12, NEAR)
         ours, other = stirred(build(reference, shape)), build(theirs, shape)
-        order = LAYOUTS[layout] if layout else None
-        ways: list[tuple[float, float]] = []
-        with torch.no_grad():
-            for _ in assignments(ours, other):
-                near = difference(other, ours, layout=order)
-                ways.append((near, _far(other, ours, order) if near <= SAME else torch.nan))
-                if near <= SAME:
-                    break
-        if not ways:
+        best = None
+        for _ in assignments(ours, other):
+            near = difference(other, ours, layout=order)
+            best = near if best is None else min(best, near)
+            if near <= SAME:
+                break
+        if best is None:
             return Likeness(name, None)
-        best = min(ways, key=lambda way: way[0])
-        apart, far = max(apart, best[0]), max(far, best[1], key=lambda x: (x != x, x))
-        if apart > SAME:
-            return Likeness(name, apart)
-    return Likeness(name, apart, far, layout)
+        apart.append(best)
+        if best > SAME:
+            return Likeness(name, max(apart))
+        far.append(_far(other, ours, order))  # with the parameters that agree
+    return Likeness(name, max(apart), float(torch.tensor(far).max()), layout)
 
 
-def _has_layout(reference: MakeScheme, forms: Sequence[bool]) -> bool:
+def _has_layout(reference: MakeEncoding, forms: Sequence[bool]) -> bool:
     """Whether the order of channels can matter: the scheme rotates, or adds to the embedding."""
     made = build(reference, ModelShape(64, 4, 2, forms[0], 12, NEAR))
     rotates = type(made).rotate is not PositionalEncoding.rotate
@@ -105,7 +99,7 @@ def _has_layout(reference: MakeScheme, forms: Sequence[bool]) -> bool:
 
 
 def identify(
-    theirs: MakeScheme, choices: Iterable[str], forms: Sequence[bool], **arguments: Any
+    theirs: MakeEncoding, choices: Iterable[str], forms: Sequence[bool], **arguments: Any
 ) -> list[Likeness]:
     """The references it equals: our schemes, and only if it is none of these, their mutants.
 
@@ -122,7 +116,7 @@ def identify(
     if any(likeness.same for likeness in found):
         return [likeness for likeness in found if likeness.same]
     mutants = [name for name in MUTANTS if scheme_of(name) in references]
-    makers = {name: mutant_maker(name, references[scheme_of(name)]) for name in mutants}
+    makers = {name: broken(name, references[scheme_of(name)].build) for name in mutants}
     compared = [likeness_of(theirs, make, name, common[scheme_of(name)]) for name, make in makers.items()]
     return [likeness for likeness in compared if likeness.same and not likeness.layout]
 
@@ -142,19 +136,9 @@ def reference_of(choice: str, **arguments: Any) -> Component:
     return load_component("pe", {**shipped("pe")[choice], **arguments})
 
 
-def mutant_maker(name: str, component: Component) -> MakeScheme:
-    """Builds the mutant with the arguments of the scheme it breaks."""
-    return partial(_broken, MUTANTS[name], component)
-
-
-def _broken(cls: type[PositionalEncoding], component: Component, shape: ModelShape) -> PositionalEncoding:
-    target = f"{cls.__module__}.{cls.__qualname__}"
-    return Component("pe", target, cls, component.arguments).build(shape)
-
-
 def _far(first: PositionalEncoding, second: PositionalEncoding, layout: Layout | None) -> float:
     """The difference at positions up to 4,095; nan for tables, whose untrained rows mean nothing there."""
-    if second.invariant_to not in ("shift", "ids") and any(True for _ in second.parameters()):
+    if second.invariant_to not in ("shift", "ids") and trainable(second):
         return torch.nan
     try:
         return difference(first, second, span=FAR, layout=layout)

@@ -1,5 +1,4 @@
-"""The checker in words: what holds, what fails, what a failure usually means, and what the scheme turns out
-to be."""
+"""The checker in words: what holds, what fails and usually why, and which scheme or known mistake it is."""
 
 from __future__ import annotations
 
@@ -9,15 +8,16 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.checking.contract import CHECKS, Finding, Subject, small_shape
+from pe_experiments.checking.contract import CHECKS, Subject, small_shape, trainable
 from pe_experiments.checking.identify import Likeness, common_forms, identify, likeness_of, reference_of
-from pe_experiments.checking.mutants import MUTANTS
+from pe_experiments.checking.mutants import MUTANTS, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, nearest, shown
 
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
-VERDICTS = {True: "holds", False: "FAILS", None: "-"}
+WORDS = {True: "holds", False: "FAILS", None: "-"}
+FORMS = {True: "decoder", False: "encoder"}  # causal or not
 
 
 def check_encoding(config: DictConfig) -> bool:
@@ -34,21 +34,27 @@ def check_encoding(config: DictConfig) -> bool:
     component = load_component("pe", section)
     against = _reference(component, config)
     forms = _forms(component)
-    say(
-        f"{component.target} in {' and '.join('a decoder' if causal else 'an encoder' for causal in forms)}\n"
-    )
-    sound = _contract(component, forms)
+    say(f"{component.target} in {_in_words(forms)}\n")
+    failed = _contract(component, forms)
     say("")
     try:
-        if against is not None:
-            return _against(component, against, forms) and sound
-        _is_what(component, forms)
+        if against is None:
+            found = identify(component.build, shipped("pe"), forms)
+        elif _is_reference(component, against, forms):
+            return not failed
+        else:
+            found = identify(component.build, [against.choice], forms, **against.arguments)
     except UserError:
         raise
     except Exception as error:  # of the scheme under test
         say(f"It cannot be compared: it raises {type(error).__name__}: {' '.join(str(error).split())}")
         return False
-    return sound
+    for likeness in found:
+        _say_match(likeness, forms, failed)
+    if not found:
+        said = "none of our schemes (with their default arguments) and none of the known mistakes"
+        say(f"It is {said}." if against is None else "It matches no known mistake either.")
+    return against is None and not failed
 
 
 def _reference(component: Component, config: DictConfig) -> Component | None:
@@ -74,73 +80,65 @@ def _forms(component: Component) -> list[bool]:
         UserError: nowhere, or building ends in something else than a refusal (a ValueError).
     """
     refusals = {}
-    for causal in (True, False):
+    for causal in FORMS:
         try:
             component.build(small_shape(causal))
         except UserError as error:
             if "cannot be built" in str(error):
-                raise UserError(f"{error} (in {'a decoder' if causal else 'an encoder'})") from error
+                raise UserError(f"{error} (in {_in_words([causal])})") from error
             refusals[causal] = error
     if len(refusals) == 2:
         raise refusals[True]
-    return [causal for causal in (True, False) if causal not in refusals]
+    return [causal for causal in FORMS if causal not in refusals]
 
 
-def _contract(component: Component, forms: list[bool]) -> bool:
-    findings: dict[str, list[Finding]] = {}
-    say(f"{'':48}{''.join(f'{_form(causal):10}' for causal in forms)}")
+def _contract(component: Component, forms: list[bool]) -> list[str]:
+    """Run and print every check; returns the names of those that fail."""
+    failed = []
+    say(f"{'':52}{''.join(f'{FORMS[causal]:10}' for causal in forms)}")
     for name, check in CHECKS.items():
-        findings[name] = [check(Subject(component.build, causal), name) for causal in forms]
-        say(f"{name:48}{''.join(f'{VERDICTS[finding.holds]:10}' for finding in findings[name])}".rstrip())
-    rows = [zip(forms, row, strict=True) for row in findings.values()]
-    failed = [(causal, finding) for row in rows for causal, finding in row if finding.holds is False]
+        findings = [(causal, check(Subject(component.build, causal))) for causal in forms]
+        say(f"{name:52}{''.join(f'{WORDS[finding.holds]:10}' for _, finding in findings)}".rstrip())
+        failed += [(causal, finding) for causal, finding in findings if finding.holds is False]
     for error in dict.fromkeys(finding.measured for _, finding in failed if finding.raised):
         several = dict.fromkeys(f.check for _, f in failed if f.raised and f.measured == error)
         say(f"\nFAILS with {error}\n  in: {'; '.join(several)}")
     for causal, finding in failed:
         if not finding.raised:
-            say(f"\nFAILS in the {_form(causal)}: {finding.check}")
+            say(f"\nFAILS in the {FORMS[causal]}: {finding.check}")
             say(f"  measured: {finding.measured}\n  usually: {finding.usually}")
-    return not failed
+    return list(dict.fromkeys(finding.check for _, finding in failed))
 
 
-def _against(component: Component, reference: Component, forms: list[bool]) -> bool:
+def _is_reference(component: Component, reference: Component, forms: list[bool]) -> bool:
     common = common_forms(reference, forms)
     if not common:
         say(f"It cannot be {reference.label}: that exists in a decoder only, this in an encoder only.")
         return False
     likeness = likeness_of(component.build, reference.build, reference.label, common)
-    if likeness.apart is None:
-        ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
-        say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")
-        return False
     if likeness.same:
         _say_same(likeness, common)
-        return True
-    say(f"It is not {reference.label}: logits or embeddings differ by {likeness.apart:.2g} of the largest.")
-    mistakes = identify(component.build, [reference.choice], forms, **reference.arguments)
-    for mistake in mistakes:
-        say(f"It matches a known mistake. {mistake.reference}")
-    if not mistakes:
-        say("It matches no known mistake either.")
-    return False
+    elif likeness.apart is None:
+        ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
+        say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")
+    else:
+        difference = f"logits or embeddings differ by {likeness.apart:.2g} of the largest"
+        say(f"It is not {reference.label}: {difference}.")
+    return likeness.same
 
 
-def _is_what(component: Component, forms: list[bool]) -> None:
-    found = identify(component.build, shipped("pe"), forms)
-    if not found:
-        say("It is none of our schemes (with their default arguments) and none of the known mistakes.")
-    for likeness in found:
-        if likeness.reference in MUTANTS:
-            say(f"It matches a known mistake. {likeness.reference}")
-        else:
-            _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
+def _say_match(likeness: Likeness, forms: list[bool], failed: list[str]) -> None:
+    """Which scheme or mistake it is, and for a mistake which check catches it."""
+    if likeness.reference in MUTANTS:
+        say(f"It matches a known mistake. {likeness.reference}")
+        say(f"  caught by: {'; '.join([*failed, f'the comparison with {scheme_of(likeness.reference)}'])}")
+    else:
+        _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
 
 
 def _say_same(likeness: Likeness, forms: list[bool]) -> None:
-    where = " and ".join("a decoder" if causal else "an encoder" for causal in forms)
     size = f"{likeness.apart:.1e} of the largest value"
-    say(f"It is {likeness.reference}, compared in {where}: the largest difference is {size}.")
+    say(f"It is {likeness.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
     if likeness.layout:
         say(f"Its channels are laid out differently: {likeness.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
@@ -150,10 +148,10 @@ def _say_same(likeness: Likeness, forms: list[bool]) -> None:
         say(f"At positions up to 4,095 it differs by {likeness.apart_far:.1e}: as a rule, angles in float32.")
 
 
-def _form(causal: bool) -> str:
-    return "decoder" if causal else "encoder"
+def _in_words(forms: list[bool]) -> str:
+    return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
 
 
 def _parameters(component: Component, causal: bool) -> str:
-    shapes = [list(p.shape) for p in component.build(small_shape(causal)).parameters()]
+    shapes = [list(p.shape) for p in trainable(component.build(small_shape(causal))).values()]
     return f"parameters of shapes {', '.join(map(str, shapes))}" if shapes else "no parameters"

@@ -3,24 +3,18 @@
 python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=DIR]
 """
 
-import sys
+from pe_experiments.command_line import command
+from pe_experiments.composition import composed
 
-from pe_experiments.command_line import composed, run_script, wants_help
 
-
-def main() -> None:
-    if wants_help(__doc__, "benchmark"):
-        return
-    config = composed("benchmark", sys.argv[1:])
+def main(arguments: list[str]) -> None:
+    config = composed("benchmark", arguments)
     from pe_experiments.benchmark.report import benchmark
 
     benchmark(config)
 
 
-def run() -> None:
-    """The command; ends the process."""
-    sys.exit(run_script(main))
-
+run = command("benchmark", __doc__, main)
 
 if __name__ == "__main__":
     run()

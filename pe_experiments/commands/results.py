@@ -5,18 +5,16 @@ python scripts/results.py check=true           write nothing; name what would co
 python scripts/results.py publish=core         after train.py sweep=core: its CSVs anew, from the runs
 """
 
-import sys
 from pathlib import Path
 
-from pe_experiments.command_line import composed, run_script, wants_help
-from pe_experiments.config import CONFIG_DIR
+from pe_experiments.command_line import command
+from pe_experiments.composition import composed
 from pe_experiments.console import say
+from pe_experiments.files import CONFIG_DIR
 
 
-def main() -> int:
-    if wants_help(__doc__, "results"):
-        return 0
-    asked = composed("results", sys.argv[1:])
+def main(arguments: list[str]) -> int:
+    asked = composed("results", arguments)
     from pe_experiments.errors import UserError, shown
     from pe_experiments.files import write_atomically
     from pe_experiments.publishing import publish
@@ -47,10 +45,7 @@ def main() -> int:
     return 1 if drifted else 0
 
 
-def run() -> None:
-    """The command; ends the process."""
-    sys.exit(run_script(main))
-
+run = command("results", __doc__, main)
 
 if __name__ == "__main__":
     run()

@@ -4,24 +4,18 @@ python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
 """
 
-import sys
+from pe_experiments.command_line import command
+from pe_experiments.composition import composed
 
-from pe_experiments.command_line import composed, run_script, wants_help
 
-
-def main() -> None:
-    if wants_help(__doc__, "show_encoding"):
-        return
-    config = composed("show_encoding", sys.argv[1:])
+def main(arguments: list[str]) -> None:
+    config = composed("show_encoding", arguments)
     from pe_experiments.analysis.show import show_encodings
 
     show_encodings(config)
 
 
-def run() -> None:
-    """The command; ends the process."""
-    sys.exit(run_script(main))
-
+run = command("show_encoding", __doc__, main)
 
 if __name__ == "__main__":
     run()

@@ -1,53 +1,59 @@
-"""Train one configuration on short sequences and measure it on long ones; -m or sweep=NAME for many."""
+"""Train one configuration on short sequences and measure it on long ones; -m or sweep=NAME for many.
 
-import sys
+python scripts/train.py                                       sinusoidal, copy, decoder
+python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
+python scripts/train.py -m pe=none,sinusoidal seed=0,1,2      every combination
+python scripts/train.py sweep=first_look                      a prepared sweep, with its comparison
+python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe/mine.yaml of your own
+"""
 
-import hydra
-from omegaconf import DictConfig
+from pathlib import Path
 
-from pe_experiments.command_line import (
-    flags_first,
-    normalised,
-    parse_overrides,
-    refuse_unknown_flags,
-    run_script,
-)
-from pe_experiments.config import CONFIG_DIR
-
-
-def main() -> int:
-    sys.argv[1:] = flags_first(normalised(sys.argv[1:]))
-    refuse_unknown_flags(sys.argv[1:])
-    parse_overrides([a for a in sys.argv[1:] if "=" in a and not a.startswith("-")])
-    from pe_experiments.sweeps.sweep import SweepOver
-
-    codes: list[int] = []  # exit code of a single run
-    failures: list[BaseException] = []  # its error; raised outside Hydra, which would add words of its own
-
-    @hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name="config")
-    def job(config: DictConfig) -> None:
-        from pe_experiments.jobs import single_job
-
-        try:
-            codes.append(single_job(config))
-        except (Exception, KeyboardInterrupt) as error:
-            failures.append(error)
-
-    try:
-        job()
-    except SweepOver as over:  # Hydra's multirun has been replaced by ours
-        if over.error:
-            raise over.error from None
-        return over.code
-    for error in failures:
-        raise error
-    return codes[0] if codes else 0
+from pe_experiments.command_line import command, flags_apart, show_result
+from pe_experiments.composition import composed, master
+from pe_experiments.config import check, is_dry_run
+from pe_experiments.console import display_for, say, say_files
+from pe_experiments.sweeps import Job, Sweep, list_studies
 
 
-def run() -> None:
-    """The command; ends the process."""
-    sys.exit(run_script(main))
+def main(arguments: list[str]) -> int:
+    texts, many, folder = flags_apart(arguments)
+    common, hydra = master(texts, folder)
+    if many or hydra["mode"] == "MULTIRUN":
+        code, jobs = Sweep(texts, common, hydra["sweeper"]["params"], folder).carry_out()
+        compare_studies(jobs)
+        return code
+    config = composed("config", texts, folder)
+    checked = check(config)  # before torch is imported
+    from pe_experiments.config import resolve
+    from pe_experiments.experiment import run_experiment, try_out
+    from pe_experiments.runs import plan
 
+    experiment = resolve(checked)
+    if is_dry_run(config):
+        try_out(experiment)
+        planned = plan(experiment)
+        lengths = ", ".join(map(str, experiment.evaluation_lengths))
+        say(f"{planned.state}: {planned.run.path}\nevaluated at {lengths}")
+        return 0
+    result = run_experiment(experiment, display_for())
+    show_result(result)
+    return 0 if result.status == "completed" else 1
+
+
+def compare_studies(jobs: list[Job]) -> None:
+    """Compare the runs of each study, unless nothing has changed since that was last done."""
+    for results_dir, study, up_to_date in list_studies(jobs):
+        folder = Path(results_dir) / study
+        if up_to_date:
+            say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
+        else:
+            from pe_experiments.comparison.compare import compare, show
+
+            show(compare(results_dir, study))
+
+
+run = command("train", __doc__, main)
 
 if __name__ == "__main__":
     run()

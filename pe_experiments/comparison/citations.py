@@ -1,4 +1,4 @@
-"""Which works the compared schemes come from, by the arXiv identifiers in their docstrings."""
+"""Which works the compared schemes come from: the attribute ``cites`` of their classes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,40 +15,28 @@ from pe_experiments.comparison.statistics import FEWEST
 
 ENTRIES = Path(__file__).with_name("references.bib")
 STATISTICS = ("1905.06208", "2108.13264")  # Gaffke's interval, probability of improvement
-ARXIV = re.compile(r"arXiv:\s*(\d{4}\.\d{4,5})")
 OWN = "pe_experiments."  # a class from elsewhere is not imported merely because a run's file names it
 
 
-@dataclass(frozen=True)
-class Citations:
-    """Keys by scheme, and the BibTeX entries they stand for.
-
-    Attributes:
-        by_scheme: BibTeX keys of each scheme; empty where its source is unknown.
-        bibtex: all entries, those of the statistics included.
-    """
-
-    by_scheme: dict[str, list[str]]
-    bibtex: str
-
-
-def cite(runs: Runs) -> Citations:
+def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
     """The works behind every scheme and position policy that was compared, and behind the statistics.
 
     These are used from three seeds of one scheme on.
+
+    Returns:
+        BibTeX keys by scheme, and the entries they stand for.
     """
     entries = known_entries()
-    by_scheme: dict[str, list[str]] = {}
+    keys: dict[str, list[str]] = {}
     used: set[str] = set()
     for label, rows in runs.runs.groupby("label"):
         trained = runs.saved[rows["name"].iloc[0]]["identity"]["trained"]
         found = {number for group in ("pe", "positions") for number in _cited(trained[group])}
         used |= found
-        by_scheme[str(label)] = [_entry(number, entries)[0] for number in sorted(found)]
+        keys[str(label)] = [_entry(number, entries)[0] for number in sorted(found)]
     if int(runs.runs.groupby(["protocol", "label"]).size().max()) >= FEWEST:
         used |= set(STATISTICS)
-    text = "\n\n".join(sorted(_entry(number, entries)[1] for number in used))
-    return Citations(by_scheme, text + "\n")
+    return keys, "\n\n".join(sorted(_entry(number, entries)[1] for number in used)) + "\n"
 
 
 @cache
@@ -71,7 +58,7 @@ def _entry(number: str, entries: dict[str, tuple[str, str]]) -> tuple[str, str]:
 
 
 def _cited(component: Any) -> Iterable[str]:
-    """Identifiers a docstring names; those said of an argument only where it is not at its default."""
+    """What the classes of a config section cite: for themselves, and for arguments not at their default."""
     if isinstance(component, list):
         component = dict(enumerate(component))
     if not isinstance(component, dict):
@@ -85,19 +72,7 @@ def _cited(component: Any) -> Iterable[str]:
         cls = getattr(importlib.import_module(module), name)
         defaults = {key: p.default for key, p in inspect.signature(cls).parameters.items()}
     except (ImportError, AttributeError, TypeError, ValueError):
-        return
-    yield from arxiv_numbers(
-        cls, {key for key, value in component.items() if defaults.get(key, ...) == value}
-    )
-
-
-def arxiv_numbers(cls: type, at_default: set[str]) -> Iterable[str]:
-    """Identifiers in a class's docstring, less those in the lines of arguments at their default."""
-    argument = ""
-    for line in (inspect.getdoc(cls) or "").splitlines():
-        if heading := re.match(r"    (\w+): ", line):
-            argument = heading[1]
-        elif line and not line.startswith("     "):
-            argument = ""
-        if argument not in at_default:
-            yield from ARXIV.findall(line)
+        return  # of an earlier version
+    for argument, numbers in vars(cls).get("cites", {}).items():
+        if not argument or component.get(argument, defaults.get(argument)) != defaults.get(argument):
+            yield from numbers.split()

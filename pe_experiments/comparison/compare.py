@@ -1,39 +1,33 @@
-"""From run directories to one folder: tables, figures, a report in words, and a page that opens from disk."""
+"""From run directories to one folder: tables, figures, a short report, and a page that opens from disk."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
+from pe_experiments.comparison import documents
 from pe_experiments.comparison.attention import measure_attention
 from pe_experiments.comparison.citations import cite
-from pe_experiments.comparison.drawing import Drawer
-from pe_experiments.comparison.other_tasks import load_other_tasks, with_other_tasks
+from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.pairs import pair_table, with_groups
-from pe_experiments.comparison.presentation import plain
 from pe_experiments.comparison.protocols import Section, sections_of
-from pe_experiments.comparison.report import (
-    Report,
-    build_report,
-    methods_latex,
-    methods_markdown,
-    report_markdown,
-    table_latex,
-    table_markdown,
-)
 from pe_experiments.comparison.runs_table import Runs, load_runs
-from pe_experiments.comparison.style import WIDTHS, styles
 from pe_experiments.comparison.table import scheme_table
+from pe_experiments.comparison.words import count, notes, number, rows_of, sentence
 from pe_experiments.console import Display, print_table, say, say_files
-from pe_experiments.errors import UserError, allowed
+from pe_experiments.errors import UserError, allowed, few, nearest
 from pe_experiments.files import write_atomically
+from pe_experiments.plots import WIDTHS, styles
+
+MADE_WITH = ("version", "source", "device", "command")  # columns of runs.csv that are not of `Runs.runs`
 
 
 @dataclass(frozen=True)
@@ -78,7 +72,8 @@ class Comparison:
         table: one row per section and scheme.
         pairs: one row per section and pair of schemes.
         runs: one row per run, per length and per training step, and what was left out.
-        report: what the pages say.
+        sentences: the result of each section in one sentence, by its title.
+        notes: what to know before believing it.
         folder: where it was written.
         files: what was written.
     """
@@ -86,9 +81,10 @@ class Comparison:
     table: pd.DataFrame
     pairs: pd.DataFrame
     runs: Runs
-    report: Report
+    sentences: dict[str, str]
+    notes: list[str]
     folder: Path
-    files: list[Path] = field(default_factory=list)
+    files: list[Path]
 
 
 def compare(
@@ -99,8 +95,8 @@ def compare(
     pe: Sequence[str] | str | None = None,
     task: Sequence[str] | str | None = None,
     model: Sequence[str] | str | None = None,
-    options: Options | None = None,
     display: Display | None = None,
+    **options: Any,
 ) -> Comparison:
     """Compare schemes over seeds and write tables, figures and pages.
 
@@ -112,27 +108,25 @@ def compare(
         study: only the runs it lists.
         out: where to write; default ``results_dir/<study>``, or ``results_dir/comparison`` without one.
         pe, task, model: only these, as in `load_runs`.
-        options: how to compare and draw.
         display: shows how far reading and drawing are; None shows nothing.
+        options: how to compare and draw, the fields of `Options`: ``metric="token_accuracy_at_2x"``.
 
     Raises:
         UserError: nothing to compare, or an option that no run answers to.
     """
-    options = options or Options()
-    filters = {"pe": pe, "task": task, "model": model}
-    runs = load_runs(results_dir, study, **filters, labels=options.labels, display=display)
+    known = {field.name for field in fields(Options)}
+    for key in set(options) - known:
+        raise UserError(f"{key} is not an option of a comparison.{nearest(key, known)}")
+    how = Options(**options)
+    runs = load_runs(results_dir, study, pe=pe, task=task, model=model, labels=how.labels, display=display)
     if runs.runs.empty:
-        reasons = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
-        more = f"; and {len(reasons) - 3} more" if len(reasons) > 3 else ""
-        why = "; ".join(reasons[:3]) + more
-        raise UserError(
-            f"results_dir={results_dir}: there is no finished run to compare" + (f" ({why})" if why else "")
-        )
-    attention = measure_attention(runs, Path(results_dir), options.attention)
+        why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
+        shown = f" ({few(why)})" if why else ""
+        raise UserError(f"results_dir={results_dir}: there is no finished run to compare{shown}")
+    attention = measure_attention(runs, Path(results_dir), how.attention)
     folder = Path(out) if out else Path(results_dir) / (study or "comparison")
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    other_tasks = load_other_tasks(runs, Path(results_dir))
-    return write_comparison(runs, title, folder, options, attention, display, other_tasks)
+    return write_comparison(runs, title, folder, how, attention, display)
 
 
 def write_comparison(
@@ -142,7 +136,6 @@ def write_comparison(
     options: Options,
     attention: pd.DataFrame | None = None,
     display: Display | None = None,
-    other_tasks: pd.DataFrame | None = None,
 ) -> Comparison:
     """Tables, figures and pages of these runs; the same runs give the same bytes.
 
@@ -153,28 +146,27 @@ def write_comparison(
         options: how to compare and draw.
         attention: by distance, of some of the runs.
         display: shows how far the figures are; None shows nothing.
-        other_tasks: what they score on tasks they were not trained on.
     """
     sections = sections_of(runs)
     table, pairs = tables(sections, options)
     looks = styles(table["scheme"].unique(), {text: label for label, text in options.labels.items()})
-    drawer = Drawer(runs, sections, table, options.metric, looks, options.inches)
-    _make(folder)
+    inches = options.inches
     attention = measure_attention(runs, Path(), ()) if attention is None else attention
-    figures, pictures = drawer.draw_all(attention, folder / "figures", display or Display())
-    report = build_report(title, runs, sections, table, pairs, figures, cite(runs))
-    if other_tasks is not None:
-        report = with_other_tasks(report, other_tasks)
-    texts = _texts(runs, table, pairs, report)
-    if other_tasks is not None and len(other_tasks):
-        texts["other_tasks.csv"] = other_tasks.to_csv(index=False)
-    if len(attention):
-        texts["attention.csv"] = attention.to_csv(index=False)
-    texts["report.html"] = render_page(report, sections, table, looks, folder / "figures")
+    _make(folder)
+    pictures = draw_all(runs, sections, table, attention, looks, inches, folder / "figures", display)
+    by_section = {s.protocol: (rows_of(table, s), rows_of(pairs, s)) for s in sections}
+    sentences = {protocol: sentence(*rows) for protocol, rows in by_section.items()}
+    texts = _texts(title, runs, sections, table, pairs, sentences, looks)
+    texts |= {"other_tasks.csv": runs.other_tasks.to_csv(index=False)} if len(runs.other_tasks) else {}
+    texts |= {"attention.csv": attention.to_csv(index=False)} if len(attention) else {}
     for name, text in texts.items():
         write_atomically(folder / name, text)
     _drop_stale(folder / "figures", pictures)
-    return Comparison(table, pairs, runs, report, folder, [*(folder / name for name in texts), *pictures])
+    said = dict.fromkeys(n for s in sections for n in notes(s, by_section[s.protocol][0], runs.tuning))
+    files = [*(folder / name for name in texts), *pictures]
+    return Comparison(
+        table, pairs, runs, {s.title: sentences[s.protocol] for s in sections}, list(said), folder, files
+    )
 
 
 def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -190,19 +182,38 @@ def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame,
     return with_groups(table, pairs), pairs
 
 
-def _texts(runs: Runs, table: pd.DataFrame, pairs: pd.DataFrame, report: Report) -> dict[str, str]:
+def _texts(
+    title: str,
+    runs: Runs,
+    sections: Sequence[Section],
+    table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    sentences: Mapping[str, str],
+    looks: Mapping[str, tuple[str, str]],
+) -> dict[str, str]:
     """The files that are text, by name."""
+    cited, bibtex = cite(runs)
+    paragraphs = documents.methods(runs, sections, table, pairs, cited)
+    references = documents.reference_tables(runs, sections, bool(table["solved_low"].notna().any()))
+    appendix = {
+        "methods": paragraphs,
+        "tables": references,
+        "bibtex": bibtex,
+        "commands": documents.commands(runs),
+        "versions": documents.versions(runs),
+        "left_out": runs.left_out,
+    }
     return {
         "runs.csv": runs_csv(runs),
         "curves.csv": runs.curves.to_csv(index=False),
         "table.csv": table.to_csv(index=False),
         "pairs.csv": pairs.to_csv(index=False),
-        "table.md": table_markdown(report),
-        "table.tex": table_latex(report),
-        "methods.md": methods_markdown(report),
-        "methods.tex": methods_latex(report),
-        "references.bib": report.citations.bibtex,
-        "report.md": report_markdown(report),
+        "table.tex": documents.table_latex(sections, table),
+        "methods.md": documents.methods_markdown(paragraphs, references),
+        "methods.tex": documents.methods_latex(paragraphs, references),
+        "references.bib": bibtex,
+        "report.md": documents.report_markdown(title, sections, table, sentences, runs.left_out),
+        "report.html": render_page(title, runs, sections, table, pairs, sentences, looks, appendix),
     }
 
 
@@ -218,12 +229,10 @@ def _drop_stale(folder: Path, pictures: Sequence[Path]) -> None:
     listing = folder / ".written"
     before = listing.read_text().splitlines() if listing.exists() else []
     names = sorted(path.name for path in pictures)
-    for name in set(before) - set(names):
-        (folder / Path(name).name).unlink(missing_ok=True)
+    for path in (folder / Path(name).name for name in set(before) - set(names)):
+        if path.is_file():
+            path.unlink()
     write_atomically(listing, "\n".join(names) + "\n")
-
-
-MADE_WITH = ("version", "source", "device", "command")  # columns of runs.csv that are not of `Runs.runs`
 
 
 def runs_csv(runs: Runs) -> str:
@@ -247,14 +256,12 @@ def as_table(table: pd.DataFrame) -> Table:
         if previous is not None and row["protocol"] != previous:
             shown.add_section()
         previous = row["protocol"]
-        values = [row[f"exact_match_{key}"] for key in ("in_distribution", "at_2x", "extrapolation")]
-        seeds = f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
         shown.add_row(
             *(escape(str(row[key])) for key in ("task", "model", "scheme")),
             row["group"] if isinstance(row["group"], str) else "-",
-            seeds,
-            f"{row['solved']} of {row['seeds']}",
-            *("-" if pd.isna(value) else f"{value:.2f}" for value in values),
+            f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
+            count(row, "solved"),
+            *(number(row[f"exact_match_{span}"]) for span in ("in_distribution", "at_2x", "extrapolation")),
             f"{'>= ' if row['horizon_censored'] else ''}{row['horizon']:.1f}",
         )
     return shown
@@ -263,8 +270,7 @@ def as_table(table: pd.DataFrame) -> Table:
 def show(comparison: Comparison) -> None:
     """Print the table, what to know about it, what was left out and where the files are."""
     print_table(as_table(comparison.table))
-    notes = dict.fromkeys(plain(note) for part in comparison.report.sections for note in part.notes)
-    for note in notes:
+    for note in comparison.notes:
         say(f"note: {note}")
     for name, reason in comparison.runs.left_out.items():
         say(f"left out: {name}: {reason}")

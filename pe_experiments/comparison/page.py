@@ -1,96 +1,226 @@
-"""One HTML file that opens from disk and asks no server: words, chart, tables, figures, provenance."""
+"""One HTML file that opens from disk and asks no server: the data once, as JSON, and a script that shows it.
+
+The charts are drawn by a script of our own (15 kB): the bundle of a charting library is 60 times as large,
+needs ``eval``, and neither moves labels apart nor joins those of lines that coincide.
+"""
 
 from __future__ import annotations
 
-import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from pe_experiments.comparison.chart import accuracies, axis, specification
-from pe_experiments.comparison.presentation import Phrase
+from pe_experiments.comparison.documents import mark_column, mark_of
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.report import DrawnFigure, Report
-from pe_experiments.comparison.style import Look
-from pe_experiments.comparison.words import cells_of
+from pe_experiments.comparison.runs_table import ACCURACIES, Runs
+from pe_experiments.comparison.table import BOUNDS, finite
+from pe_experiments.comparison.words import WORDS, learned, limits, metric_in_words, notes, rows_of
+from pe_experiments.evaluation import SOLVED
+from pe_experiments.plots import COLOURS, MARKERS, Look
 
-TEMPLATES = Path(__file__).parent
+TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("charts.js", "report.js", "tables.js")
+POINTS = 24  # of a training curve
+LEFT_TO_CSV = (
+    "section", "task", "model", "protocol", "max_length", "metric", "settings", "lengths_left_out",
+    "area_from", "area_to", "detectable_difference", "solved_in_distribution", "scheme",
+)  # fmt: skip
+PAIRS = (
+    "difference", "p", "p_holm", "separated", "probability_of_improvement", "pairs", "p_paired",
+    "p_paired_holm",
+)  # fmt: skip
+
+Json = dict[str, Any]
 
 
 def render_page(
-    report: Report,
+    title: str,
+    runs: Runs,
     sections: Sequence[Section],
     table: pd.DataFrame,
+    pairs: pd.DataFrame,
+    sentences: Mapping[str, str],
     looks: Mapping[str, Look],
-    figures_folder: Path,
+    appendix: Json,
 ) -> str:
     """The page as text.
 
-    Every value in its words and tables is a ``data`` element whose ``value`` is the cell named by
-    ``data-file``, ``data-row`` and ``data-column``.
-
     Args:
-        report: what it says.
-        sections: what its chart shows.
-        table: where the chart's values come from.
+        title: of the page.
+        runs, sections, table, pairs, sentences: of the comparison.
         looks: colour and marker by scheme.
-        figures_folder: where the drawn figures lie; they are put into the page.
+        appendix: what does not depend on a task: methods, tables, commands, versions, left_out, bibtex.
     """
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    drawn = [(section, cells_of(table, section)) for section in sections if not section.curves.empty]
-    environment.filters |= {"phrase": _phrase, "in_script": _inside_script}
-
-    def picture(figure: DrawnFigure) -> str:
-        content = (figures_folder / f"{figure.slug}.svg").read_bytes()
-        return "data:image/svg+xml;base64," + base64.b64encode(content).decode()
-
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        picture=picture,
-        accuracies=accuracies(),
-        choices=[
-            {"task": s.task, "model": s.model, "protocol": s.protocol, "title": s.title, "axis": axis(s)}
-            for s, _ in drawn
+    metric = str(table["metric"].iloc[0])
+    accuracy = next(name for name in ACCURACIES if metric.startswith(name))
+    kind, words = mark_of(table)
+    schemes = list(dict.fromkeys(map(str, table["scheme"])))
+    several = len({section.model for section in sections}) > 1
+    content = {
+        "metric": {"column": metric, "words": metric_in_words(metric)},
+        "accuracy": accuracy,
+        "solved": SOLVED,
+        "schemes": [
+            {"name": s, "colour": COLOURS.index(looks[s][0]), "marker": MARKERS.index(looks[s][1])}
+            for s in schemes
         ],
-        looks=looks,
-        specification=_inside_script(specification(drawn, looks)) if drawn else "null",
-        bundle=Markup(javascript()),
+        "sections": [
+            _section(section, runs, rows_of(table, section), rows_of(pairs, section), schemes)
+            | {
+                "heading": [section.task, *[section.model] * several, *section.told_apart_by],
+                "sentence": sentences[section.protocol],
+                "mark": {"column": mark_column(kind, section), "words": words},
+            }
+            for section in sections
+        ],
+        **appendix,
+        "tables": [asdict(shown) for shown in appendix["tables"]],
+    }
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        metric=metric_in_words(metric),
+        accuracy=WORDS[accuracy],
+        chance=metric.endswith("extrapolation"),
+        mark=words,
+        unlearned=not all(learned(row) for row in table.to_dict("records")),
+        colours=COLOURS,
+        style=_file("report.css"),
+        script=Markup("\n".join(map(_file, SCRIPTS))),
+        data=_inside_script(content),
     )
 
 
-@cache
-def javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", r"<\/script")
+def _file(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 
-def _inside_script(content: object) -> Markup:
+def _inside_script(content: Json) -> Markup:
     """JSON that no text in it can end the script element of."""
-    text = json.dumps(content, sort_keys=True, allow_nan=False)
-    for sign in "<>&\u2028\u2029":
+    text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Markup(text)
 
 
-def _phrase(phrase: Phrase) -> Markup:
-    """A phrase with every value as a ``data`` element."""
-    shown = Markup("")
-    for part in phrase:
-        if isinstance(part, str):
-            shown += escape(part)
-        else:
-            cell = (part.file, part.row, part.column)
-            shown += Markup(
-                '<data value="{}" data-file="{}" data-row="{}" data-column="{}" '
-                'title="{}, row {}, {}">{}</data>'
-            ).format(repr(float(part.value)), *cell, *cell, part.text)
-    return shown
+def _section(
+    section: Section, runs: Runs, rows: Sequence[dict], pairs: Sequence[dict], schemes: Sequence[str]
+) -> Json:
+    """What the page shows of one section; schemes by their index."""
+    columns = [
+        c for c in rows[0] if c not in LEFT_TO_CSV and not c.endswith(("_min", "_max")) and _is_used(c, rows)
+    ]
+    here = runs.other_tasks[runs.other_tasks["protocol"] == section.protocol]
+    measured = sorted(int(length) for length in section.curves["content_length"].unique())
+    milliseconds = (
+        (1000 * section.runs["seconds_per_step"].astype(float)).groupby(section.runs["label"]).agg(list)
+    )
+    index = {scheme: number for number, scheme in enumerate(schemes)}
+    tested = [pair for pair in pairs if finite(pair["p"])]
+    return {
+        "slug": section.slug,
+        "title": section.title,
+        "max_length": section.max_length,
+        "one_token": section.one_token,
+        "notes": notes(section, rows, runs.tuning),
+        "lengths": section.lengths,
+        "measured": measured,
+        "bounds": {b: [_cell(rows[0].get(f"{b}@{length}")) for length in section.lengths] for b in BOUNDS},
+        "columns": ["scheme", *columns],
+        "rows": [[index[row["scheme"]], *(_cell(row[column]) for column in columns)] for row in rows],
+        "curves": {
+            index[str(label)]: {
+                accuracy: _by_seed(group, "seed", "content_length", accuracy, measured)
+                for accuracy in ACCURACIES
+            }
+            for label, group in section.curves.groupby("label")
+        },
+        "milliseconds": {
+            index[str(label)]: [_cell(ms) for ms in values] for label, values in milliseconds.items()
+        },
+        "training": _training(runs.training, section, index),
+        "pairs": {
+            "columns": ["scheme", "other", *PAIRS],
+            "rows": [
+                [index[pair["scheme"]], index[pair["other"]], *(_cell(pair[column]) for column in PAIRS)]
+                for pair in tested
+            ],
+            "notes": limits(rows, pairs),
+        },
+        "other_tasks": [_other_task(str(task), group, index) for task, group in here.groupby("evaluated_on")],
+    }
+
+
+def _is_used(column: str, rows: Sequence[dict]) -> bool:
+    """The page shows bounds as lines, and intervals where there are any; counts of seeds have none there."""
+    name, _, ending = column.rpartition("_")
+    if column.startswith(BOUNDS) or (ending in ("low", "high") and name.startswith(("reached", "solved"))):
+        return column == "solved_low" and finite(rows[0][column])
+    return any(not _missing(row[column]) for row in rows)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _cell(value: Any) -> Any:
+    """A value as JSON holds it, to four digits."""
+    if _missing(value):
+        return None
+    if isinstance(value, float | np.floating):
+        return int(value) if float(value).is_integer() else float(f"{value:.4g}")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _by_seed(
+    rows: pd.DataFrame, key: str, x: str, column: str, points: Sequence[float]
+) -> list[list[float | None]]:
+    """A line per run: its values at these points."""
+    grid = rows.pivot_table(index=key, columns=x, values=column, aggfunc="first", dropna=False)
+    return [[_cell(value) for value in line] for line in grid.reindex(columns=list(points)).to_numpy(float)]
+
+
+def _training(training: pd.DataFrame, section: Section, index: Mapping[str, int]) -> Json | None:
+    """Loss and exact match over steps, a line per run and at most `POINTS` of its points."""
+    if training.empty:
+        return None
+    here = training[training["protocol"] == section.protocol]
+    made = {}
+    for column in ("loss", "exact_match"):
+        known = here.dropna(subset=[column])
+        steps = sorted(known["step"].unique())
+        kept = (
+            [steps[n] for n in sorted({round(n) for n in np.linspace(0, len(steps) - 1, POINTS)})]
+            if steps
+            else []
+        )
+        known = known[known["step"].isin(kept)]
+        made[column] = {
+            "steps": [_cell(float(step)) for step in kept],
+            "values": {
+                index[str(s)]: _by_seed(g, "name", "step", column, kept) for s, g in known.groupby("label")
+            },
+        }
+    return made if any(curve["steps"] for curve in made.values()) else None
+
+
+def _other_task(task: str, rows: pd.DataFrame, index: Mapping[str, int]) -> Json:
+    """Mean over seeds, and how many; exact match does not depend on the decoding."""
+    runs = rows.drop_duplicates(["label", "seed", "content_length"])
+    lengths = sorted(int(length) for length in runs["content_length"].unique())
+    shown = []
+    for label, own in runs.groupby("label"):
+        scores = own.groupby("content_length")["exact_match"].agg(["mean", "size"]).reindex(lengths)
+        cells = [None if math.isnan(m) else [_cell(m), int(n)] for m, n in scores.itertuples(index=False)]
+        shown.append([index[str(label)], *cells])
+    return {"task": task, "lengths": lengths, "rows": shown}

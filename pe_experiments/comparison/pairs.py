@@ -134,8 +134,6 @@ def with_groups(table: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
         apart = mine[mine["separated"].astype(bool)]
         marks = letters(names, zip(apart["scheme"], apart["other"], strict=True))
         groups |= {row: marks[name] for row, name in zip(compared.index, names, strict=True)}
-    place = table.columns.get_loc("compared")
-    assert isinstance(place, int)
     made = table.copy()
-    made.insert(place + 1, "group", pd.Series(groups).replace("", None))
+    made.insert(list(table).index("compared") + 1, "group", pd.Series(groups).replace("", None))
     return made

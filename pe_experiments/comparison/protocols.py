@@ -1,7 +1,9 @@
-"""What was held fixed: the settings of each protocol, how protocols differ, and what a section is called."""
+"""What was held fixed: the settings of each protocol, and what the sections of a comparison are called."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,9 @@ from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.identity import safe_name, short_hash
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
+CODE = (SOURCE, "task._target_")
+SHORT = {"d_model": "d", "learning_rate": "lr", "vocab_size": "symbols", "num_layers": "layers"}
+LONGEST = 80  # characters of a slug
 
 
 @dataclass(frozen=True)
@@ -19,20 +24,18 @@ class Section:
 
     Attributes:
         protocol: its hash.
-        slug: name of its files.
-        title: for people; names the settings in which it differs from others of the same task and model.
+        slug: name of its files, as ``copy-decoder-d64``.
+        told_apart_by: the settings that tell it from others of the same task and model, as ``d_model=64``.
         runs, curves: its rows of `Runs`.
         settings: every setting of the protocol by its key.
-        differs: the settings that tell it from others of the same task and model.
     """
 
     protocol: str
     slug: str
-    title: str
+    told_apart_by: tuple[str, ...]
     runs: pd.DataFrame
     curves: pd.DataFrame
     settings: dict[str, str]
-    differs: dict[str, str]
 
     @property
     def task(self) -> str:
@@ -43,55 +46,109 @@ class Section:
         return str(self.runs["model"].iloc[0])
 
     @property
+    def title(self) -> str:
+        """For people: ``copy, decoder, d_model=64``."""
+        return ", ".join([self.task, self.model, *self.told_apart_by])
+
+    @property
     def one_token(self) -> bool:
         """Whether every answer is one token, so that exact match and token accuracy are the same."""
         tokens = self.curves.reindex(columns=["answer_tokens"])["answer_tokens"].dropna()
         return len(tokens) > 0 and bool((tokens == 1).all())
 
     @property
-    def family(self) -> str:
-        """Shared by sections that differ in the task alone."""
-        return str(self.runs["family"].iloc[0])
-
-    @property
     def max_length(self) -> int:
         return int(self.runs["max_length"].iloc[0])
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths that all runs share, which summaries use."""
+        return _sorted(self.curves.loc[self.curves["in_summary"], "content_length"])
+
+    @property
+    def lengths_left_out(self) -> list[int]:
+        """Lengths at which only some runs were measured."""
+        return _sorted(self.curves.loc[~self.curves["in_summary"], "content_length"])
+
+
+def _sorted(lengths: pd.Series) -> list[int]:
+    return sorted(int(length) for length in lengths.unique())
 
 
 def sections_of(runs: Runs) -> list[Section]:
     """The sections by task, model and protocol."""
-    settings = {}
-    for protocol, rows in runs.runs.groupby("protocol"):
-        examples = runs.curves.loc[runs.curves["protocol"] == protocol, "examples"].dropna().unique()
-        by_label = dict(zip(rows["label"].astype(str), rows["name"].astype(str), strict=True))
-        settings[str(protocol)] = {
-            **protocol_settings({label: runs.saved[name] for label, name in by_label.items()}),
-            "evaluation.examples": ", ".join(f"{count:g}" for count in examples),
-        }
-    groups = runs.runs.groupby(["task", "model", "protocol"], sort=True)
-    names = [tuple(map(str, key)) for key, _ in groups]
-    made = []
-    for (task, model, protocol), (_, rows) in zip(names, groups, strict=True):
-        others = [settings[p] for t, m, p in names if (t, m) == (task, model)]
-        differs = {
-            key: value
-            for key, value in settings[protocol].items()
-            if any(other.get(key) != value for other in others)
-        }
-        several = len(others) > 1
-        title = f"{task}, {model}" + (f" ({_in_words(differs)})" if several else "")
-        made.append(
-            Section(
-                protocol,
-                safe_name(f"{task}-{model}") + (f"-{protocol[:4]}" if several else ""),
-                title,
-                rows,
-                runs.curves[runs.curves["protocol"] == protocol],
-                settings[protocol],
-                differs,
+    by_protocol: dict[str, list[dict[Any, Any]]] = {}
+    for row in runs.runs.to_dict("records"):
+        by_protocol.setdefault(row["protocol"], []).append(row)
+    settings = {
+        protocol: protocol_settings({row["label"]: runs.saved[row["name"]] for row in rows})
+        | {"evaluation.examples": _examples(runs.curves, protocol)}
+        for protocol, rows in by_protocol.items()
+    }
+    groups: dict[tuple[str, str], list[str]] = {}
+    for protocol, rows in sorted(by_protocol.items()):
+        groups.setdefault((rows[0]["task"], rows[0]["model"]), []).append(protocol)
+    made: list[Section] = []
+    for (task, model), protocols in sorted(groups.items()):
+        words = told_apart([settings[protocol] for protocol in protocols])
+        for protocol, own in sorted(zip(protocols, words, strict=True), key=lambda pair: _natural(pair[1])):
+            slug = safe_name("-".join([task, model, *map(_short, own)]))[:LONGEST]
+            same = sum(section.slug.startswith(slug) for section in made)
+            made.append(
+                Section(
+                    protocol,
+                    f"{slug}-{same + 1}" if any(section.slug == slug for section in made) else slug,
+                    own,
+                    runs.runs[runs.runs["protocol"] == protocol],
+                    runs.curves[runs.curves["protocol"] == protocol],
+                    settings[protocol],
+                )
             )
-        )
     return made
+
+
+def _examples(curves: pd.DataFrame, protocol: str) -> str:
+    counts = curves.loc[curves["protocol"] == protocol, "examples"].dropna().unique()
+    return ", ".join(f"{count:g}" for count in counts)
+
+
+def told_apart(protocols: Sequence[dict[str, str]]) -> list[tuple[str, ...]]:
+    """For each protocol of one task and model the fewest settings that no other has, as ``d_model=64``.
+
+    Protocols that differ in code alone, or in what was tuned, are numbered.
+    """
+
+    def values(keys: Sequence[str]) -> list[tuple[str, ...]]:
+        return [tuple(protocol.get(key, "unset") for key in keys) for protocol in protocols]
+
+    kinds = {key: len(set(values([key]))) for key in dict.fromkeys(k for p in protocols for k in p)}
+    options = [key for key, count in kinds.items() if count > 1 and key not in CODE]
+    options = [key for key in options if not any(" (" in value for (value,) in values([key]))]
+    chosen: list[str] = []
+    while options and len(set(values(chosen))) < len(protocols):
+        chosen.append(max(options, key=lambda key: len(set(values([*chosen, key])))))
+        options.remove(chosen[-1])
+    if len(set(values(chosen))) == len(protocols):
+        return [tuple(map(_setting, chosen, own)) for own in values(chosen)]
+    numbered = enumerate(values(chosen), start=1)
+    return [(*map(_setting, chosen, own), f"code={number}") for number, own in numbered]
+
+
+def _setting(key: str, value: str) -> str:
+    return f"{key.rpartition('.')[2]}={value}"
+
+
+def _short(setting: str) -> str:
+    """``d64`` for ``d_model=64``; a word alone where it says enough."""
+    key, _, value = setting.partition("=")
+    alone = re.fullmatch(r"[a-z]\w*", value) and value not in ("unset", "null")
+    return value if alone else SHORT.get(key, key) + value
+
+
+def _natural(words: Sequence[str]) -> list[tuple[float, str]]:
+    """Numbers in the order of their values."""
+    numbers = [re.fullmatch(r"\w+=(\d+(?:\.\d+)?)", word) for word in words]
+    return [(float(n[1]) if n else 0.0, word) for n, word in zip(numbers, words, strict=True)]
 
 
 def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
@@ -102,11 +159,10 @@ def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
     """
     by_key: dict[str, dict[str, list[str]]] = {}
     for label, run in saved.items():
-        trained = run["identity"]["trained"]
+        trained, sources = run["identity"]["trained"], run["identity"]["sources"]
         found = {f"{g}.{key}": v for g in ("task", "model", "training") for key, v in trained[g].items()}
-        sources = run["identity"]["sources"]
-        code = short_hash([sources["task"], sources.get("shared")])
-        for key, value in {**found, SOURCE: code}.items():
+        found[SOURCE] = short_hash([sources["task"], sources.get("shared")])
+        for key, value in found.items():
             by_key.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
     return {
         key: ", ".join(
@@ -114,41 +170,3 @@ def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
         )
         for key, values in by_key.items()
     }
-
-
-def differences_sentence(section: Section) -> str | None:
-    """What tells this protocol from the others of its task and model, or None where there is no other."""
-    if not section.differs:
-        return None
-    return (
-        f"There is more than one protocol for {section.task} with the {section.model}; they are never "
-        f"pooled. This one has {_in_words(section.differs)}."
-    )
-
-
-def families_of(sections: list[Section]) -> list[list[Section]]:
-    """Sections that differ in the task alone, together: what a figure or a mean over tasks may hold."""
-    families: dict[tuple[str, str], list[Section]] = {}
-    for section in sections:
-        families.setdefault((section.model, section.family), []).append(section)
-    return list(families.values())
-
-
-def panel_title(section: Section, family: list[Section]) -> str:
-    """The task, as far as that tells the sections of a family apart."""
-    alone = sum(other.task == section.task for other in family) == 1
-    return section.task if alone else section.title
-
-
-def family_slug(family: list[Section], families: list[list[Section]]) -> str:
-    """Name of a family's files."""
-    first = family[0]
-    several = sum(other[0].model == first.model for other in families) > 1
-    return safe_name(first.model) + (f"-{first.family[:4]}" if several else "")
-
-
-def _in_words(settings: dict[str, str]) -> str:
-    shown = {key: value for key, value in settings.items() if key not in (SOURCE, "task._target_")}
-    if settings and not shown:
-        return "edited training code (" + settings.get(SOURCE, "its class") + ")"
-    return ", ".join(f"{key}={value}" for key, value in shown.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ TRAINED = ("pe", "positions", "task", "model", "training")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that no run decides
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
+KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
+OTHER_TASKS = (
+    "name", "label", "seed", "task", "model", "protocol", "evaluated_on", "decoding", "length",
+    "content_length", "examples", "exact_match", "token_accuracy",
+)  # fmt: skip
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
 
 Row = dict[str, Any]
 
@@ -53,6 +59,8 @@ class Runs:
     saved: the saved configuration of each run by name.
     environments: what each run was made with, by name.
     tuning: of a study that chose a setting per scheme, one entry per choice (see `sweeps.tuning`).
+    other_tasks: one row per run, length and task it was evaluated on (``evaluate.py task=...``) without
+        having been trained on it.
     """
 
     runs: pd.DataFrame
@@ -62,6 +70,7 @@ class Runs:
     saved: dict[str, Row] = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
+    other_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(OTHER_TASKS)))
 
 
 @dataclass
@@ -70,6 +79,17 @@ class _Loaded:
     row: Row
     curve: list[Row]
     saved: Row
+    other_tasks: list[Row] = field(default_factory=list)
+
+    @property
+    def keys(self) -> Row:
+        return {key: self.row[key] for key in KEYS}
+
+    @property
+    def names(self) -> set[str]:
+        """What ``pe=`` may call its scheme: the label, or the config choice it begins with."""
+        label = self.row["label"]
+        return {label, label.partition("(")[0].partition("+")[0].partition(" [")[0]}
 
 
 def load_runs(
@@ -99,32 +119,26 @@ def load_runs(
     left_out: dict[str, str] = {}
     manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
     tuned = tuned_settings(manifest) if manifest else []
-    loaded = _read_runs(
-        _directories(Path(results_dir), study, left_out), tuned, left_out, display or Display()
-    )
-    loaded = _without_duplicates(loaded, left_out)
+    paths = _directories(Path(results_dir), study, left_out)
+    loaded = _without_duplicates(_read_runs(paths, tuned, left_out, display or Display()), left_out)
     _one_label_each(loaded)
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
         loaded = _filtered(loaded, key, [wanted] if isinstance(wanted, str) else wanted)
     _tell_apart(loaded)
     _rename(loaded, labels or {})
     for protocol in dict.fromkeys(run.row["protocol"] for run in loaded):
-        _summarise_section([run for run in loaded if run.row["protocol"] == protocol])
-    keys = ("name", "label", "seed", "task", "model", "protocol", "status")
-    curves = [{**{k: run.row[k] for k in keys}, **point} for run in loaded for point in run.curve]
-    training = [
-        {**{k: run.row[k] for k in keys}, **row}
-        for run in loaded
-        for row in _training(run.directory, left_out)
-    ]
+        _summarise_protocol([run for run in loaded if run.row["protocol"] == protocol])
+    training = [{**run.keys, **row} for run in loaded for row in _training(run.directory, left_out)]
+    mine = {run.saved["identity"]["label"] for run in loaded}
     return Runs(
         pd.DataFrame([run.row for run in loaded]),
-        pd.DataFrame(curves),
+        pd.DataFrame([{**run.keys, **point} for run in loaded for point in run.curve]),
         dict(sorted(left_out.items())),
         pd.DataFrame(training),
         {run.row["name"]: run.saved for run in loaded},
         {run.row["name"]: _environment(run.directory) for run in loaded},
-        _tuning(manifest, loaded) if manifest else [],
+        [choice for choice in tuning_of(manifest) if choice.get("scheme") in mine] if manifest else [],
+        _other_tasks(loaded),
     )
 
 
@@ -139,15 +153,10 @@ def _read_runs(
             loaded.append(_read_run(RunDirectory(path), tuned, left_out))
         except UserError as error:
             left_out[path.name] = str(error)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE as error:
             left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
     display.stop()
     return loaded
-
-
-def scheme_choice(label: str) -> str:
-    """The config choice a label begins with: ``rope`` of ``rope(base=500)+random_offset``."""
-    return label.partition("(")[0].partition("+")[0].partition(" [")[0]
 
 
 def _directories(results_dir: Path, study: str | None, left_out: dict[str, str]) -> list[Path]:
@@ -190,7 +199,8 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
     examples = result["evaluation"]["examples"]
     protocol = [
-        trained["task"], sources["task"], trained["model"], training, examples, sources.get("shared"),
+        trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples,
+        sources.get("shared"),
     ]  # fmt: skip
     row = {
         "name": run.name,
@@ -206,7 +216,7 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == COMPLETED:
-        return _Loaded(run, row, _merged_curve(run, result, left_out), saved)
+        return _with_evaluations(_Loaded(run, row, _sound_curve(run, result), saved), result, left_out)
     lengths = [int(length) for length in saved["derived"]["evaluation_lengths"]]
     points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
     return _Loaded(run, row, points, saved)
@@ -217,23 +227,41 @@ def _finite(value: Any) -> float | None:
     return value if number else None
 
 
-def _merged_curve(run: RunDirectory, result: Row, left_out: dict[str, str]) -> list[Row]:
-    """The run's curve, with the lengths that later evaluations have added which differ in nothing else."""
-    rows = {row["content_length"]: row for row in _sound_curve(run, result)}
-    for path in sorted(run.path.glob("evaluations/*/")):
-        other = RunDirectory(path)
+def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
+    """The run with what later evaluations have added: lengths, where nothing else differs, and other tasks.
+
+    An evaluation under another scheme than the one that was trained is not this run's.
+    """
+    points = {point["content_length"]: point for point in loaded.curve}
+    measured = _but_lengths(result["evaluation"])
+    for path in sorted(loaded.directory.path.glob("evaluations/*/")):
+        directory = RunDirectory(path)
         try:
-            stored = other.read_result()
-            if stored and only_code_differs(
-                _but_lengths(stored["evaluation"]), _but_lengths(result["evaluation"])
-            ):
+            stored = directory.read_result()
+            again = _but_lengths(stored["evaluation"]) if stored else {}
+            if stored and "evaluated_on" in stored and again["pe"] == measured["pe"]:
+                said = {
+                    "evaluated_on": str(stored["evaluated_on"]),
+                    "decoding": again.get("decoding", "teacher_forcing"),
+                }
+                loaded.other_tasks += [{**point, **said} for point in read_curve(directory.curve)]
+            elif only_code_differs(again, measured):
                 raise UserError("evaluated by other code than the run; evaluate it again")
-            if stored and _but_lengths(stored["evaluation"]) == _but_lengths(result["evaluation"]):
-                for row in _sound_curve(other, stored):
-                    rows.setdefault(row["content_length"], row)
-        except (UserError, OSError, ValueError, KeyError, TypeError) as error:
-            left_out[f"{run.name}/evaluations/{path.name}"] = str(error)
-    return [rows[length] for length in sorted(rows)]
+            elif stored and again == measured:
+                for point in _sound_curve(directory, stored):
+                    points.setdefault(point["content_length"], point)
+        except DAMAGE as error:
+            left_out[f"{loaded.directory.name}/evaluations/{path.name}"] = str(error)
+    loaded.curve = [points[length] for length in sorted(points)]
+    return loaded
+
+
+def _other_tasks(loaded: Sequence[_Loaded]) -> pd.DataFrame:
+    """Of one run, task and length evaluated twice, the row with more examples is kept."""
+    rows = [{**point, **run.keys} for run in loaded for point in run.other_tasks]
+    table = pd.DataFrame(rows, columns=list(OTHER_TASKS)).sort_values("examples", kind="stable")
+    key = ["name", "evaluated_on", "decoding", "content_length"]
+    return table.drop_duplicates(key, keep="last").sort_values(["protocol", "label", "seed", *key])
 
 
 def _but_lengths(evaluation: Row) -> Row:
@@ -265,27 +293,22 @@ def _without_duplicates(loaded: list[_Loaded], left_out: dict[str, str]) -> list
 def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> list[_Loaded]:
     if wanted is None:
         return loaded
-    column = "label" if key == "pe" else key
-
-    def names(run: _Loaded) -> Iterable[str]:
-        label = run.row[column]
-        return {label, scheme_choice(label)} if key == "pe" else {label}
-
-    known = {name for run in loaded for name in names(run)}
+    names = [run.names if key == "pe" else {run.row[key]} for run in loaded]
+    known = set[str]().union(*names)
     for name in wanted:
         if name not in known:
             raise UserError(f"{key}={name}: no finished run has it.{nearest(name, known)}")
-    return [run for run in loaded if set(names(run)) & set(wanted)]
+    return [run for run, mine in zip(loaded, names, strict=True) if mine & set(wanted)]
 
 
 def _one_label_each(loaded: list[_Loaded]) -> None:
     """A scheme that was given another name between its runs bears the shortest of its names."""
-    labels: dict[tuple[str, str], set[str]] = {}
+    names: dict[tuple[str, str], set[str]] = {}
     for run in loaded:
-        labels.setdefault((run.row["protocol"], run.row["scheme"]), set()).add(run.row["label"])
+        names.setdefault((run.row["protocol"], run.row["scheme"]), set()).add(run.row["label"])
     for run in loaded:
-        names = labels[run.row["protocol"], run.row["scheme"]]
-        run.row["label"] = min(names, key=lambda label: (len(label), label))
+        same = names[run.row["protocol"], run.row["scheme"]]
+        run.row["label"] = min(same, key=lambda label: (len(label), label))
 
 
 def _tell_apart(loaded: list[_Loaded]) -> None:
@@ -309,15 +332,15 @@ def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
         run.row["label"] = labels.get(run.row["label"], run.row["label"])
 
 
-def _summarise_section(section: list[_Loaded]) -> None:
+def _summarise_protocol(loaded: list[_Loaded]) -> None:
     """Summaries over the lengths all runs share, so that an area is over the same lengths for all.
 
     A diverged run has exact match and token accuracy 0 at each of them: it is never averaged away.
     """
-    completed = [run for run in section if run.row["status"] == COMPLETED]
+    completed = [run for run in loaded if run.row["status"] == COMPLETED]
     known = {point["content_length"]: point for run in completed for point in run.curve}
-    shared = set.intersection(*({p["content_length"] for p in run.curve} for run in completed or section))
-    for run in section:
+    shared = set.intersection(*({p["content_length"] for p in run.curve} for run in completed or loaded))
+    for run in loaded:
         max_length = run.row["max_length"]
         if run.row["status"] == DIVERGED:
             run.curve = [
@@ -346,12 +369,6 @@ def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
         areas = [f"{accuracy}_extrapolation" for accuracy in ACCURACIES]
         summary |= {key: 0.0 for key in areas if not math.isnan(summary[key])}
     return summary
-
-
-def _tuning(manifest: Path, loaded: list[_Loaded]) -> list[Row]:
-    """How the tuned settings of the schemes that were loaded were chosen."""
-    labels = {run.saved["identity"]["label"] for run in loaded}
-    return [choice for choice in tuning_of(manifest) if choice.get("scheme") in labels]
 
 
 def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:

@@ -92,8 +92,8 @@ def _share_below(points: tuple[float, ...], value: float) -> float:
     shares = [1.0] + [0.0] * len(above)
     for point in points[: len(points) - len(above)]:
         short = value - point
-        for place, over in enumerate(above, start=1):
-            shares[place] = (over * shares[place] + short * shares[place - 1]) / (over + short)
+        for index, over in enumerate(above, start=1):
+            shares[index] = (over * shares[index] + short * shares[index - 1]) / (over + short)
     return shares[-1]
 
 
@@ -184,11 +184,11 @@ def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> f
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjustment (1979). NaN, where nothing was tested, stays NaN and is no member of the family."""
     adjusted = [NAN] * len(p_values)
-    known = sorted((p, place) for place, p in enumerate(p_values) if not np.isnan(p))
+    known = sorted((p, index) for index, p in enumerate(p_values) if not np.isnan(p))
     largest = 0.0
-    for rank, (p, place) in enumerate(known):
+    for rank, (p, index) in enumerate(known):
         largest = max(largest, min(1.0, (len(known) - rank) * p))
-        adjusted[place] = largest
+        adjusted[index] = largest
     return adjusted
 
 
@@ -206,13 +206,13 @@ def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[
         split = [g - {out} for g in groups for out in ((first, second) if {first, second} <= g else ("",))]
         groups = [g for g in dict.fromkeys(split) if not any(g < other for other in split)]
     groups.sort(key=lambda group: sorted(names.index(name) for name in group))
-    marks = [_letter(place) for place in range(len(groups))]
+    marks = [_letter(index) for index in range(len(groups))]
     return {name: "".join(m for m, g in zip(marks, groups, strict=True) if name in g) for name in names}
 
 
-def _letter(place: int) -> str:
+def _letter(index: int) -> str:
     """a to z, then a2 to z2 and so on."""
-    return chr(ord("a") + place % 26) + (str(place // 26 + 1) if place >= 26 else "")
+    return chr(ord("a") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
 
 
 def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:

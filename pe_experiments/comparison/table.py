@@ -52,7 +52,7 @@ def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] 
     for section in sections:
         groups = {str(label): group for label, group in section.runs.groupby("label")}
         made = [_scheme_row(section, label, group, metric) for label, group in groups.items()]
-        made.sort(key=lambda row: _place(row, order))
+        made.sort(key=lambda row: _rank(row, order))
         compared = [groups[row["scheme"]][metric].to_numpy(float) for row in made if row["compared"]]
         smallest = detectable_difference(compared)
         rows += [row | {"detectable_difference": smallest} for row in made]
@@ -62,7 +62,7 @@ def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] 
     return table[[column for column in table if column not in per_length] + per_length]
 
 
-def _place(row: Row, order: Sequence[str]) -> tuple[int, float, str]:
+def _rank(row: Row, order: Sequence[str]) -> tuple[int, float, str]:
     ranked = list(order).index(row["scheme"]) if row["scheme"] in order else len(order)
     best = row["exact_match_extrapolation"]
     return ranked, math.inf if math.isnan(best) else -best, row["scheme"]
@@ -101,7 +101,7 @@ def _scheme_row(section: Section, label: str, group: pd.DataFrame, metric: str) 
         "parameters": group["parameters"].astype(float).mean(),
         "encoding_parameters": group["encoding_parameters"].astype(float).mean(),
         **_by_length(section, section.curves[section.curves["label"] == label]),
-        "lengths_left_out": " ".join(map(str, lengths_left_out(section))) or None,
+        "lengths_left_out": " ".join(map(str, section.lengths_left_out)) or None,
         "settings": "; ".join(f"{key}={value}" for key, value in section.settings.items()),
     }
 
@@ -146,15 +146,9 @@ def lowest_score(section: Section, metric: str) -> float:
 
 def _unseen_lengths(section: Section) -> Row:
     """The ends of what is summarised past training: at most 8x; NaN where no shared length lies there."""
-    shared = section.curves.loc[section.curves["in_summary"], "content_length"]
-    past = shared[shared > section.max_length]
-    ends = (past.min(), min(past.max(), FARTHEST * section.max_length)) if len(past) else (math.nan, math.nan)
+    past = [length for length in section.lengths if length > section.max_length]
+    ends = (past[0], min(past[-1], FARTHEST * section.max_length)) if past else (math.nan, math.nan)
     return {"area_from": float(ends[0]), "area_to": float(ends[1])}
-
-
-def lengths_left_out(section: Section) -> list[int]:
-    """Lengths at which only some runs were measured; no summary uses them."""
-    return sorted(set(section.curves.loc[~section.curves["in_summary"], "content_length"]))
 
 
 def section_bounds(section: Section) -> pd.DataFrame:

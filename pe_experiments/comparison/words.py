@@ -1,123 +1,150 @@
-"""A section in words, made from the tables: one sentence on the result, and what to know to believe it."""
+"""Values as people read them, one sentence per section, and what to know before believing it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.presentation import Cells, Part, Phrase, metric_in_words
-from pe_experiments.comparison.protocols import Section, differences_sentence
-from pe_experiments.comparison.runs_table import Row
-from pe_experiments.comparison.statistics import FEWEST, ROUNDING
-from pe_experiments.comparison.table import lengths_left_out
+from pe_experiments.comparison.protocols import Section
+from pe_experiments.comparison.runs_table import ACCURACIES
+from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, seeds_needed
+from pe_experiments.comparison.table import finite
 
+NO_NUMBER = "–"
 NOTHING = 0.005  # a mean that is written 0.00
 NAMED = 4  # schemes that a sentence names before it counts them
+WORDS = {
+    "exact_match": "exact match",
+    "token_accuracy": "token accuracy",
+    "in_distribution": "within the training lengths",
+    "at_2x": "at twice the training length",
+    "extrapolation": "past the training lengths",
+}
+
+Row = Mapping[Any, Any]  # of table.csv or pairs.csv
 
 
-def summary(rows: Sequence[Cells], pairs: Sequence[Cells]) -> Phrase:
-    """One sentence: the best scheme that learned the task, and what its seeds separate it from."""
-    compared = [cells for cells in rows if cells["compared"] and cells.has(str(cells["metric"]))]
-    if not compared:
-        learnt = any(cells["compared"] for cells in rows)
-        return [
-            "Past the training lengths nothing was measured." if learnt else "No scheme learned the task."
-        ]
-    metric = str(compared[0]["metric"])
-    best = max(compared, key=lambda cells: cells[metric])
-    name, words = str(best["scheme"]), metric_in_words(metric)
-    if abs(best[metric]) < NOTHING:
-        return ["No scheme that learned the task has more than ", *best.number(metric), f" in mean {words}."]
-    if len(compared) > 1 and all(abs(c[metric] - best[metric]) <= ROUNDING for c in compared):
-        return [
-            "All schemes that learned the task have the same mean ",
-            words,
-            ", ",
-            *best.number(metric),
-            ".",
-        ]
-    start: list[Part] = [
-        f"{name} has the highest mean {words}, " if len(compared) > 1 else f"{name}: {words} "
-    ]
-    start += best.mean(metric)
-    mine = [cells for cells in pairs if cells.has("p") and name in (cells["scheme"], cells["other"])]
-    if not mine:
-        return [*start, "."]
-    apart = [str(c["other"] if c["scheme"] == name else c["scheme"]) for c in mine if c["separated"]]
-    if not apart:
-        return [*start, "; the seeds separate it from no other scheme."]
-    few = len(apart) <= NAMED
-    others = (
-        listed([[other] for other in apart])
-        if few
-        else ["most others" if len(apart) < len(mine) else "all others"]
-    )
-    return [*start, "; the seeds separate it from ", *others, "."]
-
-
-def listed(phrases: Sequence[Phrase]) -> list[Part]:
-    """``a, b and c``."""
-    joined: list[Part] = []
-    for place, phrase in enumerate(phrases):
-        joined += [", " if 0 < place < len(phrases) - 1 else " and " if place else "", *phrase]
-    return joined
-
-
-def notes(section: Section, rows: Sequence[Cells], tuning: Sequence[Row] = ()) -> list[Phrase]:
-    """What a reader must know before believing a section."""
-    found: list[Phrase] = []
-    if sentence := differences_sentence(section):
-        found.append([sentence])
-    if unlearnt := [[str(cells["scheme"])] for cells in rows if not cells.learnt]:
-        found.append([*listed(unlearnt), " did not learn the task within the training lengths in most runs."])
-    few = [[str(cells["scheme"])] for cells in rows if cells["seeds"] < FEWEST]
-    if few:
-        who = ["Every scheme has"] if len(few) == len(rows) else [*listed(few), " have"]
-        found.append([*who, " fewer than three seeds: values are shown without intervals or tests."])
-    diverged = [cells for cells in rows if cells["diverged"]]
-    if diverged:
-        counts = [
-            [*c.number("diverged", "g"), " of ", *c.number("seeds", "g"), f" ({c['scheme']})"]
-            for c in diverged
-        ]
-        found.append(["Runs that diverged count as unsolved and as wrong throughout: ", *listed(counts), "."])
-    if any(cells["horizon_censored"] for cells in rows):
-        found.append(
-            ["A horizon marked ≥ is censored: some run was still above the threshold at the longest length."]
-        )
-    return found + _on_lengths(section) + [[sentence] for sentence in edges(tuning)]
-
-
-def edges(tuning: Sequence[Row]) -> list[str]:
-    """Warnings where the best of a grid is its smallest or largest value."""
-    found = []
-    for choice in tuning:
-        try:
-            tried = sorted(map(float, choice["tried"]))
-        except ValueError:  # not a number: a grid without edges
-            continue
-        if float(choice["chosen"]) in (tried[0], tried[-1]):
-            grid = ", ".join(f"{value:g}" for value in tried)
-            found.append(
-                f"{choice['setting']} of {choice['scheme']}: the best of the grid ({grid}) is its edge, "
-                f"{choice['chosen']}; a better value may lie outside."
-            )
-    return found
-
-
-def _on_lengths(section: Section) -> list[Phrase]:
-    if not section.curves["in_summary"].any():
-        return [
-            ["The runs share no evaluated length, so nothing is summarised; evaluate.py measures them alike."]
-        ]
-    if apart := lengths_left_out(section):
-        lengths = ", ".join(map(str, apart))
-        return [[f"Not every run was measured at length {lengths}; the summaries leave these lengths out."]]
-    return []
-
-
-def cells_of(table: pd.DataFrame, section: Section, file: str = "table.csv") -> list[Cells]:
+def rows_of(table: pd.DataFrame, section: Section) -> list[dict[Any, Any]]:
     """The rows of a section."""
-    places = [place for place in range(len(table)) if table["protocol"].iloc[place] == section.protocol]
-    return [Cells(table, place, file) for place in places]
+    return table[table["protocol"] == section.protocol].to_dict("records")
+
+
+def metric_in_words(metric: str) -> str:
+    """``exact match past the training lengths`` for ``exact_match_extrapolation``."""
+    accuracy = next(name for name in ACCURACIES if metric.startswith(name))
+    return f"{WORDS[accuracy]} {WORDS[metric.removeprefix(accuracy + '_')]}"
+
+
+def number(value: Any, style: str = ".2f") -> str:
+    """The value, or a dash where there is none."""
+    if not finite(value):
+        return NO_NUMBER
+    shown = f"{value:{style}}"
+    return shown if float(shown) else shown.lstrip("-")
+
+
+def mean(row: Row, column: str) -> str:
+    """``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
+    shown = number(row.get(column))
+    if not finite(row.get(f"{column}_low")):
+        return shown
+    return f"{shown} [{number(row[f'{column}_low'])}, {number(row[f'{column}_high'])}]"
+
+
+def count(row: Row, column: str) -> str:
+    """``3 of 5``: a number of seeds."""
+    return f"{row[column]:g} of {row['seeds']}" if finite(row.get(column)) else NO_NUMBER
+
+
+def learned(row: Row) -> bool:
+    """Whether at least half of the runs solved the training lengths, as far as that was measured."""
+    return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
+
+
+def sentence(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
+    """The best scheme that learned the task, and which schemes its seeds separate it from, after Holm."""
+    metric = str(rows[0]["metric"])
+    words = metric_in_words(metric)
+    compared = [row for row in rows if row["compared"] and finite(row[metric])]
+    if not compared:
+        unmeasured = any(row["compared"] for row in rows)
+        return f"There is no {words}: not measured." if unmeasured else "No scheme learned the task."
+    best = max(compared, key=lambda row: row[metric])
+    name, value = str(best["scheme"]), mean(best, metric)
+    if abs(best[metric]) < NOTHING:
+        return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
+    if len(compared) > 1 and all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
+        return f"All schemes that learned the task have the same mean {words}, {number(best[metric])}."
+    start = (
+        f"{name} has the highest mean {words}, {value}" if len(compared) > 1 else f"{name}: {words} {value}"
+    )
+    tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
+    apart = [str(p["other"] if p["scheme"] == name else p["scheme"]) for p in tested if p["separated"]]
+    if not tested:
+        return f"{start}."
+    if not apart:
+        return f"{start}; the seeds separate it from no other scheme."
+    others = listed(apart) if len(apart) <= NAMED else f"{len(apart)} of {len(tested)} others"
+    return f"{start}; the seeds separate it from {others}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """What a reader must know before believing a section.
+
+    Args:
+        section: what was held fixed.
+        rows: of the table.
+        tuning: of `Runs`; entries of other sections are passed over.
+    """
+    found = []
+    if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:
+        found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
+    if few := [str(row["scheme"]) for row in rows if row["seeds"] < FEWEST]:
+        who = "every scheme" if len(few) == len(rows) else listed(few)
+        found.append(f"No intervals and tests under three seeds: {who}.")
+    if not section.lengths:
+        found.append("The runs share no evaluated length; evaluate.py measures them alike.")
+    elif apart := section.lengths_left_out:
+        found.append(f"Not in the summaries, because not every run has them: lengths {listed(_text(apart))}.")
+    here = [row for row in tuning if (row["task"], row["model"]) == (section.task, section.model)]
+    return found + [note for choice in here if (note := _edge(choice))]
+
+
+def _edge(choice: Mapping[str, Any]) -> str | None:
+    """A warning where the best of a grid is its smallest or largest value."""
+    try:
+        tried = sorted(map(float, choice["tried"]))
+    except ValueError:  # not a number: a grid without edges
+        return None
+    if float(choice["chosen"]) not in (tried[0], tried[-1]):
+        return None
+    where, grid = f"{choice['setting']} of {choice['scheme']}", ", ".join(f"{value:g}" for value in tried)
+    return f"{where}: the best of {grid} is its edge, {choice['chosen']}; a better value may lie outside."
+
+
+def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
+    """What the tests of a section could find at best, and what was not tested."""
+    tested = [pair for pair in pairs if finite(pair["p"])]
+    if not tested:
+        return []
+    smallest = "Smallest difference found in 80 % of studies of this size: "
+    smallest += f"{number(rows[0]['detectable_difference'])} (one two-sided t test at {ALPHA:.2g})."
+    best = min(tested, key=lambda pair: pair["smallest_p_holm"])
+    least = f"Separated: at most {ALPHA:.2g} after Holm over {best['tests']} tests"
+    least += f"; with so many seeds it can be {best['smallest_p_holm']:.2g} at the least"
+    if best["smallest_p_holm"] > ALPHA:
+        least += f", so that no pair can be separated ({seeds_needed(int(best['tests']))} seeds per scheme "
+        least += "could, or fewer tests: baseline=)"
+    reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
+    return [f"{least}.", smallest, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]
+
+
+def _text(values: Sequence[int]) -> list[str]:
+    return [str(value) for value in values]

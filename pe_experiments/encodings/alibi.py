@@ -40,6 +40,7 @@ class Alibi(PositionalEncoding):
             Ruoss et al. 2023, arXiv:2305.16843.
     """
 
+    cites = {"": "2108.12409", "symmetry": "2305.16843"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, symmetry: Symmetry = "symmetric"):

@@ -172,6 +172,8 @@ class PositionalEncoding(nn.Module):
     defined everywhere.
 
     Class attributes:
+        cites: arXiv identifiers of its sources, separated by blanks, under ``""``; under an argument's name
+            those of what the argument adds.
         per_layer: True when every layer needs an instance of its own; the transformer then builds
             ``num_layers`` of them.
         causal_only: True when the scheme is defined under a causal mask only; an encoder refuses it.
@@ -185,6 +187,7 @@ class PositionalEncoding(nn.Module):
         remark: what a user should know about the scheme in this model; said when a run starts.
     """
 
+    cites = {"": "2305.19466"}
     per_layer = False
     causal_only = False
     position_width = 0

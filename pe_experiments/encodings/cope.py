@@ -26,6 +26,7 @@ class Cope(PositionalEncoding):
         ValueError: ``max_position`` below 1.
     """
 
+    cites = {"": "2405.18719"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"

@@ -28,6 +28,7 @@ class Dape(PositionalEncoding):
         ValueError: a ``width`` below 1, or a B that does more than add a bias.
     """
 
+    cites = {"": "2405.14722"}
     per_layer = True
 
     def __init__(self, shape: ModelShape, *, bias: MakeScheme | None = None, width: int = 32):

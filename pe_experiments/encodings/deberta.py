@@ -31,6 +31,7 @@ class Deberta(PositionalEncoding):
         ValueError: ``max_distance`` below 1, an unknown ``key_index``; in use, fractional positions.
     """
 
+    cites = {"": "2006.03654"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, max_distance: int | None = None, key_index: KeyIndex = "paper"):

@@ -31,6 +31,7 @@ class Fire(PositionalEncoding):
         ValueError: a value that is not positive.
     """
 
+    cites = {"": "2310.04418"}
     causal_only = True
     per_layer = True
     invariant_to = "nothing"

@@ -27,6 +27,7 @@ class Forgetting(PositionalEncoding):
         ValueError: an ``initial_bias`` that is not finite.
     """
 
+    cites = {"": "2503.02130"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"

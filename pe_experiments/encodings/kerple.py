@@ -25,6 +25,7 @@ class KerpleLog(PositionalEncoding):
         shape: the model it serves.
     """
 
+    cites = {"": "2205.09921"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape):
@@ -52,6 +53,7 @@ class KerplePower(PositionalEncoding):
         shape: the model it serves.
     """
 
+    cites = {"": "2205.09921"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape):

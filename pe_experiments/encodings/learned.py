@@ -48,6 +48,8 @@ class Learned(AbsoluteEncoding):
             ``error``.
     """
 
+    cites = {"": "1705.03122"}
+
     def __init__(
         self,
         shape: ModelShape,

@@ -97,6 +97,8 @@ class ByLayer(PositionalEncoding):
         ValueError: no scheme, more schemes than layers, or one that acts at the embedding.
     """
 
+    cites = {"": "2501.18795"}
+
     def __init__(self, shape: ModelShape, *, schemes: Sequence[MakeScheme]):
         super().__init__(shape)
         count = len(schemes)

@@ -29,6 +29,7 @@ class Path(PositionalEncoding):
         ValueError: a ``rank`` below 1.
     """
 
+    cites = {"": "2505.16381"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"

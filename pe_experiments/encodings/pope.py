@@ -35,6 +35,7 @@ class Pope(PositionalEncoding):
         ValueError: a ``base`` of 1 or less.
     """
 
+    cites = {"": "2509.10534"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, base: float = 10_000.0):

@@ -38,6 +38,7 @@ class Rope(PositionalEncoding):
         ValueError: ``base`` of 1 or less, a share not above 0 and at most 1, or heads too narrow for a pair.
     """
 
+    cites = {"": "2104.09864", "kept_frequencies": "2410.06205"}
     invariant_to = "shift"
 
     def __init__(

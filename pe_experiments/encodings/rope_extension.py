@@ -69,6 +69,8 @@ class RopeLinear(ExtendedRope):
         shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
     """
 
+    cites = {"": "2306.15595"}
+
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         return super().frequencies_BR(at) / self.stretch_B(at)[:, None]
 
@@ -86,6 +88,7 @@ class RopeNtk(ExtendedRope):
             exponent divides by d_r - 2.
     """
 
+    cites = {"": "2309.00071"}
     smallest_pairs = 2
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
@@ -105,6 +108,8 @@ class RopeDynamicNtk(RopeNtk):
         shape, base, rotary_fraction, kept_frequencies: see `ExtendedRope`.
         factor: how fast s grows with the length; None means 1, which is `RopeNtk` with its factor null.
     """
+
+    cites = {"": "2309.00071"}
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
         growth = 1.0 if self.factor is None else self.factor
@@ -130,6 +135,8 @@ class RopeYarn(ExtendedRope):
     Raises:
         ValueError: unless beta_fast > beta_slow > 0, or any error of `ExtendedRope`.
     """
+
+    cites = {"": "2309.00071"}
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ class LogN(PositionalEncoding):
         shape: the model it serves.
     """
 
+    cites = {"": "2202.12172"}
     invariant_to = "ids"
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -43,6 +44,7 @@ class ScalableSoftmax(PositionalEncoding):
         shape: the model it serves.
     """
 
+    cites = {"": "2501.19399"}
     per_layer = True
     invariant_to = "ids"
 

@@ -25,6 +25,7 @@ class Shaw(PositionalEncoding):
         ValueError: ``max_distance`` below 1; in use, fractional positions.
     """
 
+    cites = {"": "1803.02155"}
     per_layer = True
     invariant_to = "shift"
 

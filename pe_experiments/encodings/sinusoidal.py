@@ -42,6 +42,8 @@ class Sinusoidal(AbsoluteEncoding):
         combine, width: see `AbsoluteEncoding`.
     """
 
+    cites = {"": "1706.03762"}
+
     def __init__(
         self,
         shape: ModelShape,
@@ -75,6 +77,8 @@ class ScaledSinusoidal(Sinusoidal):
         shape: the model it serves.
         base, combine, width: see `Sinusoidal`.
     """
+
+    cites = {"": "1706.03762"}
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class StickBreaking(PositionalEncoding):
         ValueError: an unknown ``remainder``.
     """
 
+    cites = {"": "2410.17980"}
     causal_only = True
     invariant_to = "ids"
 

@@ -53,6 +53,7 @@ class T5Bias(PositionalEncoding):
             use, fractional positions.
     """
 
+    cites = {"": "1910.10683"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, num_buckets: int | None = None, max_distance: int | None = None):

@@ -25,6 +25,8 @@ class RawIndex(AbsoluteEncoding):
         combine, width: see `AbsoluteEncoding`.
     """
 
+    cites = {"": "1706.03762"}
+
     def vectors(self, positions_BT: Tensor) -> Tensor:
         return _in_first_column(positions_BT, self.width)
 
@@ -42,6 +44,8 @@ class ScaledIndex(AbsoluteEncoding):
         shape: the model it serves.
         combine, width: see `AbsoluteEncoding`.
     """
+
+    cites = {"": "1706.03762"}
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         return self._fractions(positions_BT, largest_ids(positions_BT, None))
@@ -70,6 +74,8 @@ class BinaryCounter(AbsoluteEncoding):
     Raises:
         ValueError: in use, fractional or negative positions.
     """
+
+    cites = {"": "1706.03762"}
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.is_floating_point() or positions_BT.min() < 0:

@@ -33,6 +33,7 @@ class TransformerXL(PositionalEncoding):
         ValueError: a ``base`` of 1 or less.
     """
 
+    cites = {"": "1901.02860"}
     per_layer = True
     invariant_to = "shift"
 

@@ -23,6 +23,7 @@ class SlidingWindow(PositionalEncoding):
         ValueError: a ``window`` below 1.
     """
 
+    cites = {"": "2004.05150"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, window: int | None = None):
@@ -53,6 +54,7 @@ class HardAlibi(PositionalEncoding):
         ValueError: more than there are heads, or fewer than one.
     """
 
+    cites = {"": "2402.01032"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, windowed_heads: int | None = None):

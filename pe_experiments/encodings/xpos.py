@@ -32,6 +32,7 @@ class XPos(Rope):
             apart that factors leave float32.
     """
 
+    cites = {"": "2212.10554"}
     causal_only = True
 
     def __init__(

@@ -1,5 +1,6 @@
-"""One transformer, causal or not, and its attention."""
+"""One transformer, causal or not, its attention, and the contract of other models."""
 
+from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.transformer import Transformer
 
-__all__ = ["Transformer"]
+__all__ = ["Backbone", "Transformer"]

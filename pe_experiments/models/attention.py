@@ -97,14 +97,15 @@ class Attention(nn.Module):
     Args:
         shape: sizes of the model.
         implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
+        biases: of the projections.
     """
 
-    def __init__(self, shape: ModelShape, implementation: str = "auto"):
+    def __init__(self, shape: ModelShape, implementation: str = "auto", biases: bool = True):
         super().__init__()
         self.shape = shape
         self.implementation = implementation
-        self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model)
-        self.output = nn.Linear(shape.d_model, shape.d_model)
+        self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
+        self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
 
     def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         heads = (3, self.shape.num_heads, self.shape.head_dim)

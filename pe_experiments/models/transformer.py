@@ -1,146 +1,140 @@
-"""One pre-LN transformer, decoder or encoder, that never names a scheme or a task.
+"""One pre-norm transformer, decoder or encoder, that never names a scheme or a task.
 
-Shapes: B batch, T tokens, D d_model, V vocabulary.
+Shapes: B batch, T tokens, D d_model, F hidden width of the MLP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.models.attention import Attention
+from pe_experiments.models.backbone import Backbone, MakeEncoding
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 
-Activation = Literal["gelu", "relu"]
+Activation = Literal["gelu", "relu", "swiglu"]
+Norm = Literal["layer", "rms"]
 OutputHead = Literal["separate", "tied"]
+Implementation = Literal["auto", "eager", "sdpa", "blocked"]
+
+
+def swiglu(x_BTF: Tensor) -> Tensor:
+    """Half of the columns, gated by the SiLU of the other half (Shazeer 2020, arXiv:2002.05202)."""
+    value, gate = x_BTF.chunk(2, dim=-1)
+    return value * F.silu(gate)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "swiglu": swiglu}
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """What all layers have in common besides their sizes; see `Transformer`."""
+
+    activation: Activation
+    norm: Norm
+    biases: bool
+    dropout: float
+    attention_implementation: Implementation
+
+    def make_norm(self, d_model: int) -> nn.Module:
+        if self.norm == "rms":
+            return nn.RMSNorm(d_model, eps=1e-5)
+        return nn.LayerNorm(d_model, bias=self.biases)
+
+    def make_dropout(self) -> nn.Module:
+        return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
+
+    def hidden_width(self, d_model: int) -> int:
+        """Of the MLP: 4 times the model; with a gate 8/3 times, a multiple of 8, as many weights in all."""
+        return 8 * round(d_model / 3) if self.activation == "swiglu" else 4 * d_model
 
 
 class Layer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, shape: ModelShape, index: int, activation: Activation, attention_implementation: str):
+    def __init__(self, shape: ModelShape, index: int, form: LayerForm):
         super().__init__()
         self.index = index
-        self.attention_norm = nn.LayerNorm(shape.d_model)
-        self.attention = Attention(shape, attention_implementation)
-        self.mlp_norm = nn.LayerNorm(shape.d_model)
-        self.mlp_in = nn.Linear(shape.d_model, 4 * shape.d_model)
-        self.mlp_out = nn.Linear(4 * shape.d_model, shape.d_model)
-        self.activation = F.gelu if activation == "gelu" else F.relu
+        self.attention_norm = form.make_norm(shape.d_model)
+        self.attention = Attention(shape, form.attention_implementation, form.biases)
+        self.mlp_norm = form.make_norm(shape.d_model)
+        width, gated = form.hidden_width(shape.d_model), form.activation == "swiglu"
+        self.mlp_in = nn.Linear(shape.d_model, 2 * width if gated else width, bias=form.biases)
+        self.mlp_out = nn.Linear(width, shape.d_model, bias=form.biases)
+        self.activation = ACTIVATIONS[form.activation]
+        self.dropout = form.make_dropout()
 
     def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         read_BTD = self.attention_norm(x_BTD)
-        x_BTD = x_BTD + self.attention(read_BTD, encoding, at.at_layer(self.index, read_BTD))
-        return x_BTD + self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_BTD))))
+        x_BTD = x_BTD + self.dropout(self.attention(read_BTD, encoding, at.at_layer(self.index, read_BTD)))
+        return x_BTD + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_BTD)))))
 
 
-class Transformer(nn.Module):
-    """Token embedding, an encoding, ``num_layers`` pre-LN layers, a final norm and a head. No dropout.
+class Transformer(Backbone):
+    """Token embedding, an encoding, ``num_layers`` pre-norm layers, a final norm and a head.
 
     Args:
-        vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
-        shape: sizes, and whether the model is causal.
-        make_encoding: called with the shape, once, or once per layer if the scheme is ``per_layer``.
-        activation: of the MLP, whose hidden layer is four times as wide as the model.
+        vocab_size, shape, make_encoding: see `Backbone`.
+        seed: of the backbone's weights, which are the same under every encoding.
+        activation: of the MLP: ``relu``, ``gelu``, or ``swiglu`` with a gate.
+        norm: ``layer``, or ``rms`` (Zhang and Sennrich 2019, arXiv:1910.07467).
+        biases: of the projections and layer norms; False as in Llama.
+        dropout: share of the embeddings, and of what attention and MLP add, that is dropped in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
-        attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
-        seed: of the backbone's weights, which are the same under every encoding.
+        attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``: the same result.
 
     Raises:
-        ValueError: a tied head with an encoding that is concatenated.
+        ValueError: an unknown choice, a dropout outside [0, 1), or a tied head with an encoding that is
+            concatenated.
     """
 
     def __init__(
         self,
         vocab_size: int,
         shape: ModelShape,
-        make_encoding: Callable[[ModelShape], PositionalEncoding],
+        make_encoding: MakeEncoding,
+        seed: int = 0,
         *,
         activation: Activation = "gelu",
+        norm: Norm = "layer",
+        biases: bool = True,
+        dropout: float = 0.0,
         initialisation: Initialisation = "gpt2",
         output_head: OutputHead = "separate",
-        attention_implementation: str = "auto",
-        seed: int = 0,
+        attention_implementation: Implementation = "auto",
     ):
-        super().__init__()
-        self.shape = shape
-        first = make_encoding(shape)
-        copies = shape.num_layers - 1 if first.per_layer else 0
-        self.encodings = nn.ModuleList([first, *(make_encoding(shape) for _ in range(copies))])
-        if first.position_width and output_head == "tied":
-            raise ValueError("output_head=tied needs token vectors as wide as the model; take pe.combine=add")
-        self.embedding = nn.Embedding(vocab_size, shape.d_model - first.position_width)
-        self.layers = nn.ModuleList(
-            Layer(shape, index, activation, attention_implementation) for index in range(shape.num_layers)
-        )
-        self.norm = nn.LayerNorm(shape.d_model)
-        self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
+        super().__init__(vocab_size, shape, make_encoding, seed)
+        for name, value, choices in (
+            ("activation", activation, Activation),
+            ("norm", norm, Norm),
+            ("output_head", output_head, OutputHead),
+            ("attention_implementation", attention_implementation, Implementation),
+        ):
+            if value not in get_args(choices):
+                raise ValueError(f"{name}={value!r} is not one of {', '.join(get_args(choices))}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
+        form = LayerForm(activation, norm, biases, dropout, attention_implementation)
+        self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))
+        self.norm = form.make_norm(shape.d_model)
+        self.dropout = form.make_dropout()
         if output_head == "tied":
+            if self.embedding.embedding_dim < shape.d_model:
+                raise ValueError(
+                    "output_head=tied needs token vectors as wide as the model; take pe.combine=add"
+                )
             self.head.weight = self.embedding.weight
         initialise_backbone(self, initialisation, shape.num_layers, seed)
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        positions_BP: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-        declared_B: Tensor | None = None,
-    ) -> Tensor:
-        """Logits [B, T, V].
-
-        Args:
-            tokens_BT: right-padded tokens.
-            positions_BP: position ids (B may be 1) of the declared tokens; the first T belong to
-                ``tokens_BT``. None means 0, 1, 2, ...
-            lengths_B: tokens of each row without padding; None means no padding.
-            declared_B: tokens of each row if its answer were as long as it can be, at most P; None means
-                ``lengths_B``.
-        """
-        return self.head(self.hidden(tokens_BT, positions_BP, lengths_B, declared_B))
-
-    def hidden(
-        self,
-        tokens_BT: Tensor,
-        positions_BP: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-        declared_B: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states [B, T, D] after the final norm, for a head that reads scored tokens alone."""
-        tokens = tokens_BT.shape[1]
-        declared_B = lengths_B if declared_B is None else declared_B
-        if positions_BP is None:
-            ids = tokens if declared_B is None else max(tokens, int(declared_B.max()))
-            positions_BP = torch.arange(ids, device=tokens_BT.device)[None]
-        x_BTD = self.embed(tokens_BT, positions_BP, declared_B)
-        here_BT = positions_BP[:, :tokens]
-        visible = self._visibility(tokens, lengths_B, x_BTD.device)
-        at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
+    def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
+        x_BTD = self.dropout(x_BTD)
         for index, layer in enumerate(self.layers):
-            scheme = self.encodings[index if self.encodings[0].per_layer else 0]
-            x_BTD = layer(x_BTD, scheme.for_layer(index), at)  # type: ignore[operator]
+            x_BTD = layer(x_BTD, self.scheme(index), at)
         return self.norm(x_BTD)
-
-    def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
-        """Token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
-        encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
-        return encoding.embed_sequence(self.embedding(tokens_BT), positions_BP, declared_B)
-
-    def _visibility(
-        self, tokens: int, lengths_B: Tensor | None, device: torch.device
-    ) -> Callable[[int, int], Tensor]:
-        keys_S = torch.arange(tokens, device=device)
-
-        def rows(start: int, stop: int) -> Tensor:
-            if self.shape.causal:  # padding is to the right, where no real token attends
-                return (keys_S <= keys_S[start:stop, None])[None]
-            if lengths_B is None:
-                return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)
-            return (keys_S < lengths_B[:, None])[:, None].expand(-1, stop - start, -1)
-
-        return rows

@@ -10,10 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
-from pe_experiments.files import read_json
+from pe_experiments.files import CONFIG_DIR, read_json
 from pe_experiments.publishing.archive import EVALUATED
 from pe_experiments.runs import RunDirectory, run_directory
 from pe_experiments.tracking import read_csv, read_curve

@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from pe_experiments.comparison.runs_table import Runs, load_runs
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.publishing.archive import EVALUATED, FILES, joined, only, read_archive, write_archive
 from pe_experiments.publishing.pages import compare_archived
 from pe_experiments.publishing.provenance import repeat_some, require_one_known_source

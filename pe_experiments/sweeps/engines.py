@@ -1,39 +1,41 @@
-"""What carries out runs side by side: processes of this machine, a cluster through submitit, or Ray.
+"""Where the runs of a sweep are carried out: processes of this machine, a cluster through submitit, or Ray.
 
-An engine takes orders and returns when none of them is under way any more; what became of each stands in its
-note. An engine that is interrupted ends what it has started here.
+An engine is begun with orders, asked again and again whether any is under way, and ended. What became of each
+order stands in its note.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import subprocess
-import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from pe_experiments.config import EngineConfig
+from pe_experiments.config import EngineConfig, SweepConfig
 from pe_experiments.errors import UserError
-from pe_experiments.sweeps.worker import Order, as_line
-
-LOOK_SECONDS = 0.5
+from pe_experiments.sweeps.worker import Order, end
 
 
 class Engine(Protocol):
     """Attributes:
-    local: whether it runs on this machine alone.
+    local: whether a run whose process was killed may be tried again alone.
     """
 
     local: bool
 
-    def carry_out(self, orders: Sequence[Order]) -> None:
-        """Carry out the orders; returns when none is under way."""
+    def begin(self, orders: Sequence[Order]) -> None:
+        """Take these orders."""
+
+    def busy(self) -> bool:
+        """Whether any order is waiting or under way."""
+
+    def end(self) -> None:
+        """End what has been started here."""
 
 
 class LocalEngine:
@@ -41,84 +43,62 @@ class LocalEngine:
 
     Args:
         processes: at once.
-        folder: for what the processes say on standard error.
         devices: GPUs the processes take turns on; none: the CPU.
     """
 
     local = True
 
-    def __init__(self, processes: int, folder: Path, devices: Sequence[str] = ()):
-        self.processes, self.folder, self.devices = processes, folder, devices
-        self._running: dict[int, subprocess.Popen[str]] = {}
+    def __init__(self, processes: int, devices: Sequence[str] = ()):
+        self._waiting: deque[Order] = deque()
+        gpus = [
+            {"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {} for n in range(processes)
+        ]
+        self._slots = [Slot(gpu) for gpu in gpus]
 
-    def carry_out(self, orders: Sequence[Order]) -> None:
-        waiting = deque(orders)
-        count = min(self.processes, len(orders))
-        threads = [threading.Thread(target=self._serve, args=(i, waiting), daemon=True) for i in range(count)]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads):
-                threads[0].join(LOOK_SECONDS)
-                time.sleep(0 if threads[0].is_alive() else LOOK_SECONDS / 10)
-        finally:
-            waiting.clear()
-            for process in list(self._running.values()):
-                process.kill()
-            for thread in threads:
-                thread.join()
+    def begin(self, orders: Sequence[Order]) -> None:
+        self._waiting.extend(orders)
 
-    def _serve(self, index: int, waiting: deque[Order]) -> None:
-        process: subprocess.Popen[str] | None = None
-        while waiting:
-            try:
-                order = waiting.popleft()
-            except IndexError:
-                break
-            if process is None:
-                process = self._running[index] = self._start(index)
-            if not _carried_out(process, order):
-                _end(process)
-                process = None
-        if process is not None:
-            _end(process)
+    def busy(self) -> bool:
+        for slot in self._slots:
+            slot.look()
+            if self._waiting and slot.order is None:
+                slot.take(self._waiting.popleft())
+        return any(slot.order for slot in self._slots)
 
-    def _start(self, index: int) -> subprocess.Popen[str]:
-        environment = dict(os.environ)
-        if self.devices:
-            environment["CUDA_VISIBLE_DEVICES"] = self.devices[index % len(self.devices)]
-        paths = [entry or os.getcwd() for entry in sys.path]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        with (self.folder / f"process-{index}.log").open("a") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "pe_experiments.sweeps.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=environment,
-            )
+    def end(self) -> None:
+        self._waiting.clear()
+        for slot in self._slots:
+            slot.end()
 
 
-def _carried_out(process: subprocess.Popen[str], order: Order) -> bool:
-    """Whether the process lived to the end of the order."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(as_line(order))
-        process.stdin.flush()
-        return bool(process.stdout.readline())
-    except (OSError, ValueError):
-        return False
+@dataclass
+class Slot:
+    """One process of this machine, begun with these variables in its environment, and the order it has."""
 
+    environment: dict[str, str]
+    process: subprocess.Popen[str] | None = None
+    order: Order | None = None
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        with suppress(OSError):  # it still holds what a killed process no longer read
-            assert pipe is not None
-            pipe.close()
-    process.wait()
+    def look(self) -> None:
+        """Take note of an order that is over, and of a process that is gone."""
+        if self.process and self.order and self.order.is_over_in(self.process):
+            self.order = None
+        if self.process and self.process.poll() is not None:
+            self.end()
+
+    def take(self, order: Order) -> None:
+        """Carry this order out next."""
+        self.order = order
+        if self.process:
+            order.hand_to(self.process)
+        else:
+            self.process = order.start(**self.environment)
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self.process:
+            end(self.process)
+        self.process = None
 
 
 class Requeued:
@@ -128,7 +108,7 @@ class Requeued:
         self.order = order
 
     def __call__(self) -> None:
-        self.order()
+        self.order.in_a_process_of_its_own()
 
     def checkpoint(self) -> Any:
         """What submitit queues in its place."""
@@ -138,7 +118,7 @@ class Requeued:
 
 
 class SubmititEngine:
-    """One job per order on a Slurm cluster, or without one in processes of this machine (``local``).
+    """One job per order on a Slurm cluster, or without one in processes of this machine.
 
     Args:
         settings: the ``engine`` section.
@@ -148,26 +128,25 @@ class SubmititEngine:
     local = False
 
     def __init__(self, settings: EngineConfig, folder: Path):
-        self.settings, self.folder = settings, folder
-
-    def carry_out(self, orders: Sequence[Order]) -> None:
-        submitit = _installed("submitit", self.settings)
-        executor = submitit.AutoExecutor(
-            folder=self.folder / "logs",
-            cluster=self.settings.cluster,
-            slurm_max_num_timeout=self.settings.max_num_timeout,
+        self.settings = settings
+        self.executor = _installed("submitit", settings).AutoExecutor(
+            folder=folder / "logs",
+            cluster=settings.cluster,
+            slurm_max_num_timeout=settings.max_num_timeout,
         )
-        executor.update_parameters(timeout_min=self.settings.timeout_min, **self.settings.parameters)
-        with executor.batch():
-            jobs = [executor.submit(Requeued(order)) for order in orders]
-        try:
-            while not all(job.done() for job in jobs):
-                time.sleep(LOOK_SECONDS)
-        except KeyboardInterrupt:
-            if self.settings.cluster == "local":  # what a cluster has begun goes on
-                for job in jobs:
-                    job.cancel()
-            raise
+        self._jobs: list[Any] = []
+
+    def begin(self, orders: Sequence[Order]) -> None:
+        self.executor.update_parameters(timeout_min=self.settings.timeout_min, **self.settings.parameters)
+        with self.executor.batch():
+            self._jobs = [self.executor.submit(Requeued(order)) for order in orders]
+
+    def busy(self) -> bool:
+        return not all(job.done() for job in self._jobs)
+
+    def end(self) -> None:
+        for job in self._jobs if self.settings.cluster == "local" else []:  # what a cluster began goes on
+            job.cancel()
 
 
 class RayEngine:
@@ -176,35 +155,61 @@ class RayEngine:
     local = False
 
     def __init__(self, settings: EngineConfig, processes: int):
-        self.settings, self.processes = settings, processes
-
-    def carry_out(self, orders: Sequence[Order]) -> None:
-        ray = _installed("ray", self.settings)
+        self.ray = _installed("ray", settings)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if self.settings.address is None:
-            options |= {"num_cpus": self.processes, "include_dashboard": False}
+        if settings.address is None:
+            options |= {"num_cpus": processes, "include_dashboard": False}
         else:
-            options["address"] = self.settings.address
-        ray.init(**options)
-        try:
-            task = ray.remote(num_cpus=1, max_retries=0)(_call)
-            waiting = [task.remote(order) for order in orders]
-            while waiting:
-                _, waiting = ray.wait(waiting, timeout=LOOK_SECONDS)
-        finally:
-            ray.shutdown()
+            options["address"] = settings.address
+        self.ray.init(**options)
+        self._tasks: list[Any] = []
 
+    def begin(self, orders: Sequence[Order]) -> None:
+        task = self.ray.remote(num_cpus=1, max_retries=0)(Order.in_a_process_of_its_own)
+        self._tasks = [task.remote(order) for order in orders]
 
-def _call(order: Order) -> None:
-    order()
+    def busy(self) -> bool:
+        _, self._tasks = self.ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
+        return bool(self._tasks)
+
+    def end(self) -> None:
+        self.ray.shutdown()
 
 
 def _installed(name: str, settings: EngineConfig) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UserError(
             f'engine={settings.kind}: {name} is not installed; pip install -e ".[cluster]" brings it'
         ) from error
+
+
+def engine_for(settings: EngineConfig, processes: int, devices: Sequence[str], folder: Path) -> Engine:
+    """The engine that ``engine=NAME`` asks for.
+
+    Raises:
+        UserError: it needs a library that is not installed.
+    """
+    if settings.kind == "submitit":
+        return SubmititEngine(settings, folder)
+    return RayEngine(settings, processes) if settings.kind == "ray" else LocalEngine(processes, devices)
+
+
+def gpus() -> tuple[str, ...]:
+    """The GPUs of this machine, found without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name.strip() not in ("", "-1"))
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(str(i) for i in range(sum(line.startswith("GPU") for line in listed.stdout.splitlines())))
+
+
+def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
+    """How many runs this machine carries out at once."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = settings.jobs or max(1, cores // threads)
+    return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted

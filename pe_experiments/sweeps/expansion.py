@@ -1,172 +1,102 @@
-"""From a command line to the list of runs it stands for, each with its composed configuration."""
+"""From a command line to the runs it stands for, each as what train.py would be given for it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from pathlib import Path
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
-
-from pe_experiments.command_line import sentence
+from pe_experiments.composition import choices_of
 from pe_experiments.config import SweepConfig
-from pe_experiments.console import Display
 from pe_experiments.errors import UserError
+from pe_experiments.overrides import Choices, key_of, read_overrides, values_of
 
 Overrides = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Request:
-    """One run that was asked for.
-
-    Attributes:
-        overrides: what train.py would be given for it alone.
-        config: composed; empty where that failed.
-        problem: why it failed.
-    """
-
-    overrides: Overrides
-    config: dict[str, Any]
-    problem: str = ""
+GLOBBED = ("pe", "positions", "task", "model")  # groups in which pe=glob(rope*) stands for several
 
 
 def expand(
-    config: DictConfig, settings: SweepConfig, loader: ConfigLoader, display: Display
-) -> list[Request]:
-    """The runs a sweep stands for, each once, in the order of the command.
+    typed: Sequence[str], params: Mapping[str, str], settings: SweepConfig, folder: Path | None = None
+) -> list[Overrides]:
+    """The runs a sweep stands for, each once; all of one seed come before those of the next.
 
     Args:
-        config: of the sweep, with its ``hydra`` section.
+        typed: the command's ``key=value`` texts.
+        params: those of the sweep's own file (``hydra.sweeper.params``).
         settings: its ``sweep`` section.
-        loader: composes the runs.
-        display: shows how far that is.
+        folder: of config files of the user's own.
 
     Raises:
-        UserError: another sweeper than Hydra's basic one, or values that cannot be enumerated.
+        UserError: values that cannot be listed, or nothing is left of the sweep's cases.
     """
-    if not str(config.hydra.sweeper._target_).endswith(".BasicSweeper"):
-        raise UserError("hydra/sweeper: a sweep enumerates its runs; allowed: basic")
-    typed = [str(override) for override in config.hydra.overrides.task]
-    prepared = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides([*prepared, *typed])
+    choices = {group: choices_of(group, folder) for group in GLOBBED}
+    parsed = read_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
     for override in parsed:
-        if override.is_sweep_override() and (override.key_or_group or "").startswith("sweep."):
+        if override.is_sweep_override() and override.key_or_group.split(".")[0] in ("sweep", "engine"):
             key, _, value = str(override.input_line).partition("=")
             raise UserError(
                 f"{key}={value}: said once for the whole sweep; a list is written '{key}=[{value}]'"
             )
-    wanted = list(combinations(parsed))
+    typed = [str(override.input_line) for override in read_overrides(typed)]
+    runs = combinations([str(override.input_line) for override in parsed], choices)
     if settings.cases:
-        wanted = [run for one in wanted for run in _in_cases(one, settings.cases, typed)]
-    if not wanted:
-        chosen = " ".join(text for text in typed if "." not in _key(text) and _key(text) != "sweep")
+        cases = [one for case in settings.cases for one in combinations(case, choices)]
+        runs = [both for run in runs for both in _in_cases(run, cases, typed)]
+    if not runs:
+        chosen = " ".join(text for text in typed if "." not in key_of(text) and key_of(text) != "sweep")
         raise UserError(f"no case of this sweep has {chosen}; see sweep.cases in its file")
     if settings.baselines:
-        wanted = [run for one in wanted for run in (one, *_baselines(one, settings.baselines))]
-    requests: list[Request] = []
-    runs = dict.fromkeys(wanted)
-    display.start("composing runs", len(runs))
-    for request in _compose(runs, config, loader):
-        requests.append(request)
-        display.step(len(requests))
-    display.stop()
-    return requests
+        runs = [beside for run in runs for beside in (run, *_baselines(run, settings.baselines))]
+    return breadth_first(dict.fromkeys(runs))
 
 
-def value_of(overrides: Iterable[str], key: str) -> str | None:
+def breadth_first(runs: Iterable[Overrides]) -> list[Overrides]:
+    """All runs of the first seed, then all of the next: whenever one looks, the seeds so far are complete."""
+    runs = list(runs)
+    turns = {seed: turn for turn, seed in enumerate(dict.fromkeys(value_of(run, "seed") for run in runs))}
+    return sorted(runs, key=lambda run: turns[value_of(run, "seed")])
+
+
+def combinations(texts: Iterable[str], choices: Choices) -> list[Overrides]:
+    """Every combination of the values that overrides stand for; of one key the last override counts.
+
+    Raises:
+        UserError: values that cannot be listed, such as an interval.
+    """
+    values = {o.get_key_element(): values_of(o, choices) for o in read_overrides(texts)}
+    return list(product(*values.values()))
+
+
+def value_of(run: Iterable[str], key: str) -> str | None:
     """What the last override of that key says."""
-    values = [text.partition("=")[2] for text in overrides if _key(text) == key]
+    values = [text.partition("=")[2] for text in run if key_of(text) == key]
     return values[-1] if values else None
 
 
-def without(overrides: Overrides, *keys: str) -> Overrides:
+def without(run: Overrides, *keys: str) -> Overrides:
     """The overrides of other keys."""
-    return tuple(text for text in overrides if _key(text) not in keys)
+    return tuple(text for text in run if key_of(text) not in keys)
 
 
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
-
-
-def _in_cases(run: Overrides, cases: Sequence[Sequence[str]], typed: Sequence[str]) -> Iterable[Overrides]:
+def _in_cases(run: Overrides, cases: Sequence[Overrides], typed: Sequence[str]) -> Iterable[Overrides]:
     """The run under each case. What was typed narrows: a case that says otherwise is left out."""
-    named = {_key(text) for text in typed}
-    for case in _single(cases):
-        choices = [text for text in case if "." not in _key(text) and _key(text) in named]
-        if all(value_of(run, _key(text)) == text.partition("=")[2] for text in choices):
-            kept = (text for text in case if _key(text) not in named)
-            yield (*without(run, *map(_key, case)), *kept, *(t for t in run if _key(t) in map(_key, case)))
-
-
-def _single(cases: Sequence[Sequence[str]]) -> Iterable[tuple[str, ...]]:
-    """The cases with one value per setting: ``pe=rope,alibi`` in a case stands for two."""
+    named = {key_of(text) for text in typed}
     for case in cases:
-        yield from combinations(OverridesParser.create().parse_overrides(list(case)))
+        keys = [key_of(text) for text in case]
+        choices = [text for text in case if "." not in key_of(text) and key_of(text) in named]
+        if all(value_of(run, key_of(text)) == text.partition("=")[2] for text in choices):
+            own = (text for text in case if key_of(text) not in named)
+            yield (*without(run, *keys), *own, *(text for text in run if key_of(text) in keys))
 
 
 def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:
     """The run with other schemes; what is said about its own scheme does not concern them."""
-    others = tuple(t for t in run if _key(t) not in ("pe", "label") and not _key(t).startswith("pe."))
+    others = tuple(t for t in run if key_of(t) not in ("pe", "label") and not key_of(t).startswith("pe."))
     return ((*others, f"pe={name}") for name in baselines)
 
 
-def combinations(parsed: Sequence[Override]) -> Iterator[Overrides]:
-    """Every combination of the values that overrides stand for, the last key varying fastest.
-
-    Raises:
-        UserError: values that cannot be enumerated, such as an interval.
-    """
-    texts: dict[str, list[str]] = {}
-    for override in parsed:
-        key = override.get_key_element()
-        if not override.is_sweep_override():
-            texts[key] = [f"{key}={override.get_value_element_as_str()}"]
-        elif override.is_discrete_sweep():
-            texts[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-        else:
-            raise UserError(f"{override.input_line}: a sweep takes values it can list, as in {key}=1,2,3")
-        if override.is_delete():
-            texts[key] = [override.input_line or f"~{key}"]
-    yield from product(*texts.values())
-
-
-def _compose(wanted: Iterable[Overrides], config: DictConfig, loader: ConfigLoader) -> Iterable[Request]:
-    """Composing takes 60 ms, so runs that make the same choices share it; their settings are put in after."""
-    composed: dict[Overrides, DictConfig | str] = {}
-    parser = OverridesParser.create(config_loader=loader)
-    for overrides in wanted:
-        settings = [text for text in overrides if text[0] not in "+~" and _is_setting(_key(text), config)]
-        shared = tuple(text for text in overrides if text not in settings)
-        if shared not in composed:
-            try:
-                composed[shared] = loader.load_sweep_config(config, list(shared))
-            except Exception as error:
-                composed[shared] = sentence(error)
-        one = composed[shared]
-        if isinstance(one, str):
-            yield Request(overrides, {}, one)
-            continue
-        try:
-            HydraConfig.instance().set_config(one)  # for ${hydra:...} in a user's own configuration
-            own = OmegaConf.masked_copy(one, [str(key) for key in one if key != "hydra"])
-            for text in settings:
-                OmegaConf.update(own, _key(text), parser.parse_override(text).value())
-            plain = OmegaConf.to_container(own, resolve=True)
-        except Exception as error:
-            yield Request(overrides, {}, sentence(error))
-            continue
-        assert isinstance(plain, dict)
-        yield Request(overrides, {str(key): value for key, value in plain.items()})
-
-
-def _is_setting(key: str, config: DictConfig) -> bool:
-    """Whether a key names a value that every choice has, so that it can be set after composing."""
-    return key == "seed" or (
-        key.startswith("training.") and OmegaConf.select(config, key, default=key) != key
-    )
+def alone(run: Sequence[str], folder: Path | None = None) -> list[str]:
+    """The command that carries out one run of a sweep alone."""
+    own = ["--config-dir", str(folder)] if folder else []
+    mode = ["hydra.mode=RUN"] if value_of(run, "sweep") else []
+    return ["python", "scripts/train.py", *own, *mode, *run]

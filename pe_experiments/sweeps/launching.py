@@ -1,154 +1,188 @@
-"""Hands the runs that are left to an engine, and sees to it that each comes to an end."""
+"""Hands the runs that are left to an engine, shows how far they are, and brings each to an end."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import mkdtemp
+from typing import Any
 
-from omegaconf import DictConfig
-
-from pe_experiments.command_line import command_alone
-from pe_experiments.config import EngineConfig, SweepConfig, check_engine
+from pe_experiments.config import EngineConfig, SweepConfig
+from pe_experiments.console import Display, say
 from pe_experiments.errors import InUse
-from pe_experiments.sweeps.engines import Engine, LocalEngine, RayEngine, SubmititEngine
-from pe_experiments.sweeps.overview import Overview
-from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, Job
-from pe_experiments.sweeps.worker import ELSEWHERE, RUNNING, Order, read_note
+from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
+from pe_experiments.sweeps.expansion import alone
+from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, Job
+from pe_experiments.sweeps.worker import (
+    ELSEWHERE,
+    LOOK_SECONDS,
+    LOST,
+    METRICS,
+    RUNNING,
+    WAITING,
+    Order,
+    read_note,
+)
 
-LOST = "lost"  # started, and its process ended without a word
-WAITING = "waiting"  # not started
-ELSEWHERE_SECONDS = 0.5  # between looks at a run that another process has
-
-
-def gpus() -> tuple[str, ...]:
-    """The GPUs of this machine, found without torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(name for name in visible.split(",") if name.strip() not in ("", "-1"))
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(str(i) for i in range(sum(line.startswith("GPU") for line in listed.stdout.splitlines())))
-
-
-def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
-    """How many runs this machine carries out at once."""
-    cores = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    cores = max(1, cores // threads)
-    places = len(devices) * settings.jobs_per_device
-    if settings.jobs is None:
-        return min(cores, places) if devices else cores
-    return min(settings.jobs, places) if devices else settings.jobs
+SHOW_SECONDS = 0.5  # between looks at all runs
+KILLED = "its process was killed twice (is there enough memory?)"
 
 
 class Launching:
-    """One sweep's engine.
+    """One sweep's engine and its view of the runs.
 
     Args:
-        config: of the sweep.
-        settings: its ``sweep`` section.
+        settings: the ``sweep`` section.
+        engine: the ``engine`` section.
+        hardware: the ``hardware`` section.
+        own: folder of config files of the user's own.
     """
 
-    def __init__(self, config: DictConfig, settings: SweepConfig):
-        self.results_dir = Path(str(config.results_dir))
-        self.engine: EngineConfig = check_engine(config)
-        uses_gpu = self.engine.kind == "local" and str(config.hardware.accelerator) != "cpu"
+    def __init__(
+        self,
+        settings: SweepConfig,
+        engine: EngineConfig,
+        hardware: dict[str, Any],
+        own: Path | None,
+    ):
+        self.engine, self.own = engine, own
+        uses_gpu = engine.kind == "local" and hardware["accelerator"] != "cpu"
         self.devices = gpus() if uses_gpu else ()
-        self.processes = side_by_side(settings, self.devices, int(config.hardware.threads))
+        self.processes = side_by_side(settings, self.devices, int(hardware["threads"]))
 
-    def carry_out(self, jobs: list[Job], overview: Overview) -> None:
+    def carry_out(self, jobs: list[Job], display: Display) -> None:
         """Bring every job to an end: afterwards each is finished, diverged, failed or not applicable.
 
-        A run that another process has is waited for. A run whose process is killed is tried once more, alone.
+        A run that another process has is waited for. A run whose process is killed is tried once more, alone,
+        when the others are done.
 
         Raises:
             UserError: the engine cannot start anything.
-            KeyboardInterrupt: interrupted; the processes have ended.
+            KeyboardInterrupt: interrupted; the processes of this machine have ended.
         """
         with self._folder(jobs) as folder:
-            pending, elsewhere, lost = list(jobs), list[Job](), list[Job]()
-            while pending or elsewhere:
-                self._round(pending, folder, self._made(folder, self.processes), overview)
-                lost += [job for job in pending if job.state == LOST]
+            pending, elsewhere = list(jobs), list[Job]()
+            while pending:
+                self._round(pending, folder, self.processes, display)
                 elsewhere += [job for job in pending if job.state == ELSEWHERE]
-                pending = _free_again(elsewhere) if elsewhere else []
-            for job in lost:
-                self._round([job], folder, self._made(folder, 1), overview)
+                pending = _free_again(elsewhere)
+            for job in [job for job in jobs if job.state == LOST]:
+                self._round([job], folder, 1, display)
                 if job.state not in (*DONE, FAILED, NOT_APPLICABLE):
-                    job.state, job.reason = FAILED, "its process was killed twice (is there enough memory?)"
-                    overview.ended(job, {})
-
-    def _made(self, folder: Path, processes: int) -> Engine:
-        if self.engine.kind == "submitit":
-            return SubmititEngine(self.engine, folder)
-        if self.engine.kind == "ray":
-            return RayEngine(self.engine, processes)
-        return LocalEngine(processes, folder, self.devices)
+                    job.state, job.reason = FAILED, KILLED
+                    say_ended(job, {})
 
     @contextmanager
-    def _folder(self, jobs: list[Job]) -> Iterator[Path]:
-        """Where the processes leave their notes; on a cluster it must be seen from every node."""
-        if self.engine.kind == "local":
-            with TemporaryDirectory(prefix="pe_experiments_") as scratch:
-                yield Path(scratch)
-            return
-        shared = self.results_dir.absolute() / ".launched"
+    def _folder(self, jobs: Sequence[Job]) -> Iterator[Path]:
+        """For notes and logs, where every node sees them; kept where a run failed or still goes on."""
+        shared = Path(jobs[0].config["results_dir"]).absolute() / ".launched"
         shared.mkdir(parents=True, exist_ok=True)
         folder = Path(mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=shared))
-        logs_matter = False
-        try:
-            yield folder
-            logs_matter = any(job.state == FAILED for job in jobs)
-        except KeyboardInterrupt:  # what a cluster has begun may go on
-            logs_matter = True
-            raise
-        finally:
-            if not logs_matter:
-                shutil.rmtree(folder, ignore_errors=True)
+        yield folder
+        if not any(job.state == FAILED for job in jobs):
+            shutil.rmtree(folder, ignore_errors=True)
 
-    def _round(self, jobs: list[Job], folder: Path, engine: Engine, overview: Overview) -> None:
+    def _round(self, jobs: Sequence[Job], folder: Path, processes: int, display: Display) -> None:
         notes = Path(mkdtemp(prefix="notes-", dir=folder))
-        orders = [
-            Order(
-                job.config,
-                command_alone(job.overrides),
-                str(notes / f"{i}.json"),
-                os.getcwd(),
-                list(sys.path),
-            )
-            for i, job in enumerate(jobs)
-        ]
-        for job in jobs:
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        orders = []
+        for index, job in enumerate(jobs):
             job.state = WAITING
-        with overview.watching(jobs, [Path(order.note) for order in orders]):
-            engine.carry_out(orders)
-        for job, order in zip(jobs, orders, strict=True):
-            note = read_note(Path(order.note))
-            job.state, job.reason = note.get("state", LOST), note.get("reason", "")
-            job.name = note.get("name", job.name)  # another one where code was edited in between
-            if job.state == RUNNING:
+            command, note = alone(job.overrides, self.own), str(notes / f"{index}.json")
+            orders.append(Order(job.config, command, note, os.getcwd(), path))
+        engine = engine_for(self.engine, processes, self.devices, folder)
+        watch = Watch(jobs, notes, display)
+        try:
+            engine.begin(orders)
+            while engine.busy():
+                watch.look()
+                time.sleep(LOOK_SECONDS)
+        finally:
+            engine.end()
+            watch.stop()
+        for job in jobs:
+            if job.state in (WAITING, RUNNING) and engine.local:
                 job.state = LOST
-            if job.state == LOST and not engine.local:
-                job.state, job.reason = FAILED, f"its job ended without a result; logs: {folder / 'logs'}"
-                overview.ended(job, {})
+            elif job.state in (WAITING, RUNNING):
+                job.state, job.reason = FAILED, f"its job ended without a result; see {folder}"
+                say_ended(job, {})
+
+
+class Watch:
+    """Follows runs by their notes and training curves, the same whatever carries them out."""
+
+    def __init__(self, jobs: Sequence[Job], notes: Path, display: Display):
+        self.jobs, self.notes, self.display = jobs, notes, display
+        self.steps = [_step(job) for job in jobs]
+        self._next = 0.0
+        display.start(
+            str(jobs[0].config["study"] or "sweep"), sum(job.steps for job in jobs), sum(self.steps)
+        )
+
+    def look(self) -> None:
+        """Read what has changed and show it, twice a second at most."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + SHOW_SECONDS
+        for path in self.notes.glob("*.json"):
+            index = int(path.stem)
+            job = self.jobs[index]
+            if job.state not in (WAITING, RUNNING):
+                continue
+            note = read_note(path)
+            job.state, job.reason = note["state"], note.get("reason", "")
+            job.name = note.get("name", job.name)  # another one where code was edited in between
+            self.steps[index] = _step(job) if job.state == RUNNING else job.steps
+            if job.state not in (WAITING, RUNNING):
+                say_ended(job, note)
+        counts = Counter("done" if job.state in DONE else job.state for job in self.jobs)
+        self.display.note(", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
+        self.display.step(sum(self.steps))
+
+    def stop(self) -> None:
+        """A last look."""
+        self._next = 0.0
+        self.look()
+        self.display.stop()
+
+
+def say_ended(job: Job, note: dict[str, Any]) -> None:
+    """Say what became of a run."""
+    for line in note.get("said", []):
+        say(line)
+    if job.state == ELSEWHERE:
+        say(f"{job.name}: being run by another process; waiting for it")
+        return
+    inside, twice = (note["metrics"].get(key) for key in METRICS) if note.get("metrics") else (None, None)
+    metrics = "" if inside is None else f", exact match in distribution {inside:.3f}"
+    metrics += "" if twice is None else f", at 2x {twice:.3f}"
+    reason = "" if job.state == "finished" else f" ({' '.join(job.reason.split())})"
+    done = f"{note['done']}, " if note.get("done") and job.state != FAILED else ""
+    say(f"{job.name}: {done}{job.state}{reason}{metrics}")
+
+
+def _step(job: Job) -> int:
+    """The last step in a run's training curve."""
+    try:
+        return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _free_again(elsewhere: list[Job]) -> list[Job]:
-    """Wait until another process lets go of runs, and take these off the list."""
-    free: list[Job] = []
-    while not free:
-        time.sleep(ELSEWHERE_SECONDS)
-        free = [job for job in elsewhere if not _held(job)]
-    elsewhere[:] = [job for job in elsewhere if job not in free]
-    return free
+    """Wait until another process lets go of one of these runs, and take what is free off the list."""
+    while elsewhere:
+        if free := [job for job in elsewhere if not _held(job)]:
+            elsewhere[:] = [job for job in elsewhere if job not in free]
+            return free
+        time.sleep(SHOW_SECONDS)
+    return []
 
 
 def _held(job: Job) -> bool:

@@ -1,150 +1,147 @@
-"""One sweep from its command to its comparison.
-
-Hydra's own multirun cannot be resumed and ends with the first run that fails. So its callback takes over once
-Hydra has read the command line: the runs are listed, looked up and carried out here.
-"""
+"""One sweep from its command to its end: the runs are listed, looked up and carried out."""
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
-
-from pe_experiments.command_line import one_line, sentence
-from pe_experiments.config import SweepConfig, check, check_sweep, is_dry_run, resolve
+from pe_experiments.composition import Plain, composed_plain
+from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
-from pe_experiments.errors import NotApplicable
-from pe_experiments.runs import kind_of
-from pe_experiments.sweeps.estimate import estimate
-from pe_experiments.sweeps.expansion import Request, expand
+from pe_experiments.runs import list_in_study, read_manifest, run_directory, write_manifest
+from pe_experiments.sweeps.expansion import Overrides, alone, expand
+from pe_experiments.sweeps.jobs import (
+    DONE,
+    FAILED,
+    NOT_APPLICABLE,
+    UNNAMED,
+    Job,
+    by_reason,
+    estimate,
+    look_up,
+    say_jobs,
+    totals,
+    try_out,
+)
 from pe_experiments.sweeps.launching import Launching
-from pe_experiments.sweeps.overview import Overview
-from pe_experiments.sweeps.planning import DONE, FAILED, NOT_APPLICABLE, PENDING, UNNAMED, Job, plan_jobs
-from pe_experiments.sweeps.summary import compare_studies, list_jobs, say_failures, say_not_applicable, totals
-from pe_experiments.sweeps.tuning import Tuning, note_tuned
-
-
-class SweepOver(BaseException):
-    """Leaves Hydra's multirun, which would start every run anew; no Exception, which it makes a warning.
-
-    Attributes:
-        code: exit code.
-        error: what went wrong, if the sweep could not be carried out.
-    """
-
-    def __init__(self, code: int, error: Exception | None = None):
-        super().__init__(code)
-        self.code, self.error = code, error
-
-
-class SweepCallback(Callback):
-    """Carries out the sweep Hydra is about to start."""
-
-    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        try:
-            code = Sweep(config).carry_out()
-        except Exception as error:
-            raise SweepOver(1, error) from error
-        raise SweepOver(code)
+from pe_experiments.sweeps.tuning import Tuning
+from pe_experiments.validation import validated
 
 
 class Sweep:
-    """Args:
-    config: of the sweep, with its ``hydra`` section.
+    """Many runs from one command, on this machine or on a cluster.
+
+    Args:
+        typed: the command's ``key=value`` texts.
+        common: what it says for all runs (`composition.master`).
+        params: what the sweep's own file varies.
+        folder: of config files of the user's own.
 
     Raises:
         UserError: a wrong setting of the sweep.
     """
 
-    def __init__(self, config: DictConfig):
-        self.settings: SweepConfig = check_sweep(config)
-        self.dry_run = is_dry_run(config)
-        self.title = str(config.study or UNNAMED)
-        self.launching = Launching(config, self.settings)
-        self.requests = expand(config, self.settings, GlobalHydra.instance().config_loader(), display_for())
+    def __init__(
+        self, typed: Sequence[str], common: Plain, params: dict[str, Any] | None, folder: Path | None = None
+    ):
+        self.settings: SweepConfig = validated(SweepConfig, common["sweep"], "sweep")
+        engine = validated(EngineConfig, common["engine"], "engine")
+        self.dry_run = is_dry_run(common)
+        self.study, self.folder = common["study"], folder
+        self.launching = Launching(self.settings, engine, common["hardware"], folder)
+        self.runs = expand(typed, params or {}, self.settings, folder)
 
-    def carry_out(self) -> int:
-        """Run what is left, or list it (``dry_run=true``); returns the exit code.
+    def carry_out(self) -> tuple[int, list[Job]]:
+        """Run what is left, or list it (``dry_run=true``).
+
+        Returns:
+            The exit code, and the runs to compare.
 
         Raises:
             UserError: nothing can be started.
             KeyboardInterrupt: interrupted; the same command goes on.
         """
-        grid, requests = self._tuned() if self.settings.tune else ([], self.requests)
-        jobs = self._complete(requests) if requests else []
-        everything = list({job.name or job.overrides: job for job in [*grid, *jobs]}.values())
+        grid, runs = self._tuned() if self.settings.tune else ([], self.runs)
+        jobs = self._complete(runs) if runs else []
+        everything = list({job.same: job for job in [*grid, *jobs]}.values())
         if self.dry_run:
-            return 1 if any(job.state == FAILED and not job.can_start for job in everything) else 0
+            return int(any(job.state == FAILED and not job.can_start for job in everything)), []
         if self.settings.tune:
-            note_tuned(jobs, self.settings.tune, grid)
-        say(totals(everything))
-        say_not_applicable(everything)
-        say_failures(everything)
-        compare_studies(jobs)
-        return 1 if any(job.state == FAILED for job in everything) else 0
+            self.tuning.note(jobs, grid)
+        self._say_outcome(everything)
+        return int(any(job.state == FAILED for job in everything)), jobs
 
-    def _tuned(self) -> tuple[list[Job], list[Request]]:
+    def _tuned(self) -> tuple[list[Job], list[Overrides]]:
         """The grid, carried out, and the runs that follow from it; a dry run may not know them yet."""
-        assert self.settings.tune
-        tuning = Tuning(self.requests, self.settings.tune)
+        self.tuning = tuning = Tuning(self.runs, self.settings, self.study and str(self.study))
         grid = self._complete(tuning.grid())
-        if self.dry_run and any(job.state in PENDING for job in grid):
+        if self.dry_run and any(job.pending for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
             return grid, []
-        best = tuning.best(grid)
-        for group, value in best.items():
+        for _ in range(self.settings.tune_outwards):
+            grid += self._complete(tuning.outwards(grid))
+        chosen = tuning.chosen(grid)
+        for group, value in chosen.items():
             say(f"chosen on the training lengths: {' '.join(group)} {self.settings.tune}={value}")
-        return grid, tuning.repeats(best)
+        return grid, tuning.repeats(chosen)
 
-    def _complete(self, requests: Sequence[Request]) -> list[Job]:
+    def _complete(self, runs: Sequence[Overrides]) -> list[Job]:
         """Look up the runs and carry out those that are left."""
-        jobs = plan_jobs(requests, display_for())
+        jobs = look_up(runs, lambda run: composed_plain("config", run, self.folder), display_for())
+        title = str(self.study or UNNAMED)
         if self.dry_run:
-            self._try_out(jobs)
+            try_out(jobs, display_for())
+            say_jobs(jobs)
+            say(f"{totals(jobs)}; {estimate(jobs, self.launching.processes)}")
+            say("nothing was run (dry_run=true)")
             return jobs
-        todo = [job for job in jobs if job.state in PENDING and job.can_start]
-        found = sum(job.state in DONE for job in jobs)
-        if found:
-            say(f"{self.title}: {found} of {len(jobs)} runs are finished already")
-        hopeless = Counter(one_line(job.reason) for job in jobs if job.state == FAILED and not job.can_start)
-        for reason, number in hopeless.items():  # said now, not only when the others are done
-            say(f"{self.title}: {number} of {len(jobs)} runs cannot start: {reason}")
-        if todo:
-            overview = Overview(self.title, found)
-            self.launching.carry_out(todo, overview)
+        if found := sum(job.state in DONE for job in jobs):
+            say(f"{title}: {found} of {len(jobs)} runs are finished already")
+        hopeless = by_reason((job for job in jobs if not job.can_start), FAILED)
+        for reason, those in hopeless.items():  # said now, not only when the others are done
+            say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
+        if todo := [job for job in jobs if job.pending]:
+            self.launching.carry_out(todo, display_for())
         return jobs
 
-    def _try_out(self, jobs: list[Job]) -> None:
-        """List the runs, after trying what would fail at once, once for all of a kind."""
-        tried: dict[str, tuple[str, str]] = {}
-        waiting = [job for job in jobs if job.state in PENDING and job.can_start]
-        display = display_for()
-        display.start("trying out runs", len(waiting))
-        for number, job in enumerate(waiting, 1):
-            kind = f"{kind_of(job.config)} {job.config['evaluation']}"
-            if kind not in tried:
-                tried[kind] = _problem(job)
-            if tried[kind][0]:
-                (job.state, job.reason), job.can_start = tried[kind], False
-            display.step(number)
-        display.stop()
-        list_jobs(jobs)
-        say(f"{totals(jobs)}; {estimate(jobs, self.launching.processes)}")
-        say("nothing was run (dry_run=true)")
+    def _say_outcome(self, jobs: Sequence[Job]) -> None:
+        """Totals, and each reason once: with the command that repeats each failed run alone."""
+        say(totals(jobs))
+        for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
+            say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
+        for reason, failed in by_reason(jobs, FAILED).items():
+            sys.stdout.flush()
+            print(f"error: {reason}", file=sys.stderr)
+            for job in failed:
+                command = shlex.join(alone(job.overrides, self.folder))
+                say(f"failed{': ' if job.name else ''}{job.name}; alone: {command}")
 
 
-def _problem(job: Job) -> tuple[str, str]:
-    """State and reason of a run that would fail at once; empty where it can be carried out."""
-    from pe_experiments.experiment import try_out
+def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
+    """List what is done in the manifests of its studies.
 
-    try:
-        try_out(resolve(check(job.config)))
-    except NotApplicable as error:
-        return NOT_APPLICABLE, str(error)
-    except Exception as error:
-        return FAILED, sentence(error)
-    return "", ""
+    Returns:
+        Per study its results directory, its name, and whether its comparison is newer than all it is made of.
+
+    Raises:
+        UserError: a manifest is damaged.
+    """
+    studies = []
+    for results_dir, study in sorted({job.study for job in jobs if job.state in DONE}):
+        names = sorted({job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)})
+        folder = Path(results_dir) / (study or UNNAMED)
+        manifest = folder / "manifest.json"
+        if study:
+            list_in_study(Path(results_dir), study, *names)
+        elif not manifest.exists() or read_manifest(manifest) != names:  # this sweep and no other
+            write_manifest(Path(results_dir), UNNAMED, names)
+        runs = [run_directory(results_dir, name) for name in read_manifest(manifest)]
+        made_of = [manifest, *(run.result for run in runs)]
+        made_of += [path for run in runs for path in run.path.glob("evaluations/*/result.json")]
+        newest = max(path.stat().st_mtime_ns for path in made_of if path.exists())
+        table = folder / "table.csv"
+        studies.append((results_dir, folder.name, table.exists() and newest < table.stat().st_mtime_ns))
+    return studies

@@ -7,108 +7,151 @@ Nothing is ever selected on the lengths beyond.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from pe_experiments.config import SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.runs import RunDirectory, write_manifest
-from pe_experiments.sweeps.expansion import Overrides, Request, value_of, without
-from pe_experiments.sweeps.planning import DIVERGED, DONE, Job
+from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, without
+from pe_experiments.sweeps.jobs import DIVERGED, DONE, Job
+from pe_experiments.tracking import read_metrics
+
+Losses = dict[Overrides, dict[str, float]]  # by group and value tried
 
 
 class Tuning:
-    """The two halves of a tuned sweep.
+    """The two halves of a tuned sweep. Runs that differ only in seed and in the tuned value are a group.
 
     Args:
-        requests: every combination, over the values of ``key`` and over seeds.
-        key: the setting to choose, for example ``training.learning_rate``.
+        runs: every combination, over the values of ``settings.tune`` and over seeds.
+        settings: the ``sweep`` section.
+        study: name of the sweep's study; the grid is listed in ``<study>_grid``.
 
     Raises:
-        UserError: the sweep does not vary that key, or is no study of its own.
+        UserError: the sweep does not vary that setting, or is no study of its own.
     """
 
-    def __init__(self, requests: Sequence[Request], key: str):
-        self.requests, self.key = requests, key
-        if not all(request.config.get("study") for request in requests if request.config):
-            raise UserError(f"sweep.tune={key} needs a study of its own; add study=NAME")
-        if any(value_of(request.overrides, key) is None for request in requests):
+    def __init__(self, runs: Sequence[Overrides], settings: SweepConfig, study: str | None):
+        self.runs, self.key, self.study = runs, str(settings.tune), study
+        if not study:
+            raise UserError(f"sweep.tune={self.key} needs a study of its own; add study=NAME")
+        if any(value_of(run, self.key) is None for run in runs):
             raise UserError(
-                f"sweep.tune={key}: the sweep gives no values for it; for example {key}=0.001,0.003"
+                f"sweep.tune={self.key}: the sweep gives no values for it; for example {self.key}=0.001,0.003"
             )
+        self.seeds = [str(seed) for seed in settings.tuning_seeds or []]
 
-    def grid(self) -> list[Request]:
-        """The first seed of every group at every value, in a study of its own."""
-        first: dict[Overrides, str | None] = {}
-        chosen = []
-        for request in self.requests:
-            seed = value_of(request.overrides, "seed")
-            if first.setdefault(self._group(request.overrides), seed) == seed:
-                study = f"{request.config.get('study')}_grid"
-                overrides = (*without(request.overrides, "study"), f"study={study}")
-                config = request.config | ({"study": study} if request.config else {})
-                chosen.append(replace(request, overrides=overrides, config=config))
-        return chosen
+    def grid(self) -> list[Overrides]:
+        """The tuning seeds, or else its first seed, of every group at every value."""
+        values = {
+            group: list(dict.fromkeys(value_of(r, self.key) for r in of)) for group, of in self._groups()
+        }
+        return self._at({group: [str(value) for value in tried] for group, tried in values.items()})
 
-    def best(self, grid: Sequence[Job]) -> dict[Overrides, str]:
-        """The value with the lowest validation loss per group; none where no run of a group has finished."""
-        losses: dict[Overrides, dict[str, float]] = {}
+    def outwards(self, grid: Iterable[Job]) -> list[Overrides]:
+        """The grid's next value for every group whose best value is the largest or the smallest one tried.
+
+        Raises:
+            UserError: the values are no numbers.
+        """
+        wider = {}
+        for group, tried in self.losses(grid).items():
+            try:
+                best, *others = sorted(tried, key=lambda value: (tried[value], value))
+                ordered = sorted(map(float, tried))
+            except ValueError as error:
+                raise UserError(f"sweep.tune_outwards: values of {self.key} are no numbers") from error
+            if others and float(best) in (ordered[0], ordered[-1]):
+                inner = ordered[1] if float(best) == ordered[0] else ordered[-2]
+                wider[group] = [f"{float(best) ** 2 / inner:.3g}"]
+        return self._at(wider)
+
+    def losses(self, grid: Iterable[Job]) -> Losses:
+        """The mean validation loss over the tuning seeds, where all of a value's runs have finished."""
+        found: dict[Overrides, dict[str, list[float | None]]] = {}
         for job in grid:
-            value = value_of(job.overrides, self.key)
-            if job.state in DONE and value is not None:
-                loss = math.inf if job.state == DIVERGED else validation_loss(job.run)
-                losses.setdefault(self._group(without(job.overrides, "study")), {})[value] = loss
-        return {group: min(tried, key=lambda value: tried[value]) for group, tried in losses.items()}
+            done = job.state in DONE
+            loss = math.inf if job.state == DIVERGED else validation_loss(job.run) if done else None
+            value = str(value_of(job.overrides, self.key))
+            found.setdefault(self._group(job.overrides), {}).setdefault(value, []).append(loss)
+        means: Losses = {group: {} for group in found}
+        for group, tried in found.items():
+            for value, losses in tried.items():
+                if (known := [loss for loss in losses if loss is not None]) and len(known) == len(losses):
+                    means[group][value] = fmean(known)
+        return {group: tried for group, tried in means.items() if tried}
 
-    def repeats(self, best: dict[Overrides, str]) -> list[Request]:
+    def chosen(self, grid: Iterable[Job]) -> dict[Overrides, str]:
+        """The value with the lowest loss per group."""
+        return {group: min(tried, key=lambda v: tried[v]) for group, tried in self.losses(grid).items()}
+
+    def repeats(self, chosen: dict[Overrides, str]) -> list[Overrides]:
         """Every seed at the chosen values."""
-        return [
-            request
-            for request in self.requests
-            if best.get(self._group(request.overrides)) == value_of(request.overrides, self.key)
+        runs = [
+            self._with(run, self.key, chosen[group])
+            for group, of_group in self._groups()
+            for run in of_group
+            if group in chosen
         ]
+        return breadth_first(dict.fromkeys(runs))
 
-    def _group(self, overrides: Overrides) -> Overrides:
-        return without(overrides, self.key, "seed", "study")
+    def note(self, jobs: Sequence[Job], grid: Sequence[Job]) -> None:
+        """List the runs at the values now chosen, and what was tuned and how: no part of the protocol.
 
+        Runs of an earlier choice leave the list: a scheme at two values is not one scheme.
+        """
+        done = [job for job in jobs if job.state in DONE]
+        for results_dir, study in {job.study for job in done}:
+            names = [job.name for job in done if job.study == (results_dir, study)]
+            facts = {"tuned": [self.key], "tuning": self._choices(grid)}
+            write_manifest(Path(results_dir), study, names, **facts)
 
-def note_tuned(jobs: Sequence[Job], key: str, grid: Sequence[Job]) -> None:
-    """List the runs at the values now chosen, and what was tuned and how: no part of the protocol.
+    def _choices(self, grid: Sequence[Job]) -> list[dict[str, Any]]:
+        """What was chosen per group, from which runs and by which mean loss of each value tried."""
+        made = []
+        for group, tried in self.losses(grid).items():
+            jobs = [job for job in grid if job.state in DONE and self._group(job.overrides) == group]
+            results = [result for job in jobs if (result := job.run.read_result())]
+            seeds = list(dict.fromkeys(result["seed"] for result in results))
+            about = {"scheme": results[0]["label"]} | {key: results[0][key] for key in ("task", "model")}
+            said = {value: None if math.isinf(loss) else loss for value, loss in tried.items()}
+            best = min(tried, key=lambda value: tried[value])
+            seed = seeds[0] if len(seeds) == 1 else seeds
+            runs = [job.name for job in jobs]
+            made.append(
+                about | {"setting": self.key, "seed": seed, "tried": said, "chosen": best, "runs": runs}
+            )
+        return made
 
-    Runs of an earlier grid leave the list: a scheme at two values is not one scheme.
-    """
-    done = [job for job in jobs if job.state in DONE]
-    for place in {job.place for job in done}:
-        names = [job.name for job in done if job.place == place]
-        chosen = choices(grid, key)
-        write_manifest(Path(place[0]), place[1], names, tuned=[key], tuning=chosen)
+    def _groups(self) -> Iterable[tuple[Overrides, list[Overrides]]]:
+        groups: dict[Overrides, list[Overrides]] = {}
+        for run in self.runs:
+            groups.setdefault(self._group(run), []).append(run)
+        return groups.items()
 
+    def _group(self, run: Overrides) -> Overrides:
+        return without(run, self.key, "seed", "study")
 
-def choices(grid: Sequence[Job], key: str) -> list[dict[str, Any]]:
-    """What was chosen: scheme, task, model, setting, the loss of each value tried, the value, the seed."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for job in grid:
-        value = value_of(job.overrides, key)
-        result = job.run.read_result() if job.state in DONE else None
-        if value is None or result is None:
-            continue
-        group = without(job.overrides, key, "study")
-        about = {
-            "scheme": result["label"], "task": result["task"], "model": result["model"], "setting": key,
-            "seed": result["seed"], "tried": {},
-        }  # fmt: skip
-        loss = None if job.state == DIVERGED else validation_loss(job.run)
-        found.setdefault(group, about)["tried"][value] = None if loss is None or math.isinf(loss) else loss
-    for choice in found.values():
-        tried = choice["tried"]
-        choice["chosen"] = min(tried, key=lambda value: math.inf if tried[value] is None else tried[value])
-    return list(found.values())
+    def _at(self, values: dict[Overrides, list[str]]) -> list[Overrides]:
+        """The tuning seeds of groups at these values, listed in the study of the grid."""
+        runs = []
+        for group, of_group in self._groups():
+            for value in values.get(group, []):
+                for seed in self.seeds or [str(value_of(of_group[0], "seed") or 0)]:
+                    run = self._with(of_group[0], self.key, value)
+                    run = self._with(run, "seed", seed)
+                    runs.append(self._with(run, "study", f"{self.study}_grid"))
+        return breadth_first(dict.fromkeys(runs))
+
+    @staticmethod
+    def _with(run: Overrides, key: str, value: str) -> Overrides:
+        return (*without(run, key), f"{key}={value}")
 
 
 def validation_loss(run: RunDirectory) -> float:
     """The last loss on fresh examples of the training lengths; infinite where it is none."""
-    from pe_experiments.tracking import read_metrics
-
     losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
     return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf

@@ -1,4 +1,5 @@
-"""What one process of a sweep does, whichever engine started it.
+"""What carries out the runs of a sweep one after the other: a process that reads orders, whichever engine
+started it.
 
 A run neither raises nor exits here: either would end the runs behind it. It notes what has become of it in a
 file beside those of the others, and the launching process reads the notes.
@@ -12,20 +13,25 @@ import json
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pe_experiments import process
 from pe_experiments.errors import InUse, NotApplicable, UserError
 from pe_experiments.files import read_json, write_atomically
 
-RUNNING, ELSEWHERE = "running", "elsewhere"
+WAITING, RUNNING, ELSEWHERE, LOST = "waiting", "running", "elsewhere", "lost"
+LOOK_SECONDS = 0.1  # between looks at the notes
 METRICS = ("exact_match_in_distribution", "exact_match_at_2x")  # said of a finished run
+# Ctrl-C, Slurm's warning and a cluster's way of ending a job are for the launching process to act on.
+OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
@@ -35,37 +41,69 @@ class Order:
     Attributes:
         config: composed.
         command: what carries it out alone.
-        note: file to note its state in.
-        directory: where the command was typed.
-        path: where modules were found there; schemes of the user's own may lie in the working directory.
+        note: file to note its state in; every node must see it.
+        directory: where the sweep was started, and ``path``: where modules were found there. Schemes of the
+            user's own may lie in the working directory.
     """
 
     config: dict[str, Any]
     command: list[str]
     note: str
     directory: str
-    path: list[str]
+    path: str
 
-    def __call__(self) -> None:
-        """Carry it out and note its state."""
+    def start(self, **environment: str) -> subprocess.Popen[str]:
+        """A process that carries it out, and others that it is handed later."""
+        with Path(self.note).with_suffix(".log").open("w") as log:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "pe_experiments.sweeps.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                text=True,
+                cwd=self.directory if os.path.isdir(self.directory) else None,
+                env={**os.environ, "PYTHONPATH": self.path, **environment},
+            )
+        self.hand_to(worker)
+        return worker
+
+    def hand_to(self, worker: subprocess.Popen[str]) -> None:
+        """Have a running process carry it out next."""
+        assert worker.stdin
+        with suppress(OSError):  # it was killed meanwhile, and whoever looks at it sees that
+            worker.stdin.write(json.dumps(asdict(self)) + "\n")
+            worker.stdin.flush()
+
+    def is_over_in(self, worker: subprocess.Popen[str]) -> bool:
+        """Whether it is carried out, or the process is gone."""
+        gone = worker.poll() is not None  # first: its last words may come in between
+        return gone or read_note(Path(self.note))["state"] not in (WAITING, RUNNING)
+
+    def in_a_process_of_its_own(self) -> None:
+        """Carry it out and wait for that; should this process be killed, so is that one."""
+        worker = self.start()
+        try:
+            while not self.is_over_in(worker):
+                time.sleep(LOOK_SECONDS)
+        finally:
+            end(worker)
+
+    def carry_out(self) -> None:
+        """Carry it out here and note its state."""
         note = Path(self.note)
-        write_note(note, {"state": RUNNING, "started": time.time()})
+        write_note(note, {"state": RUNNING})
         said = io.StringIO()
-        with redirect_stdout(said), redirect_stderr(said):  # the terminal belongs to the overview
-            outcome = self._carry_out()
+        with redirect_stdout(said), redirect_stderr(said):  # the terminal belongs to the launching process
+            outcome = self._outcome()
         write_note(note, outcome | {"said": said.getvalue().splitlines()})
 
-    def _carry_out(self) -> dict[str, Any]:
+    def _outcome(self) -> dict[str, Any]:
         try:
-            if os.getcwd() != self.directory and os.path.isdir(self.directory):
-                os.chdir(self.directory)
-            sys.path += [entry for entry in self.path if entry not in sys.path]
-            from pe_experiments import environment
             from pe_experiments.config import check, resolve
             from pe_experiments.experiment import run_experiment
 
-            environment.command = self.command
-            outcome = run_experiment(resolve(check(self.config)))
+            process.own(self.command)
+            done = run_experiment(resolve(check(self.config)))
         except NotApplicable as error:
             return {"state": "not applicable", "reason": str(error)}
         except InUse as error:
@@ -75,13 +113,12 @@ class Order:
         except (Exception, SystemExit) as error:  # the others must go on
             reason = f"{type(error).__name__}: {error}"
             return {"state": "failed", "reason": reason, "traceback": traceback.format_exc()}
-        states = {"completed": "finished", "diverged": "diverged", "error": "failed"}
         return {
-            "state": states[outcome.status],
-            "reason": outcome.result.get("reason", ""),
-            "done": outcome.done,
-            "name": outcome.result["name"],
-            "metrics": {key: outcome.result.get(key) for key in METRICS},
+            "state": {"completed": "finished", "diverged": "diverged", "error": "failed"}[done.status],
+            "reason": done.result.get("reason", ""),
+            "done": done.done,
+            "name": done.result["name"],
+            "metrics": {key: done.result.get(key) for key in METRICS},
         }
 
 
@@ -90,27 +127,30 @@ def write_note(path: Path, note: dict[str, Any]) -> None:
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """The note, or an empty one where there is none yet."""
+    """The note, or one that says ``waiting`` where there is none yet."""
     try:
         return read_json(path)
     except (OSError, ValueError):
-        return {}
+        return {"state": WAITING}
 
 
-def as_line(order: Order) -> str:
-    """An order as one line of text."""
-    return json.dumps(asdict(order)) + "\n"
+def end(worker: subprocess.Popen[str]) -> None:
+    """Kill a process that carries out orders."""
+    worker.kill()
+    with suppress(OSError):  # the pipe still holds what it no longer read
+        assert worker.stdin
+        worker.stdin.close()
+    worker.wait()
 
 
 def serve() -> None:
-    """Carry out the orders that arrive on standard input, a line each; a line on standard output ends one.
+    """Carry out the orders that arrive on standard input, a line each.
 
-    Ctrl-C is for the launching process to answer. Should that be killed, standard input ends, and so does
-    this process at once, whatever it is doing.
+    Should the launching process be killed, standard input ends, and so does this process at once, whatever it
+    is doing.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    reply = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for number in OF_THE_LAUNCHER:
+        signal.signal(number, signal.SIG_IGN)
     lines: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
@@ -121,9 +161,7 @@ def serve() -> None:
     threading.Thread(target=listen, daemon=True).start()
     importlib.import_module("pe_experiments.training")  # what every run needs, before there is one
     while True:
-        Order(**json.loads(lines.get()))()
-        reply.write("\n")
-        reply.flush()
+        Order(**json.loads(lines.get())).carry_out()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+Split = Literal["training", "validation", "evaluation"]
 IGNORE = -100  # a target that is not scored; the default of torch's cross entropy
 
 
@@ -51,6 +52,13 @@ class Task(ABC):
 
         Targets of -100 are not scored; under ``causal`` and ``slots`` they may only stand at the end.
         """
+
+    def for_split(self, split: Split) -> Task:
+        """The task whose `sample` draws for this split: itself, unless it draws from data.
+
+        A task over data returns one that draws from that share of the data alone.
+        """
+        return self
 
     @abstractmethod
     def solve(self, inputs_BN: Tensor) -> Tensor:

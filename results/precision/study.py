@@ -21,8 +21,8 @@ from pe_experiments.comparison.statistics import (
     shared_differences,
     sign_flip_p,
 )
-from pe_experiments.comparison.style import drawing, save, styles
 from pe_experiments.errors import UserError
+from pe_experiments.plots import drawing, save, styles
 from pe_experiments.publishing import markdown_table, mean_in_words, with_settings
 
 TASKS = ("copy", "reverse", "lag")

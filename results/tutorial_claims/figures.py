@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison.style import (
+from pe_experiments.plots import (
     COLOURS,
     WIDTHS,
     handles,

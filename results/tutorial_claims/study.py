@@ -15,10 +15,10 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import detectable_difference
-from pe_experiments.comparison.style import drawing, save
-from pe_experiments.config import CONFIG_DIR
 from pe_experiments.console import say
 from pe_experiments.evaluations import evaluate_run
+from pe_experiments.files import CONFIG_DIR
+from pe_experiments.plots import drawing, save
 from pe_experiments.publishing import compare_archived, markdown_table, mean_in_words, read_table
 from pe_experiments.tracking import read_curve
 

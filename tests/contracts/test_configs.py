@@ -12,15 +12,16 @@ import pytest
 from omegaconf import OmegaConf
 
 from pe_experiments.building import preflight
-from pe_experiments.command_line import composed
 from pe_experiments.components import shipped
-from pe_experiments.config import CONFIG_DIR, Experiment, check
+from pe_experiments.composition import composed, composed_plain
+from pe_experiments.config import Experiment, check
 from pe_experiments.console import Display
 from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.instantiation import build_model, source_of
-from pe_experiments.sweeps.planning import plan_jobs
-from pe_experiments.sweeps.sweep import Sweep
+from pe_experiments.sweeps import Sweep
+from pe_experiments.sweeps.jobs import Job, look_up
 from pe_experiments.training import TrainingModule, batch_loss
 from tests.conftest import ROOT, Outcome
 
@@ -94,17 +95,17 @@ def test_every_run_of_a_prepared_sweep_can_be_carried_out(
 
 def planned(script: Callable[..., Outcome], *arguments: str) -> list[tuple[str, str]]:
     """State and name of every run, as a dry run lists them before it tries any."""
-    jobs: list[tuple[str, str]] = []
+    jobs: list[Job] = []
 
-    def look(sweep: Sweep) -> int:
-        jobs.extend((job.state, job.name) for job in plan_jobs(sweep.requests, Display()))
-        return 0
+    def look(sweep: Sweep) -> tuple[int, list[Job]]:
+        jobs.extend(look_up(sweep.runs, lambda run: composed_plain("config", run), Display()))
+        return 0, []
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Sweep, "carry_out", look)
         outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
-    return jobs
+    return [(job.state, job.name) for job in jobs]
 
 
 def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None:

@@ -24,7 +24,9 @@ from pe_experiments.errors import NotApplicable
 from pe_experiments.evaluation import all_right, forced_answers, greedy_answers
 from pe_experiments.formats import CausalFormat
 from pe_experiments.models import Transformer
-from pe_experiments.positions import Consecutive, Interpolated, PositionPolicy, RandomOffset, RandomSubset
+from pe_experiments.positions import Consecutive, PositionPolicy
+from pe_experiments.positions.interpolated import Interpolated
+from pe_experiments.positions.random_ids import RandomOffset, RandomSubset
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Deduplicate
 

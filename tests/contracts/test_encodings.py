@@ -33,8 +33,8 @@ schemes = pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize(("name", "causal"), CASES)
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name: str, causal: bool, check: str) -> None:
-    finding = CHECKS[check](subject(name, causal), check)
-    assert finding.holds is not False, finding.sentence
+    finding = CHECKS[check](subject(name, causal))
+    assert finding.holds is not False, finding
 
 
 @schemes
@@ -52,7 +52,10 @@ def test_docstring_states_source_and_parameters(name: str) -> None:
     """``Parameters: ...`` is an expression in the sizes of the model and of the scheme, and it is true."""
     made = subject(name, True).scheme()
     document = " ".join((type(made).__doc__ or "").split())
-    assert "arXiv:" in document or "Source: those of the parts" in document
+    cited = {number for numbers in vars(type(made)).get("cites", {}).values() for number in numbers.split()}
+    assert set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document)) == cited, (
+        "the class attribute `cites` says them too"
+    )
     assert "Beyond training" in document or "Beyond the trained rows" in document
     statement = re.search(r"Parameters: (?:(none|those of)|``(.+?)``)", document)
     assert statement, "Parameters: none, or ``an expression`` in the arguments and the model's sizes"

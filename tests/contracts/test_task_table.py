@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.command_line import composed
+from pe_experiments.composition import composed
 from pe_experiments.config import check, resolve
 from pe_experiments.task_table import README, cards, read_card, render
 

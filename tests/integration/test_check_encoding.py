@@ -15,6 +15,7 @@ Script = Callable[..., Outcome]
 THEIRS = '''
 import torch
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.learned import Learned
 
 
 class Interleaved(PositionalEncoding):
@@ -31,6 +32,29 @@ class Interleaved(PositionalEncoding):
         angles = self.angles(positions, x.shape[-1])
         across = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
         return x * angles.cos() + across * angles.sin()
+
+
+class Frozen(PositionalEncoding):
+    """RoPE that keeps its frequencies in a frozen parameter, as rotary_embedding_torch does."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        inverse = 10000.0 ** -(torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+        self.freqs = torch.nn.Parameter(inverse, requires_grad=False)
+
+    def rotate(self, q, k, at):
+        return self.turned(q, at.q_positions_BT), self.turned(k, at.k_positions_BS)
+
+    def turned(self, x, positions):
+        angles = (positions[:, None, :, None].double() * self.freqs).float()
+        one, two = x.chunk(2, -1)
+        turned = one * angles.cos() - two * angles.sin(), two * angles.cos() + one * angles.sin()
+        return torch.cat(turned, -1)
+
+
+class QueriesAhead(Frozen):
+    def rotate(self, q, k, at):
+        return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
 
 
 class Mixed(Interleaved):
@@ -59,6 +83,14 @@ class WrongInEncoders(PositionalEncoding):
     def bias(self, q, k, at):
         slopes = 2.0 ** (-8 * torch.arange(1, q.shape[1] + 1) / q.shape[1])
         return slopes[:, None, None] * at.relative_positions_BTS[:, None]
+
+
+class Unused(Learned):
+    def embed_sequence(self, x, positions, declared):
+        return x
+
+    def embed(self, x, positions):
+        return x
 
 
 class Raises(PositionalEncoding):
@@ -111,6 +143,22 @@ def test_a_right_implementation_in_another_layout(script: Script) -> None:
     assert "FAILS" not in done.out
 
 
+def test_a_frozen_parameter_is_no_parameter_of_the_scheme(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.Frozen", "against=rope")
+    assert done.code == 0, done.out
+    assert "It is rope" in done.out
+    assert "FAILS" not in done.out
+
+
+def test_it_says_which_check_catches_a_mistake(script: Script) -> None:
+    alone = script("check_encoding", "pe._target_=theirs.QueriesAhead", "against=rope")
+    assert alone.code == 1
+    assert "rope: queries are one position ahead\n  caught by: the comparison with rope\n" in alone.out
+    unused = script("check_encoding", "pe._target_=theirs.Unused", "against=learned")
+    checks = "invariance as stated; gradient reaches every parameter; the comparison with learned"
+    assert f"learned: the encoding is never applied\n  caught by: {checks}\n" in unused.out
+
+
 @pytest.mark.parametrize("against", [[], ["against=rope"]])
 def test_a_known_mistake_is_named(script: Script, against: list[str]) -> None:
     done = script("check_encoding", "pe._target_=theirs.Mixed", *against)
@@ -119,7 +167,7 @@ def test_a_known_mistake_is_named(script: Script, against: list[str]) -> None:
 
 
 def test_a_broken_contract_is_explained(script: Script) -> None:
-    done = script("check_encoding", "pe._target_=theirs.LooksAhead")
+    done = script("check_encoding", "pe._target_=theirs.LooksAhead", "against=none")
     assert done.code == 1
     assert "FAILS in the decoder: no look-ahead" in done.out
     assert "before the mask is applied" in done.out
@@ -175,7 +223,7 @@ def test_exceptions_are_said_once(script: Script) -> None:
 
 
 def test_a_bias_that_knows_one_block_only_fails(script: Script) -> None:
-    done = script("check_encoding", "pe._target_=theirs.SeenBlock")
+    done = script("check_encoding", "pe._target_=theirs.SeenBlock", "against=none")
     assert done.code == 1
     assert "FAILS in the decoder: attention implementations agree" in done.out
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.command_line import normalised
+from pe_experiments.composition import composed
 from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
 
@@ -219,8 +219,8 @@ def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Scrip
 
 
 def test_baselines_may_be_written_without_brackets() -> None:
-    assert normalised(["sweep.baselines=rope,t5"]) == ["sweep.baselines=[rope,t5]"]
-    assert normalised(["sweep.baselines=[rope]"]) == ["sweep.baselines=[rope]"]
+    assert composed("config", ["sweep.baselines=rope,t5"]).sweep.baselines == ["rope", "t5"]
+    assert composed("config", ["sweep.baselines=[rope]"]).sweep.baselines == ["rope"]
 
 
 def test_a_run_says_what_its_scheme_leaves_out(script: Script, results: Path) -> None:

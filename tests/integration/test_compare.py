@@ -9,14 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from pe_experiments.comparison.style import KNOWN
 from torch import nn
 
-from pe_experiments.analysis.attention_by_distance import attention_by_distance
-from pe_experiments.command_line import composed
 from pe_experiments.comparison import compare, load_runs
+from pe_experiments.comparison.attention_by_distance import attention_by_distance
 from pe_experiments.comparison.citations import arxiv_numbers, known_entries
-from pe_experiments.comparison.style import KNOWN
 from pe_experiments.components import load_component, shipped
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.experiment import run_experiment
 from pe_experiments.instantiation import build_model

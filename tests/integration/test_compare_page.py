@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.command_line import composed
 from pe_experiments.comparison import compare
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from tests.conftest import TINY
 from tests.synthetic import fading, write_run, write_study

@@ -19,7 +19,7 @@ import torch
 
 from pe_experiments import console, training
 from pe_experiments.checkpoints import read_checkpoint
-from pe_experiments.command_line import evaluation_changes
+from pe_experiments.commands.evaluate import evaluation_asked
 from pe_experiments.comparison import compare
 from pe_experiments.comparison.compare import Options
 from pe_experiments.config import Experiment
@@ -92,6 +92,7 @@ def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
     assert curves(again.directory) == whole
 
 
+@pytest.mark.slow
 def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
     options = [*TINY, "training.steps=1500", "pe=learned", "positions=random_offset"]
     command = [
@@ -387,6 +388,7 @@ class Slope(PositionalEncoding):
 '''
 
 
+@pytest.mark.slow
 def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
     """In processes of their own: an edited module must be read anew."""
     scratch = tmp_path / "mine.py"
@@ -429,18 +431,18 @@ def test_a_strangers_run_imports_nothing(tiny: Tiny, tmp_path: Path, monkeypatch
     (tmp_path / "innocent.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     asked = [f"run={run.path}", "evaluation.lengths=[5]"]
-    path, changes = evaluation_changes([*asked])
+    path, changes = evaluation_asked([*asked])
     assert (path, changes["evaluation"]["lengths"]) == (run.path, [5])
     strange = "pe_experiments.encodings.sinusoidal.Sinusoidal"
     nested = f"{strange}\n  parts:\n  - _target_: innocent.Foo"
     for part in ("innocent.Foo", nested, "pe_experiments_else.innocent.Foo"):
         run.config.write_text(text.replace(strange, part, 1))
         with pytest.raises(UserError, match=r"innocent\.Foo, from outside.*add trust=true"):
-            evaluation_changes(asked)
-        assert evaluation_changes([*asked, "trust=true"])[0] == path
+            evaluation_asked(asked)
+        assert evaluation_asked([*asked, "trust=true"])[0] == path
         with pytest.raises(UserError, match=r"innocent\.Foo\), which a comparison does not import"):
             compare(run.path.parents[1], options=Options(attention=[run.name]))
     run.config.write_text(text.replace(strange, "innocent.Foo", 1))
-    assert evaluation_changes([*asked, "pe=none"])[1]["pe"]["_target_"].endswith("PositionalEncoding")
-    assert evaluation_changes([*asked, "pe._target_=innocent.Foo"])[0] == path
+    assert evaluation_asked([*asked, "pe=none"])[1]["pe"]["_target_"].endswith("PositionalEncoding")
+    assert evaluation_asked([*asked, "pe._target_=innocent.Foo"])[0] == path
     assert "innocent" not in sys.modules

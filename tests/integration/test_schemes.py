@@ -49,6 +49,7 @@ strength: 1.0
 """
 
 
+@pytest.mark.slow
 def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
     """In a copy of the project: contract tests, listing, training and pictures pick it up."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -75,7 +76,7 @@ def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contracts/test_encodings.py", "-k", "odd-"
     )
     assert contract.count(".") > 30
-    assert "odd, " in run("scripts/train.py", "--help")
+    assert "\n  odd " in run("scripts/train.py", "--help")
     assert "odd distances are pushed away" in run("scripts/show_encoding.py", "--help")
     assert "odd, before training" in run("scripts/show_encoding.py", "pe=odd", "d_model=32")
     assert "results/runs/copy-decoder-odd-s0" in run("scripts/train.py", "pe=odd", *TINY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -14,13 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from pe_experiments import console
-from pe_experiments.command_line import composed
 from pe_experiments.config import Experiment
-from pe_experiments.sweeps.expansion import Request
-from pe_experiments.sweeps.sweep import Sweep
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 
@@ -71,25 +66,11 @@ def test_what_takes_long_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     said = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true").out
-    for what in ("composing runs 2/2", "looking up runs 2/2", "trying out runs 2/2"):
+    for what in ("looking up runs 2/2", "trying out runs 2/2"):
         assert what in said
     for seed in (0, 1):
         write_run(tiny(f"seed={seed}"), fading(1, 0.1))
     assert "reading runs 1/2" in script("compare", f"results_dir={results}").out
-
-
-def test_settings_put_in_after_composing_are_what_composing_gives(tmp_path: Path) -> None:
-    """Runs that make the same choices share one composition."""
-    grid = ["pe=none,rope", "training.learning_rate=0.1,0.2", "training.steps=10", "seed=3,4"]
-    requests: list[Request] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sweep, "carry_out", lambda sweep: requests.extend(sweep.requests) or 0)
-        patch.setattr(sys, "argv", [TRAIN[1], "-m", *grid, f"results_dir={tmp_path}"])
-        with pytest.raises(SystemExit):
-            runpy.run_path(TRAIN[1], run_name="__main__")
-    assert len(requests) == 8
-    for request in requests:
-        assert request.config == OmegaConf.to_container(composed("config", list(request.overrides)))
 
 
 def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, script: Script) -> None:
@@ -256,10 +237,8 @@ def test_a_finished_sweep_starts_nothing(
 ) -> None:
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
-    monkeypatch.setattr("pe_experiments.comparison.compare", lambda *_: pytest.fail("compared again"))
-    monkeypatch.setattr(
-        "pe_experiments.sweeps.engines.LocalEngine.carry_out", lambda *_: pytest.fail("started")
-    )
+    monkeypatch.setattr("pe_experiments.comparison.compare.compare", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert "4 of 4 runs are finished already" in outcome.out

@@ -95,6 +95,7 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert config["pe"]["_target_"].endswith("Sinusoidal")
 
 
+@pytest.mark.slow
 def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
     options = [option for option in TINY if not option.startswith("logger")]
     outcome = script("train", "-m", *options, f"results_dir={results}", "pe=none,sinusoidal")

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.agreement import Inputs, attention_scores, build, stirred
+from pe_experiments.checking.agreement import build, stirred
 from pe_experiments.checking.identify import reference_of
-from pe_experiments.components import shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
+from pe_experiments.models.scores import Inputs, attention_scores
 from tests.oracles.loops import LOGITS, VECTORS, Case, logits
 
 TOKENS = 7
@@ -109,8 +109,3 @@ def apart(got: torch.Tensor, right: torch.Tensor) -> float:
         return torch.inf
     got, right = got.double()[~masked], right[~masked]
     return float((got - right).abs().max() / right.abs().max())
-
-
-def untested() -> set[str]:
-    """Choices of ours without a loop (mixtures by layer are tested by their parts)."""
-    return set(shipped("pe")) - set(VECTORS) - set(LOGITS)

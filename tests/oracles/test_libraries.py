@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.agreement import Inputs, attention_scores, stirred
+from pe_experiments.checking.agreement import stirred
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.cope import Cope
@@ -22,6 +22,7 @@ from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, 
 from pe_experiments.encodings.sinusoidal import ScaledSinusoidal
 from pe_experiments.encodings.t5 import distance_bucket
 from pe_experiments.encodings.xpos import XPos
+from pe_experiments.models.scores import Inputs, attention_scores
 
 SHAPE = ModelShape(64, 2, 2, False, 20, 64)  # two heads of 32; sequences of 30 tokens below
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from pe_experiments.checking.agreement import Inputs, build
+from pe_experiments.checking.agreement import build
 from pe_experiments.checking.identify import reference_of
 from pe_experiments.encodings import ModelShape
+from pe_experiments.models.scores import Inputs
 from tests.oracles.cases import TABLE, apart, expected, measured
 from tests.oracles.vectors import FOLDER, stored_case
 

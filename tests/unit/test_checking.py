@@ -6,8 +6,8 @@ import pytest
 from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject
-from pe_experiments.checking.identify import common_forms, identify, mutant_maker, reference_of
-from pe_experiments.checking.mutants import MUTANTS, scheme_of
+from pe_experiments.checking.identify import common_forms, identify, reference_of
+from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
@@ -17,7 +17,7 @@ from pe_experiments.encodings.rope_extension import RopeLinear
 def test_every_mutant_is_caught_and_named(name: str) -> None:
     choice = scheme_of(name)
     component = reference_of(choice)
-    found = identify(mutant_maker(name, component), [choice], common_forms(component, [True, False]))
+    found = identify(broken(name, component.build), [choice], common_forms(component, [True, False]))
     assert [likeness.reference for likeness in found] == [name]
 
 
@@ -30,5 +30,5 @@ class DividedByTokensSoFar(Rope):
 
 def test_a_length_that_changes_while_decoding_is_found() -> None:
     check = "decoding token by token agrees with teacher forcing"
-    assert CHECKS[check](Subject(DividedByTokensSoFar), check).holds is False
-    assert CHECKS[check](Subject(RopeLinear), check).holds is True
+    assert CHECKS[check](Subject(DividedByTokensSoFar)).holds is False
+    assert CHECKS[check](Subject(RopeLinear)).holds is True

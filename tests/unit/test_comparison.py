@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +12,16 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.command_line import composed
-from pe_experiments.comparison import Options, compare, load_runs
+from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.compare import show
-from pe_experiments.comparison.presentation import plain
-from pe_experiments.comparison.protocols import sections_of
-from pe_experiments.comparison.style import COLOURS, KNOWN, LOOKS, styles
+from pe_experiments.comparison.protocols import sections_of, told_apart
 from pe_experiments.comparison.table import scheme_table
-from pe_experiments.comparison.words import cells_of, notes
+from pe_experiments.comparison.words import mean, notes, number, rows_of
+from pe_experiments.components import shipped
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.errors import UserError
+from pe_experiments.plots import COLOURS, MARKERS, styles
 from pe_experiments.runs import write_manifest
 from tests import stranger
 from tests.conftest import TINY
@@ -54,8 +53,7 @@ def tabulated(folder: Path) -> pd.DataFrame:
 def said(folder: Path) -> str:
     """The notes of all sections."""
     table, sections = tabulated(folder), sections_of(load_runs(folder))
-    found = [notes(section, cells_of(table, section)) for section in sections]
-    return " ".join(plain(note) for section in found for note in section)
+    return " ".join(note for section in sections for note in notes(section, rows_of(table, section)))
 
 
 def by_scheme(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -85,12 +83,12 @@ def test_letters_and_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
         for seed in range(5):
             noise = 0.001 * seed if level < 1 else 0.0
             write_run(
-                tiny(f"pe={scheme}", f"seed={seed}", "evaluation.lengths=[6,9]"),
+                tiny(f"pe={scheme}", f"seed={seed}", "evaluation.lengths=[6,12]"),
                 lambda n, at=level + noise: (1.0, 1.0) if n <= 6 else (at, 1.0),
             )
     for seed in range(5):  # all or nothing
         write_run(
-            tiny("pe=t5", f"seed={seed}", "evaluation.lengths=[6,9]"),
+            tiny("pe=t5", f"seed={seed}", "evaluation.lengths=[6,12]"),
             lambda n, s=seed: (1.0, 1.0) if n <= 6 else (float(s < 3), 1.0),
         )
     folder = Path(tiny().config.results_dir)
@@ -102,13 +100,13 @@ def test_letters_and_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
     }
     assert [set(pair) for pair, shared in shares.items() if shared and "t5" not in pair] == []
     assert all(shared for pair, shared in shares.items() if "t5" in pair)
-    words = plain(made.report.sections[0].summary)
+    (words,) = made.sentences.values()
     assert words.startswith(
-        "alibi has the highest mean exact match past the training lengths, all 5 seeds 1.00"
+        "alibi has the highest mean exact match past the training lengths, 1.00 [0.48, 1.00]"
     )
     assert words.endswith("the seeds separate it from rope and none.")
     assert len(words.split()) <= 25
-    assert rows["t5"]["reached@9"] == 3
+    assert rows["t5"]["reached@12"] == 3
     assert "3 of 5" in (folder / "comparison" / "report.md").read_text()
 
 
@@ -123,9 +121,10 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     text = (folder / "comparison" / "report.md").read_text()
-    assert "can give 0.079 at the least, so no pair can be separated; 6 seeds per scheme" in text
+    page = (folder / "comparison" / "report.html").read_text()
+    assert "it can be 0.079 at the least, so that no pair can be separated (6 seeds per scheme" in page
     assert "the seeds separate it from no other scheme" in text
-    made = compare(folder, options=Options(baseline="alibi"))
+    made = compare(folder, baseline="alibi")
     assert len(made.pairs) == 4
     assert made.pairs["separated"].all()
     assert (
@@ -142,8 +141,8 @@ def test_a_scheme_that_did_not_learn_is_not_tested_past_training(folder: Path, t
     unlearnt = made.pairs[(made.pairs["scheme"] == "rope") | (made.pairs["other"] == "rope")]
     assert set(unlearnt["not_tested"]) == {"rope did not learn the task"}
     assert unlearnt["p"].isna().all()
-    assert "rope did not learn the task within the training lengths in most runs." in said(folder)
-    inside = compare(folder, options=Options(metric="exact_match_in_distribution")).pairs
+    assert "Most seeds did not learn the training lengths: rope." in said(folder)
+    inside = compare(folder, metric="exact_match_in_distribution").pairs
     assert inside["p"].notna().all()  # there it is the question itself
 
 
@@ -159,21 +158,20 @@ def test_schemes_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None
     assert set(pairs["tests"]) == {2}
 
 
-def test_seeds_that_agree_are_said_so_and_not_given_an_interval(tiny: Tiny) -> None:
-    for seed in range(5):
-        write_run(tiny("pe=rope", f"seed={seed}"), fading(1, 0.5))
-    made = compare(Path(tiny().config.results_dir))
-    text = (made.folder / "report.md").read_text()
-    assert "all 5 seeds 1.00" in text
-    assert "1.000" not in text
-    (row,) = made.table.to_dict("records")
-    assert (row["exact_match@6_low"], row["exact_match@6_high"]) == pytest.approx((0.478, 1), abs=0.001)
+def test_numbers_read_alike() -> None:
+    row = {"x": 0.321, "x_low": 0.2, "x_high": 0.4789, "y": -0.001, "z": float("nan")}
+    assert mean(row, "x") == "0.32 [0.20, 0.48]"
+    assert [mean(row, "y"), mean(row, "z"), mean(row, "nowhere")] == ["0.00", "–", "–"]
+    assert number(-0.25) == "-0.25"
 
 
 def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7", "evaluation.examples=77"), fading(1, 0))
     assert tabulated(folder)["section"].nunique() == 2
-    assert "evaluation.examples=77" in said(folder)
+    assert [section.title for section in sections_of(load_runs(folder))] == [
+        "copy, decoder, examples=20",
+        "copy, decoder, examples=77",
+    ]
     again = run.path.parents[1] / "runs" / sorted(p.name for p in (folder / "runs").iterdir())[0]
     extra = again / "evaluations" / "12345678"
     extra.mkdir(parents=True)
@@ -208,8 +206,7 @@ def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
         in methods
     )
     assert "elsewhere" not in methods
-    warnings = [plain(note) for note in made.report.sections[0].notes]
-    assert [text.partition(":")[0] for text in warnings if "edge" in text] == [
+    assert [text.partition(":")[0] for text in made.notes if "edge" in text] == [
         "training.learning_rate of none"
     ]
 
@@ -245,13 +242,13 @@ def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
                     tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
                 )
     made = compare(Path(tiny().config.results_dir))
-    assert len(made.report.sections) == 6
-    assert all(len(plain(part.summary).split()) <= 25 for part in made.report.sections)
+    assert len(made.sentences) == 6
+    assert all(len(words.split()) <= 25 for words in made.sentences.values())
     assert "(1 to 3 seeds per scheme)" in (made.folder / "methods.md").read_text()
     assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
 
 
-def test_a_one_token_answer_is_one_test_and_one_table(tiny: Tiny) -> None:
+def test_a_one_token_answer_has_chance_below_its_exact_match(tiny: Tiny) -> None:
     for scheme, level in (("none", 0.5), ("rope", 0.75)):
         for seed in range(3):
             at = level + 0.001 * seed
@@ -263,9 +260,8 @@ def test_a_one_token_answer_is_one_test_and_one_table(tiny: Tiny) -> None:
     rows = by_scheme(made.table)
     assert rows["rope"]["exact_match_extrapolation"] == pytest.approx(0.502)
     assert rows["none"]["exact_match_extrapolation"] == pytest.approx(0.002)
-    text = (made.folder / "report.md").read_text()
-    assert "Mean exact match" in text
-    assert "Mean token accuracy" not in text
+    (section,) = sections_of(made.runs)
+    assert section.one_token
 
 
 def test_the_written_table_is_the_returned_one(folder: Path) -> None:
@@ -274,19 +270,6 @@ def test_the_written_table_is_the_returned_one(folder: Path) -> None:
     pd.testing.assert_frame_equal(written, made.table, check_dtype=False)
     assert list(made.table["scheme"]) == ["alibi", "learned", "sinusoidal"]
     assert list(made.table["seeds"]) == [3, 3, 3]
-
-
-def test_every_value_on_the_page_is_the_cell_it_names(folder: Path) -> None:
-    """Without a browser, which the other tests of the page need."""
-    compare(folder)
-    out = folder / "comparison"
-    rows = {name: stranger.read_csv(out / name) for name in ("table.csv", "pairs.csv")}
-    pattern = r'<data value="(.*?)" data-file="(.*?)" data-row="(.*?)" data-column="(.*?)".*?>(.*?)</data>'
-    cells = re.findall(pattern, (out / "report.html").read_text())
-    assert {name for _, name, *_ in cells} == set(rows)
-    for value, name, row, column, shown in cells:
-        assert float(rows[name][int(row) - 1][column]) == float(value)
-        assert float(shown) == pytest.approx(float(value), abs=0.051, rel=0.06)
 
 
 def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
@@ -298,18 +281,36 @@ def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None
 
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
-    table, text = tabulated(folder), said(folder)
+    table = tabulated(folder)
     assert table.groupby("protocol")["seeds"].sum().sort_values().tolist() == [1, 9]
     assert table["section"].nunique() == 2
-    assert "never pooled. This one has training.steps=13." in text
-    assert "never pooled. This one has training.steps=12." in text
+    assert list(compare(folder).sentences) == ["copy, decoder, steps=12", "copy, decoder, steps=13"]
+    names = {path.stem for path in (folder / "comparison" / "figures").glob("copy*.png")}
+    assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
 
 
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
     run.config.write_text(run.config.read_text().replace("tasks.copying: ", "tasks.copying: edited"))
     assert tabulated(folder)["section"].nunique() == 2
-    assert "edited training code" in said(folder)
+    assert [s.slug for s in sections_of(load_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
+
+
+def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
+    """Never by a hash, never by what was tuned."""
+    wide = {"model.d_model": "64", "training.steps": "100", "training.precision": "float32"}
+    others = [
+        wide | {"model.d_model": "128"},
+        wide | {"model.d_model": "128", "training.precision": "bfloat16"},
+    ]
+    assert told_apart([wide, *others]) == [
+        ("d_model=64", "precision=float32"),
+        ("d_model=128", "precision=float32"),
+        ("d_model=128", "precision=bfloat16"),
+    ]
+    tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
+    assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
+    assert told_apart([wide]) == [()]
 
 
 def test_a_scheme_renamed_between_its_runs_is_one_scheme(folder: Path, tiny: Tiny) -> None:
@@ -360,8 +361,8 @@ def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny,
     ends = [column for column in made.table if column.endswith(("_low", "_high"))]
     assert made.table[ends].isna().all().all()
     assert made.pairs[["p", "p_paired"]].isna().all().all()
-    assert "fewer than three seeds: values are shown without intervals or tests" in said(folder)
-    for name in ("report.md", "table.md", "methods.md", "references.bib"):
+    assert "No intervals and tests under three seeds: every scheme." in said(folder)
+    for name in ("report.md", "table.tex", "methods.md", "references.bib"):
         text = (made.folder / name).read_text()
         for word in (
             "permutation",
@@ -383,14 +384,14 @@ def test_areas_are_over_the_lengths_all_runs_share(folder: Path, tiny: Tiny) -> 
     assert row["exact_match_extrapolation"] == pytest.approx(row["exact_match@12"])
     alone = load_runs(folder).curves.groupby("content_length")["in_summary"].all()
     assert alone.to_dict() == {3: True, 6: True, 9: False, 12: True, 24: False, 48: False, 100: False}
-    assert "measured at length 9, 24, 48, 100" in said(folder)
+    assert "not every run has them: lengths 9, 24, 48 and 100." in said(folder)
 
 
 def test_runs_without_a_common_length_are_no_crash(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     made = compare(folder)
     assert made.table["exact_match_extrapolation"].isna().all()
-    assert "share no evaluated length" in (folder / "comparison" / "report.md").read_text()
+    assert "share no evaluated length" in said(folder)
 
 
 def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
@@ -398,29 +399,29 @@ def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
     assert set(load_runs(folder, pe="rope").runs["label"]) == {"rope(base=500)"}
     assert set(load_runs(folder, pe=["rope(base=500)", "alibi"]).runs["label"]) == {"rope(base=500)", "alibi"}
     assert load_runs(folder, task="copy", model="decoder").runs.shape[0] == 10
-    made = compare(folder, options=Options(baseline="alibi", order=["learned"], labels={"alibi": "ALiBi"}))
+    made = compare(folder, baseline="alibi", order=["learned"], labels={"alibi": "ALiBi"})
     assert made.table["scheme"].iloc[0] == "learned"
     assert all("ALiBi" in pair for pair in zip(made.pairs["scheme"], made.pairs["other"], strict=True))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "words"),
+    ("arguments", "words"),
     [
-        ({"pe": "rop"}, {}, "pe=rop: no finished run has it"),
-        ({"task": ["copy", "x"]}, {}, "task=x: no finished run has it"),
-        ({"model": "encoder"}, {}, "model=encoder: no finished run has it"),
-        ({}, {"baseline": "rope"}, "baseline=rope: no run is called that; allowed: alibi"),
-        ({}, {"metric": "accuracy"}, "metric=accuracy is not a metric"),
-        ({}, {"order": ["x"]}, "order: no run is called x"),
-        ({}, {"labels": {"x": "y"}}, "labels: no run is called x"),
-        ({}, {"labels": {"alibi": "learned"}}, "labels: learned would be two schemes"),
+        ({"pe": "rop"}, "pe=rop: no finished run has it"),
+        ({"task": ["copy", "x"]}, "task=x: no finished run has it"),
+        ({"model": "encoder"}, "model=encoder: no finished run has it"),
+        ({"baseline": "rope"}, "baseline=rope: no run is called that; allowed: alibi"),
+        ({"metric": "accuracy"}, "metric=accuracy is not a metric"),
+        ({"order": ["x"]}, "order: no run is called x"),
+        ({"labels": {"x": "y"}}, "labels: no run is called x"),
+        ({"labels": {"alibi": "learned"}}, "labels: learned would be two schemes"),
+        ({"width": 3}, "width=3: expected single or double"),
+        ({"metrik": "x"}, "metrik is not an option of a comparison. Did you mean metric?"),
     ],
 )
-def test_a_wrong_option_is_one_sentence(
-    folder: Path, arguments: dict[str, Any], options: dict[str, Any], words: str
-) -> None:
+def test_a_wrong_option_is_one_sentence(folder: Path, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words.partition("(")[0]):
-        compare(folder, **arguments, options=Options(**options))
+        compare(folder, **arguments)
     assert not (folder / "comparison").exists()
 
 
@@ -512,15 +513,16 @@ def test_nothing_sound_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_schemes_keep_their_colour() -> None:
-    assert (
-        styles(["sinusoidal", "x"])["sinusoidal"] == styles(["none", "sinusoidal", "learned"])["sinusoidal"]
-    )
-    assert styles(["RoPE"], {"RoPE": "rope"})["RoPE"] == styles(["rope"])["rope"]
-    many = styles([f"s{i}" for i in range(LOOKS - len(KNOWN))] + list(KNOWN))
-    assert len(set(many.values())) == len(many) == LOOKS
-    assert {colour for colour, _ in many.values()} <= set(COLOURS)
-    assert len(styles([f"s{i}" for i in range(LOOKS + 20)])) == LOOKS + 20
+def test_looks_follow_from_the_names_and_are_distinct() -> None:
+    baselines = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
+    looks = styles(baselines)
+    assert len({colour for colour, _ in looks.values()}) == len(baselines)
+    assert styles(baselines[::-1]) == looks
+    assert {label: styles([label])[label] for label in baselines} == looks  # whatever else is compared
+    assert styles(["RoPE"], {"RoPE": "rope"})["RoPE"] == looks["rope"]
+    for many in (list(shipped("pe"))[:40], [f"s{n}" for n in range(len(COLOURS) * len(MARKERS))]):
+        assert len(set(styles(many).values())) == len(many)
+    assert len(styles([f"s{n}" for n in range(100)])) == 100
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`\n#"]
@@ -545,15 +547,12 @@ def test_every_figure_there_is_data_for(folder: Path, tiny: Tiny) -> None:
         write_run(tiny("pe=learned", "task=reverse", f"seed={seed}"), fading(0.95, 0.01))
     out = folder / "comparison"
     names = {path.stem for path in compare(folder).files if path.suffix == ".svg"}
-    family = {f"{kind}-decoder" for kind in ("tasks", "heatmap", "horizon", "cost", "training")}
-    assert names == {"copy-decoder", "reverse-decoder"} | family
+    assert names == {"copy-decoder", "reverse-decoder", "matrix", "tasks", "horizon", "costs", "training"}
     mine = out / "figures" / "mine.png"
     mine.write_text("")
-    compare(folder, task="copy", pe="alibi", options=Options(baseline="alibi", width="single"))
+    compare(folder, task="copy", pe="alibi", baseline="alibi", width="single")
     left = {path.stem for path in (out / "figures").glob("*.png")}
-    assert left == {"copy-decoder", "horizon-decoder", "cost-decoder", "training-decoder", "mine"}
-    with pytest.raises(UserError, match="width=3: expected single or double"):
-        compare(folder, options=Options(width=3))
+    assert left == {"copy-decoder", "matrix", "horizon", "costs", "training", "mine"}
 
 
 def test_a_damaged_training_curve_costs_the_curve_alone(tiny: Tiny, tmp_path: Path) -> None:
@@ -566,5 +565,5 @@ def test_a_damaged_training_curve_costs_the_curve_alone(tiny: Tiny, tmp_path: Pa
 
 def test_markup_in_a_label_stays_text(tiny: Tiny, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = write_run(tiny("pe=rope"), fading(1, 0))
-    show(compare(run.path.parents[1], out=tmp_path, options=Options(labels={"rope": "[/b] [c51d]"})))
+    show(compare(run.path.parents[1], out=tmp_path, labels={"rope": "[/b] [c51d]"}))
     assert "[/b] [c51d]" in capsys.readouterr().out

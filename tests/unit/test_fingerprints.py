@@ -43,7 +43,7 @@ EDITS = {  # file, what is replaced, by what; what must follow for pe=rope task=
     "the batches": ("data.py", "BATCHES_PER_DRAW = 16", "BATCHES_PER_DRAW = 8", NEW_RUN),
     "the format": ("formats.py", "tokens_BT[:, 0] = self.bos", "tokens_BT[:, 0] = self.sep", NEW_RUN),
     "the streams": ("randomness.py", "INDEX_BITS = 29", "INDEX_BITS = 28", NEW_RUN),
-    "a position policy": ("positions.py", "4 * train_length", "5 * train_length", NEW_RUN),
+    "a position policy": ("positions/base.py", "return train_length", "return train_length + 1", NEW_RUN),
     "the start of the encoding": ("instantiation.py", '"encoding {made}"', '"scheme {made}"', NEW_RUN),
     "the scheme": ("encodings/rope.py", "**", "** 1.1 **", NEW_RUN),
     "the task": ("tasks/copying.py", "torch.randint(", "torch.randint(0 + ", NEW_RUN),
@@ -153,6 +153,7 @@ def test_every_module_of_a_training_is_watched(tiny: Tiny) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_an_edit_says_what_changed_and_a_changed_evaluation_is_repeated(tmp_path: Path) -> None:
     """The commands themselves, on a copy of the package."""
     for name in ("pe_experiments", "configs", "scripts"):
@@ -314,7 +315,6 @@ def test_a_data_file_belongs_to_the_run(
     monkeypatch.delitem(sys.modules, "wordy", raising=False)
     monkeypatch.chdir(tmp_path)
     options = [
-        "~task.vocab_size",
         "task._target_=wordy.Words",
         *(f"+task.{k}={v}" for k, v in arguments.items()),
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pe_experiments import config, data, randomness
-from pe_experiments.command_line import composed
+from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.limits import parameters, refuse_large_training, refuse_long_measurements, training_bytes
 

@@ -8,7 +8,9 @@ import pytest
 import scipy.stats
 import torch
 
-from pe_experiments.positions import Consecutive, Interpolated, RandomOffset, RandomSubset, distinct
+from pe_experiments.positions import Consecutive
+from pe_experiments.positions.interpolated import Interpolated
+from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, distinct
 
 
 def generator(seed: int = 0) -> torch.Generator:

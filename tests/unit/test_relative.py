@@ -10,7 +10,7 @@ import torch
 from hydra.utils import instantiate
 
 from pe_experiments.checking import Subject, small_shape
-from pe_experiments.checking.agreement import Inputs, attention_scores, build, draw_inputs, stirred
+from pe_experiments.checking.agreement import build, draw_inputs, stirred
 from pe_experiments.checking.identify import reference_of
 from pe_experiments.components import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
@@ -28,6 +28,7 @@ from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models import Transformer
+from pe_experiments.models.scores import Inputs, attention_scores
 
 
 def test_alibi_slopes_of_the_paper() -> None:

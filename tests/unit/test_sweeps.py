@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from pe_experiments.command_line import composed
-from pe_experiments.config import SweepConfig
+from pe_experiments import console
+from pe_experiments.composition import composed_plain
+from pe_experiments.config import EngineConfig, SweepConfig
 from pe_experiments.errors import UserError
-from pe_experiments.sweeps.engines import LocalEngine
-from pe_experiments.sweeps.expansion import Request, _baselines, _in_cases, combinations, value_of, without
-from pe_experiments.sweeps.launching import Launching, gpus, side_by_side
-from pe_experiments.sweeps.overview import Overview, Watched, duration
-from pe_experiments.sweeps.planning import Job
+from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, side_by_side
+from pe_experiments.sweeps.expansion import Overrides, alone, combinations, expand, value_of, without
+from pe_experiments.sweeps.jobs import Job
+from pe_experiments.sweeps.launching import Watch
 from pe_experiments.sweeps.tuning import Tuning
+from pe_experiments.sweeps.worker import write_note
 from pe_experiments.tracking import METRICS, to_csv
 
-SETTINGS: dict[str, Any] = {"jobs": None, "jobs_per_device": 2, "baselines": [], "cases": [], "tune": None}
+SETTINGS: dict[str, Any] = dict(composed_plain("config", [])["sweep"])
 CONFIG: dict[str, Any] = {
     "pe": {"_target_": "pe_experiments.encodings.base.PositionalEncoding"},
     "seed": 0,
@@ -29,57 +30,93 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def settings(**changes: Any) -> SweepConfig:
+    return SweepConfig(**SETTINGS | changes)
+
+
 def test_what_is_typed_narrows_the_cases() -> None:
-    cases = [["task=copy", "model.d_model=16", "pe=none"], ["task=majority", "model.d_model=64", "pe=rope"]]
-    run = ("sweep=x", "task=copy", "seed=1")
-    assert list(_in_cases(run, cases, ["sweep=x", "task=copy"])) == [
+    cases = [
+        ["task=copy", "model.d_model=16", "pe=none"],
+        ["task=majority", "model.d_model=64", "pe=rope,alibi"],
+    ]
+    assert expand(["sweep=x", "task=copy", "seed=1"], {}, settings(cases=cases)) == [
         ("sweep=x", "seed=1", "model.d_model=16", "pe=none", "task=copy")
     ]
-    both = list(_in_cases(("seed=1", "model.d_model=8"), cases, ["model.d_model=8"]))
-    assert [value_of(case, "task") for case in both] == ["copy", "majority"]
-    assert {value_of(case, "model.d_model") for case in both} == {"8"}
+    everything = expand(["seed=1", "model.d_model=8"], {}, settings(cases=cases))
+    assert [value_of(run, "task") for run in everything] == ["copy", "majority", "majority"]
+    assert {value_of(run, "model.d_model") for run in everything} == {"8"}
+    with pytest.raises(UserError, match="no case of this sweep has task=lag"):
+        expand(["task=lag"], {}, settings(cases=cases))
 
 
 def test_a_baseline_takes_over_nothing_of_the_scheme_it_stands_beside() -> None:
-    run = ("sweep=versus", "pe=none", "pe._target_=mine.X", "+pe.slope=2", "label=me", "seed=1")
-    assert list(_baselines(run, ["rope", "t5"])) == [
+    typed = ["sweep=versus", "pe=none", "pe._target_=mine.X", "+pe.slope=2", "label=me", "seed=1"]
+    assert expand(typed, {}, settings(baselines=["rope", "t5"])) == [
+        tuple(typed),
         ("sweep=versus", "seed=1", "pe=rope"),
         ("sweep=versus", "seed=1", "pe=t5"),
     ]
+
+
+@pytest.mark.parametrize("cases", [[], [["task=copy,lag"], ["task=sort"]]])
+def test_all_runs_of_one_seed_come_before_those_of_the_next(cases: list[list[str]]) -> None:
+    runs = expand(
+        ["seed=3,1", "pe=none"], {"pe": "rope", "seed": "0"}, settings(cases=cases, baselines=["t5"])
+    )
+    assert len(runs) == 4 * (3 if cases else 1)
+    assert [value_of(run, "seed") for run in runs] == ["3"] * (len(runs) // 2) + ["1"] * (len(runs) // 2)
 
 
 def test_overrides_are_read_by_key() -> None:
     assert value_of(("+pe.slope=1", "pe.slope=2"), "pe.slope") == "2"
     assert value_of(("pe.slope=1",), "pe") is None
     assert without(("++a=1", "b=2", "~c"), "a", "c") == ("b=2",)
+    assert alone(("sweep=x", "pe=none"), Path("d"))[2:] == [
+        "--config-dir",
+        "d",
+        "hydra.mode=RUN",
+        "sweep=x",
+        "pe=none",
+    ]
 
 
 def test_every_combination_of_what_a_command_stands_for() -> None:
-    parse = OverridesParser.create().parse_overrides
-    assert list(combinations(parse(["pe=a,b", "seed=range(2)", "x=[1,2]", "~y", "seed=7,8"]))) == [
+    assert combinations(["pe=a,b", "seed=range(2)", "x=[1,2]", "~y", "seed=7,8"], {}) == [
         ("pe=a", "seed=7", "x=[1,2]", "~y"),
         ("pe=a", "seed=8", "x=[1,2]", "~y"),
         ("pe=b", "seed=7", "x=[1,2]", "~y"),
         ("pe=b", "seed=8", "x=[1,2]", "~y"),
     ]
+    assert combinations(["pe=glob(r*)"], {"pe": ["none", "rope"]}) == [("pe=rope",)]
     with pytest.raises(UserError, match=r"lr=interval.*values it can list"):
-        list(combinations(parse(["lr=interval(0,1)"])))
+        combinations(["lr=interval(0,1)"], {})
 
 
-def test_processes_take_turns_on_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(
-        "subprocess.Popen", lambda *_, env, **__: seen.append(env["CUDA_VISIBLE_DEVICES"]) or None
-    )
-    engine = LocalEngine(4, tmp_path, ("0", "3"))
-    for index in range(4):
-        engine._start(index)
-    assert seen == ["0", "3", "0", "3"]
+def test_a_class_named_alone_stands_without_the_arguments_of_the_default() -> None:
+    alone = composed_plain("config", ["pe._target_=mine.X", "+pe.slope=0.2", "task._target_=mine.T"])
+    assert alone["pe"] == {"_target_": "mine.X", "slope": 0.2}
+    assert alone["task"] == {"_target_": "mine.T"}
+    beside = composed_plain("config", ["pe=rope", "pe._target_=mine.X"])
+    assert beside["pe"] == composed_plain("config", ["pe=rope"])["pe"] | {"_target_": "mine.X"}
+
+
+def test_settings_are_added_changed_and_taken_away() -> None:
+    made = composed_plain("config", ["++pe.base=5", "~label", "+engine.parameters={a: {b: 1}}", "seed='7'"])
+    assert made["pe"]["base"] == 5
+    assert "label" not in made
+    assert made["engine"] == {"kind": "local", "parameters": {"a": {"b": 1}}}
+    assert made["seed"] == "7"
+    assert composed_plain("config", [])["label"] is None  # nothing of it stays
+
+
+def test_processes_take_turns_on_the_gpus() -> None:
+    slots = LocalEngine(4, ("0", "3"))._slots
+    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "3", "0", "3"]
 
 
 def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
-    free, two = SweepConfig(**SETTINGS), SweepConfig(**SETTINGS | {"jobs": 2})
+    free, two = settings(jobs_per_device=2), settings(jobs_per_device=2, jobs=2)
     assert side_by_side(free, (), threads=1) == 8
     assert side_by_side(free, (), threads=3) == 2
     assert side_by_side(free, (), threads=99) == 1
@@ -96,61 +133,94 @@ def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -
     assert gpus() == ()
 
 
-def job(tmp_path: Path, name: str, overrides: tuple[str, ...], loss: str, state: str = "finished") -> Job:
-    made = Job(overrides, CONFIG | {"results_dir": str(tmp_path)}, state, name)
+def job(folder: Path, name: str, overrides: Overrides, loss: str, state: str = "finished") -> Job:
+    made = Job(overrides, CONFIG | {"results_dir": str(folder)}, state, name)
     made.run.path.mkdir(parents=True)
     rows = [{"step": 10, "loss": 9, "validation_loss": 0.001}, {"step": 20, "validation_loss": loss}]
     made.run.metrics.write_text(to_csv(METRICS, [*rows, {"step": 30, "loss": 9}]))
     return made
 
 
+def grid_jobs(folder: Path, grid: list[Overrides], losses: dict[tuple[str, str], str]) -> list[Job]:
+    """Finished runs with these losses by scheme and rate; without one, failed ones."""
+    jobs = []
+    for run in grid:
+        loss = losses.get((str(value_of(run, "pe")), str(value_of(run, "lr"))))
+        state = "failed" if loss is None else "finished"
+        name = f"x-s{value_of(run, 'seed')}-{value_of(run, 'pe')}{value_of(run, 'lr')}"
+        jobs.append(job(folder, name, run, loss or "0", state))
+    return jobs
+
+
 def test_tuning_takes_the_last_loss_on_the_training_lengths(tmp_path: Path) -> None:
-    wanted = [(pe, rate, seed) for pe in "ab" for rate in ("1", "2", "3") for seed in "56"]
-    requests = [Request((f"pe={p}", f"lr={r}", f"seed={s}", "study=s"), CONFIG) for p, r, s in wanted]
-    tuning = Tuning(requests, "lr")
+    runs = expand(["pe=a,b", "lr=1,2,4", "seed=5,6", "study=s"], {}, settings())
+    tuning = Tuning(runs, settings(tune="lr"), "s")
     grid = tuning.grid()
     assert len(grid) == 6
-    assert {value_of(one.overrides, "seed") for one in grid} == {"5"}
-    assert {value_of(one.overrides, "study") for one in grid} == {"s_grid"}
-    losses = {("a", "1"): "0.5", ("a", "2"): "0.2", ("a", "3"): "0.9", ("b", "1"): "0.1", ("b", "2"): "nan"}
-    jobs = []
-    for index, one in enumerate(grid):
-        pe, rate = value_of(one.overrides, "pe"), value_of(one.overrides, "lr")
-        state = "failed" if (pe, rate) == ("b", "3") else "finished"
-        jobs.append(job(tmp_path, str(index), one.overrides, losses.get((str(pe), str(rate)), "0"), state))
-    best = tuning.best(jobs)
-    assert best == {("pe=a",): "2", ("pe=b",): "1"}
-    assert [(value_of(r.overrides, "lr"), value_of(r.overrides, "seed")) for r in tuning.repeats(best)] == [
-        ("2", "5"), ("2", "6"), ("1", "5"), ("1", "6"),
+    assert {value_of(run, "seed") for run in grid} == {"5"}
+    assert {value_of(run, "study") for run in grid} == {"s_grid"}
+    losses = {("a", "1"): "0.5", ("a", "2"): "0.2", ("a", "4"): "0.9", ("b", "1"): "0.1", ("b", "2"): "nan"}
+    chosen = tuning.chosen(grid_jobs(tmp_path, grid, losses))
+    assert chosen == {("pe=a",): "2", ("pe=b",): "1"}
+    assert [(value_of(r, "pe"), value_of(r, "lr"), value_of(r, "seed")) for r in tuning.repeats(chosen)] == [
+        ("a", "2", "5"), ("b", "1", "5"), ("a", "2", "6"), ("b", "1", "6"),
     ]  # fmt: skip
     with pytest.raises(UserError, match="gives no values"):
-        Tuning(requests, "other")
+        Tuning(runs, settings(tune="other"), "s")
     with pytest.raises(UserError, match="study"):
-        Tuning([Request(("lr=1",), CONFIG | {"study": None})], "lr")
+        Tuning(runs, settings(tune="lr"), None)
 
 
-def test_the_time_left_is_counted_in_steps(tmp_path: Path) -> None:
-    overview = Overview("s", found=3)
-    done, half, waiting = (job(tmp_path, name, (), "1") for name in "abc")
-    overview.started -= 30.0
-    overview.watched = [
-        Watched(done, tmp_path, first=0, step=100, state="finished"),
-        Watched(half, tmp_path, first=30, step=80, state="running"),  # resumed at 30
-        Watched(waiting, tmp_path, first=0),
+def test_tuning_seeds_are_averaged_and_the_grid_grows_where_the_best_is_its_edge(tmp_path: Path) -> None:
+    runs = expand(["pe=a,b,c", "lr=1,2,4", "seed=0,1"], {}, settings())
+    tuning = Tuning(runs, settings(tune="lr", tuning_seeds=[100, 101]), "s")
+    grid = tuning.grid()
+    assert [value_of(run, "seed") for run in grid] == ["100"] * 9 + ["101"] * 9
+    values = dict(
+        zip("abc", (("0.1", "0.5", "0.9"), ("0.9", "0.1", "0.5"), ("0.9", "0.5", "0.1")), strict=True)
+    )
+    losses = {(pe, lr): loss for pe, by in values.items() for lr, loss in zip("124", by, strict=True)}
+    jobs = grid_jobs(tmp_path, grid, losses)
+    jobs[0].run.metrics.write_text(to_csv(METRICS, [{"step": 20, "validation_loss": "0.3"}]))
+    assert tuning.losses(jobs)[("pe=a",)]["1"] == pytest.approx(0.2)  # of 0.3 and 0.1
+    wider = tuning.outwards(jobs)
+    assert {(value_of(r, "pe"), value_of(r, "lr")) for r in wider} == {("a", "0.5"), ("c", "8")}
+    assert len(wider) == 4
+    jobs += grid_jobs(tmp_path, wider, {("a", "0.5"): "0.05", ("c", "8"): "0.2"})
+    assert tuning.chosen(jobs) == {("pe=a",): "0.5", ("pe=b",): "2", ("pe=c",): "4"}
+    assert len(tuning.repeats(tuning.chosen(jobs))) == 6
+    assert {value_of(run, "lr") for run in tuning.outwards(jobs)} == {"0.25"}
+
+
+def test_the_time_left_is_counted_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+    done, half, waiting = (job(tmp_path, name, (), "1", "waiting") for name in "abc")
+    for path in (done.run.metrics, waiting.run.metrics):
+        path.unlink()
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    display = console.Lines()
+    watch = Watch([done, half, waiting], notes, display)  # the second resumes at step 30
+    display._started = time.monotonic() - 30.0
+    write_note(notes / "0.json", {"state": "finished"})
+    write_note(notes / "1.json", {"state": "running"})
+    half.run.metrics.write_text(to_csv(METRICS, [{"step": 80}]))
+    watch.look()
+    assert capsys.readouterr().out.splitlines() == [
+        "a: finished",
+        "s 180/300  1 done, 1 running, 1 waiting, 24 s left",
     ]
-    overview.counts["finished"] = 1
-    assert overview._seconds_left() == pytest.approx(30 / 150 * 120, rel=0.05)
-    assert overview._line() == "s: 4 done, 1 running, 1 waiting, 24 s left"
-    assert [duration(s) for s in (3, 100, 7200)] == ["3 s", "2 min", "2.0 h"]
+    assert [console.duration(s) for s in (3, 100, 7200)] == ["3 s", "2 min", "2.0 h"]
 
 
 @pytest.mark.parametrize("engine", ["slurm", "ray"])
 def test_a_missing_library_says_what_brings_it(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = composed("config", [f"engine={engine}", f"results_dir={tmp_path}"])
+    config = EngineConfig(**composed_plain("config", [f"engine={engine}"])["engine"])
     for name in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, name, None)
-    launching = Launching(config, SweepConfig(**SETTINGS))
     with pytest.raises(UserError, match=r'is not installed; pip install -e "\.\[cluster\]"'):
-        launching._made(tmp_path, 1).carry_out([])
+        engine_for(config, 1, (), tmp_path)

@@ -13,7 +13,7 @@ from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
 from pe_experiments.formats import CausalFormat, SlotsFormat
 from pe_experiments.instantiation import source_of
-from pe_experiments.positions import TaskProvided
+from pe_experiments.positions.task_ids import TaskProvided
 from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from pe_experiments import data
-from pe_experiments.config import CONFIG_DIR, Experiment
+from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream, micro_batches
 from pe_experiments.errors import NotApplicable
 from pe_experiments.experiment import run_experiment
+from pe_experiments.files import CONFIG_DIR
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tracking import read_csv

@@ -1,17 +1,19 @@
-"""How figures look: one colour and marker per scheme everywhere, fit for the colour-blind and for grey."""
+"""How figures look, for the colour-blind and in grey too; and the picture of one run."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,53 +23,45 @@ from matplotlib.ticker import FixedLocator, NullLocator
 # Okabe and Ito (2008), with brown for their yellow, which paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-# Vega's names for the same shapes.
-SHAPES = (
-    "circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "wedge", "arrow", "triangle-left",
-    "triangle-right",
-)  # fmt: skip
-# Shipped schemes have a look of their own; the five that everybody compares come first.
-KNOWN = (
-    "sinusoidal", "learned", "none", "alibi", "rope", "t5", "p_rope", "rope_partial", "fire", "kerple_log",
-    "xpos", "shaw", "transformer_xl", "deberta", "cope", "fox", "logn", "pope", "stick_breaking", "path",
-    "rope_ssmax", "dape", "hard_alibi", "sliding_window", "ssmax", "kerple_power", "rope_linear", "rope_ntk",
-    "rope_yarn", "sinusoidal_scaled", "learned_sinusoidal", "rope_dynamic_ntk", "rope_nope",
-    "alibi_asymmetric", "raw_index", "scaled_index", "binary_counter",
-)  # fmt: skip
-LOOKS = len(COLOURS) * len(MARKERS)
 WIDTHS = {"single": 3.5, "double": 7.2}  # inches: one column of a journal, and two
 KINDS = ("png", "svg", "pdf")
 GREY = "0.35"
+ACCURACY_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
+BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
 Look = tuple[str, str]
 
 
 def styles(labels: Iterable[str], originals: Mapping[str, str] | None = None) -> dict[str, Look]:
-    """Colour and marker by label; no two labels share both (up to 80).
+    """Colour and marker by label: those its name hashes to, or the next ones where these are taken.
 
-    A shipped scheme always has the same look. Another takes the one its name points at, or, where that is
-    taken, the next free one.
+    No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
 
     Args:
         labels: of all schemes of a comparison.
         originals: the label a renamed scheme had.
     """
-    named = {label: (originals or {}).get(label, label) for label in labels}
-    places: dict[str, int] = {label: KNOWN.index(name) for label, name in named.items() if name in KNOWN}
-    for label in sorted(set(named) - set(places)):
-        place = int(hashlib.sha256(named[label].encode()).hexdigest(), 16) % LOOKS
-        free = (place + step for step in range(LOOKS) if (place + step) % LOOKS not in places.values())
-        places[label] = next(free, place) % LOOKS
-    return {label: (COLOURS[_colour(place)], MARKERS[_marker(place)]) for label, place in places.items()}
+    wished = {label: _wish((originals or {}).get(label, label)) for label in set(labels)}
+    order = sorted(wished, key=lambda label: (wished[label], label))
+    most = math.ceil(len(order) / len(COLOURS))
+    looks: dict[str, Look] = {}
+    for first in (True, False):  # a wish that can be granted goes before what others get instead
+        for label in (label for label in order if label not in looks):
+            used = Counter(colour for colour, _ in looks.values())
+            turn = wished[label][0]
+            colour = next(c for c in (*COLOURS[turn:], *COLOURS[:turn]) if used[c] < most)
+            if not first or colour == COLOURS[turn]:
+                turn = wished[label][1]
+                markers = (*MARKERS[turn:], *MARKERS[:turn])
+                free = (marker for marker in markers if (colour, marker) not in looks.values())
+                looks[label] = colour, next(free, markers[0])
+    return looks
 
 
-def _colour(place: int) -> int:
-    return place % len(COLOURS)
-
-
-def _marker(place: int) -> int:
-    # One marker back with every round of the colours: 80 different pairs.
-    return (place % len(COLOURS) - place // len(COLOURS)) % len(MARKERS)
+def _wish(name: str) -> tuple[int, int]:
+    # With this prefix the schemes that are compared most often wish for eight different colours.
+    digest = hashlib.sha256(f"439{name}".encode()).digest()
+    return digest[0] % len(COLOURS), digest[1] % len(MARKERS)
 
 
 def dark(colour: str) -> Any:
@@ -82,7 +76,7 @@ def text(label: str, longest: int = 40) -> str:
 
 
 @contextmanager
-def drawing() -> Any:
+def drawing() -> Iterator[None]:
     """Settings under which the same figure gives the same bytes; missing glyphs are no reason to complain."""
     settings: Any = {
         "svg.hashsalt": "pe_experiments",
@@ -123,10 +117,7 @@ def length_axis(axes: Axes, lengths: Iterable[float], max_length: int, name: str
 
 
 def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
-    """The lengths that can be labelled without running into each other on a logarithmic axis.
-
-    The longest training length, where it is one of them, always can.
-    """
+    """The lengths whose labels do not run into each other; the longest training length always is one."""
     inches = axes.get_position().width * axes.figure.get_figwidth()  # type: ignore[union-attr]
     apart = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
     kept = [float(max_length)] if max_length in ticks else []
@@ -136,8 +127,27 @@ def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
     return kept
 
 
+def training_note(axes: Axes, max_length: int) -> None:
+    """Says what the shade of `length_axis` is."""
+    axes.text(max_length / 1.03, 1.04, "training lengths", ha="right", va="bottom", fontsize=7, color=GREY)
+
+
+def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
+    """Chance and what an order-blind predictor can reach, as far as they are known."""
+    for column, (name, dashes) in BOUNDS.items():
+        if column not in curves:
+            continue
+        known = curves.dropna(subset=[column]).groupby("content_length")[column].mean().astype(float)
+        if known.empty:
+            continue
+        axes.plot(known.index, known, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
+        if names:  # at the left end, where models that learned anything are far above it
+            end = (known.index[0], known.iloc[0])
+            axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
+
+
 def handles(looks: Mapping[str, Look], labels: Iterable[str], said: Mapping[str, str]) -> list[Line2D]:
-    """Entries of a legend; ``said`` is what is added to a label."""
+    """Entries of a legend; ``said`` is what is added to a label, whose line is dashed then."""
     return [
         Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
                linestyle="--" if label in said else "-", label=text(label) + said.get(label, ""))
@@ -150,24 +160,19 @@ def panels(tasks: int, width: float, height: float = 1.9) -> tuple[Figure, list[
     if tasks == 1:
         columns = 2 if width > WIDTHS["single"] else 1
         rows = 2 // columns
-        figure = Figure(
-            figsize=(width, 0.75 + rows * max(height, width / columns * 0.6)), layout="constrained"
-        )
+        size = (width, 0.75 + rows * max(height, width / columns * 0.6))
+        figure = Figure(figsize=size, layout="constrained")
         first, second = figure.subplots(rows, columns, squeeze=False).ravel()
         return figure, [(first, second)]
     columns = min(tasks, 4 if width > WIDTHS["single"] else 2)
     blocks = math.ceil(tasks / columns)
     figure = Figure(figsize=(width, 0.6 + 2 * blocks * height), layout="constrained")
     grid = figure.subplots(2 * blocks, columns, squeeze=False)
-    pairs = [
-        (grid[2 * (n // columns), n % columns], grid[2 * (n // columns) + 1, n % columns])
-        for n in range(tasks)
-    ]
-    used = {axes for pair in pairs for axes in pair}
-    for axes in grid.ravel():
-        if axes not in used:
-            axes.remove()
-    return figure, pairs
+    spots = [(2 * (n // columns), n % columns) for n in range(blocks * columns)]
+    for row, column in spots[tasks:]:
+        grid[row, column].remove()
+        grid[row + 1, column].remove()
+    return figure, [(grid[row, column], grid[row + 1, column]) for row, column in spots[:tasks]]
 
 
 def legend_below(figure: Figure, entries: list[Line2D]) -> None:
@@ -178,3 +183,28 @@ def legend_below(figure: Figure, entries: list[Line2D]) -> None:
     columns = min(len(entries), max(1, int(figure.get_figwidth() / (0.065 * longest + 0.45))))
     figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(entries) / columns))
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:
+    """Exact match and token accuracy of one run over length, with the bounds and the training range.
+
+    Args:
+        rows: of ``extrapolation.csv``.
+        title: over the figure.
+        max_length: longest training length.
+        path: of the PNG to write.
+    """
+    curve = pd.DataFrame(rows)
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure.suptitle(text(title, 110))
+    for axes, (metric, name) in zip(figure.subplots(1, 2), ACCURACY_NAMES.items(), strict=True):
+        lengths = curve["content_length"]
+        length_axis(axes, lengths, max_length, name)
+        training_note(axes, max_length)
+        if metric == "exact_match":
+            low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
+            axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+        else:
+            draw_bounds(axes, curve)
+        axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
+    figure.savefig(path, dpi=150)

@@ -17,11 +17,12 @@ from pe_experiments.config import Experiment
 from pe_experiments.data import Batch
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.instantiation import source_of
-from pe_experiments.models import Transformer
+from pe_experiments.models import Backbone
+from pe_experiments.models.attention import Attention
 
 
 @torch.no_grad()
-def attention_by_distance(experiment: Experiment, model: Transformer, length: int) -> pd.DataFrame:
+def attention_by_distance(experiment: Experiment, model: Backbone, length: int) -> pd.DataFrame:
     """Mean attention weight by layer, head and distance.
 
     Args:
@@ -73,7 +74,7 @@ def _by_distance(weights_BHTS: Tensor, at: AttentionContext, batch: Batch) -> tu
 
 
 @contextmanager
-def _recorded(model: Transformer, record: Callable[[Tensor, AttentionContext], None]) -> Any:
+def _recorded(model: Backbone, record: Callable[[Tensor, AttentionContext], None]) -> Any:
     """Pass the attention weights of every layer to ``record``, whatever the scheme."""
 
     def recording(encoding: Any) -> Callable[..., Tensor]:
@@ -86,7 +87,7 @@ def _recorded(model: Transformer, record: Callable[[Tensor, AttentionContext], N
 
         return weights
 
-    attentions: list[Any] = [layer.attention for layer in model.layers]
+    attentions = [module for module in model.modules() if isinstance(module, Attention)]
     encodings: list[Any] = list(model.encodings)
     before = [attention.implementation for attention in attentions]
     try:

@@ -1,0 +1,397 @@
+"""Mistakes by name: our schemes, each broken in a way people break it.
+
+The tests must catch every one of them, and the checker names the one it finds. A row of `MUTANTS` is
+``"choice under configs/pe: mistake": {method: change}``: the method of the scheme's class returns
+``change(scheme, right, *its arguments)`` instead, where ``right`` is the method as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import alibi_slopes
+from pe_experiments.encodings.fire import EPSILON
+from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.scaled_logits import log_keys
+from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
+from pe_experiments.encodings.t5 import distance_bucket
+from pe_experiments.encodings.windows import window_mask
+from pe_experiments.models.backbone import MakeEncoding
+
+Change = Callable[..., Any]
+Pair = tuple[Tensor, Tensor]
+
+
+def scheme_of(name: str) -> str:
+    """The choice under configs/pe that a mutant breaks."""
+    return name.partition(":")[0]
+
+
+def broken(name: str, make: MakeEncoding) -> MakeEncoding:
+    """What builds the mutant of that name, from what builds the scheme it breaks."""
+
+    def method(right: Callable[..., Any], change: Change) -> Callable[..., Any]:
+        return lambda self, *given: change(self, partial(right, self), *given)
+
+    def make_broken(shape: ModelShape) -> PositionalEncoding:
+        scheme = make(shape)
+        cls, changes = type(scheme), MUTANTS[name]
+        methods = {hook: method(getattr(cls, hook), change) for hook, change in changes.items()}
+        scheme.__class__ = type(cls.__name__, (cls,), methods)
+        return scheme
+
+    return make_broken
+
+
+def negated(self: Any, right: Change, *given: Any) -> Tensor:
+    return -right(*given)
+
+
+def times_head_dim(power: float) -> Change:
+    return lambda self, right, *given: right(*given) * self.shape.head_dim**power
+
+
+def from_one(self: Any, right: Change, positions: Tensor) -> Tensor:
+    return right(positions + 1)
+
+
+def moved(at: AttentionContext, queries: int = 0, keys: int = 0) -> AttentionContext:
+    return AttentionContext(at.q_positions_BT + queries, at.k_positions_BS + keys, at.visible_BTS)
+
+
+def mirrored(at: AttentionContext) -> AttentionContext:
+    return AttentionContext(-at.q_positions_BT, -at.k_positions_BS, at.visible_BTS)
+
+
+def own_frequencies(self: Any, right: Change, positions: Tensor) -> Tensor:
+    column = torch.arange(self.width, dtype=torch.float64)
+    angles = positions[..., None] * self.base ** (-column / self.width)
+    return torch.where(column % 2 == 0, angles.sin(), angles.cos()).float()
+
+
+def half_split_on_interleaved(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    (cos, sin), _ = self._rotations(at)
+    cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
+
+    def rotated(x: Tensor) -> Tensor:
+        x, rest = x.split([2 * self.pairs, x.shape[-1] - 2 * self.pairs], dim=-1)
+        pairs = x.unflatten(-1, (-1, 2))
+        x = x * cos + torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2) * sin
+        return torch.cat([x, rest], dim=-1)
+
+    return rotated(q), rotated(k)
+
+
+def keys_backwards(self: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
+    queries, (cos, sin) = right(at)
+    return queries, (cos, -sin)
+
+
+def with_frequencies(base_and_pairs: Callable[..., tuple[float, int]]) -> dict[str, Change]:
+    return {
+        "frequencies_BR": lambda self, right, at: frequencies(*base_and_pairs(self, at))[None, : self.pairs]
+    }
+
+
+def slowest_kept(self: Any, right: Change, at: AttentionContext) -> Tensor:
+    kept = frequencies(self.base, self.pairs)
+    kept[: self.pairs - self.rotated_pairs] = 0
+    return kept[None]
+
+
+def centres_of_their_own(self: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
+    _, (cos, sin) = Rope._rotations(self, at)
+    scale = self._scales(-at.k_positions_BS)
+    return right(at)[0], (cos * scale, sin * scale)
+
+
+def without_softplus(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    rotated = zip(right(q, k, at), (q, k), strict=True)
+    query, key = (made / torch.cat([F.softplus(x)] * 2, -1) * torch.cat([x] * 2, -1) for made, x in rotated)
+    return query, key
+
+
+def plain_slopes(first: int, heads: int) -> Tensor:
+    return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
+
+
+def with_slopes(slopes: Callable[[int], Tensor]) -> dict[str, Change]:
+    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
+        heads = self.shape.num_heads
+        return (right(at) * (slopes(heads) / alibi_slopes(heads))[:, None, None]).float()
+
+    return {"_bias": bias}
+
+
+def with_buckets(max_distance_and_causal: Callable[[Any], tuple[int, bool]]) -> dict[str, Change]:
+    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
+        ends = max_distance_and_causal(self)
+        bucket_BTS = distance_bucket(at.relative_positions_BTS, self.num_buckets, *ends)
+        return self.table[bucket_BTS].permute(0, 3, 1, 2)
+
+    return {"_bias": bias}
+
+
+def with_kernel(kernel: Callable[[Tensor, Tensor, Tensor], Tensor]) -> dict[str, Change]:
+    """``kernel(p, a, distances)``: the bias of KERPLE."""
+
+    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
+        p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.p_H, self.a_H))
+        return kernel(p, a, at.relative_positions_BTS.abs()[:, None].float())
+
+    return {"_bias": bias}
+
+
+def with_share(share: Callable[..., Tensor]) -> dict[str, Change]:
+    """``share(psi, distances, positions of the queries, limit)``: the input of FIRE's network."""
+
+    def bias(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        distance, query = at.relative_positions_BTS.abs().float(), at.q_positions_BT[:, :, None].float()
+        share_BTS = share(self._psi, distance, query, (self.stretch * self.threshold).abs())
+        return self.mlp(share_BTS[..., None]).permute(0, 3, 1, 2)
+
+    return {"bias": bias}
+
+
+def wider_windows(self: Any, right: Change, at: AttentionContext) -> Tensor:
+    head_H = torch.arange(self.shape.num_heads)
+    return window_mask(at, torch.where(head_H < self.windowed_heads, head_H + 2.0, torch.inf))
+
+
+def u_and_v_exchanged(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    moved = (self.u_HK - self.v_HK)[:, None]
+    return right(q + moved, k, at) - (moved * self.shape.head_dim**-0.5) @ k.mT
+
+
+def gates_without_logarithm(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    kept_BHS = torch.sigmoid(self.gate(at.x_BSD)).cumsum(1).transpose(1, 2)
+    return kept_BHS[:, :, :, None] - kept_BHS[:, :, None]
+
+
+def stick_left_by(first_masked: int, left_by: Callable[[Tensor], Tensor]) -> dict[str, Change]:
+    """Stick-breaking with ``left_by`` of ln(1 - share) in place of the sum over nearer keys."""
+
+    def weights(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        z = (q * self.shape.head_dim**-0.5) @ k.mT
+        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu(first_masked)
+        left = left_by(F.logsigmoid(-z).masked_fill(masked, 0.0))
+        return (F.logsigmoid(z) + left).exp().masked_fill(masked, 0.0)
+
+    return {"weights": weights}
+
+
+def relu(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    self.mlp[1].negative_slope = 0.0
+    return right(q, k, at)
+
+
+def unnormalised(self: Any, right: Change, x_BSD: Tensor) -> Pair:
+    mixed_BWS = self.convolution(F.pad(self.direction(x_BSD).mT, (2, 0)))
+    w_BSHK = F.silu(mixed_BWS).mT.unflatten(-1, (self.shape.num_heads, self.shape.head_dim))
+    return w_BSHK.transpose(1, 2), right(x_BSD)[1]
+
+
+MUTANTS: dict[str, dict[str, Change]] = {
+    "sinusoidal: sine and cosine exchanged": {
+        "vectors": lambda self, right, p: right(p).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    },
+    "sinusoidal: every column has a frequency of its own (exponent i instead of 2i)": {
+        "vectors": own_frequencies
+    },
+    "sinusoidal: the exponent lacks its factor 2": {
+        "vectors": lambda self, right, p: sinusoid_vectors(p, self.width, self.base**0.5).float()
+    },
+    "sinusoidal: positions from 1": {"vectors": from_one},
+    "sinusoidal: base 1,000": {
+        "vectors": lambda self, right, p: sinusoid_vectors(p, self.width, self.base / 10).float()
+    },
+    "sinusoidal: sequence-first module fed batch-first (one constant vector per row)": {
+        "embed": lambda self, right, x, p: x + self.vectors(torch.arange(x.shape[0])[:, None])
+    },
+    "sinusoidal_scaled: the learned scale is not applied": {
+        "vectors": lambda self, right, p: Sinusoidal.vectors(self, p) + 0 * self.alpha
+    },
+    "learned: positions from 1": {"vectors": lambda self, right, p: right((p + 1) % len(self.table))},
+    "learned: the encoding is never applied": {"embed": lambda self, right, x, p: x},
+    "raw_index: positions from 1": {"vectors": from_one},
+    "raw_index: in every column (the next layer norm takes it out)": {
+        "vectors": lambda self, right, p: p[..., None].float().expand(-1, -1, self.width)
+    },
+    "scaled_index: divided by the number of tokens": {
+        "vectors": lambda self, right, p: F.pad((p / p.shape[1])[..., None], (0, self.width - 1))
+    },
+    "binary_counter: lowest bit first": {"vectors": lambda self, right, p: right(p).flip(-1)},
+    "rope: half-split angles on interleaved channels": {"rotate": half_split_on_interleaved},
+    "rope: keys rotate the other way": {"_rotations": keys_backwards},
+    "rope: only queries rotate": {"rotate": lambda self, right, q, k, at: (right(q, k, at)[0], k)},
+    "rope: keys are one position ahead": {"_rotations": lambda self, right, at: right(moved(at, keys=1))},
+    "rope: queries are one position ahead": {
+        "_rotations": lambda self, right, at: right(moved(at, queries=1))
+    },
+    "rope: the exponent lacks its factor 2": with_frequencies(lambda rope, at: (rope.base**0.5, rope.pairs)),
+    "rope: exponents from 1 instead of 0": {
+        "frequencies_BR": lambda self, right, at: right(at) * self.base ** (-1 / self.pairs)
+    },
+    "rope: base 1,000": with_frequencies(lambda rope, at: (rope.base / 10, rope.pairs)),
+    "rope: half of the channels rotate": with_frequencies(
+        lambda rope, at: (rope.base, max(1, rope.pairs // 2))
+    ),
+    "rope: positions in bfloat16": {
+        "_rotations": lambda self, right, at: right(
+            AttentionContext(at.q_positions_BT.bfloat16(), at.k_positions_BS.bfloat16(), at.visible_BTS)
+        )
+    },
+    "rope_partial: frequencies of the whole head": with_frequencies(
+        lambda rope, at: (rope.base, rope.shape.head_dim // 2)
+    ),
+    "p_rope: the fastest frequencies are set to 0": {"frequencies_BR": slowest_kept},
+    "p_rope: frequencies spread over the pairs that rotate": {
+        "frequencies_BR": lambda self, right, at: F.pad(
+            frequencies(self.base, self.rotated_pairs), (0, self.pairs - self.rotated_pairs)
+        )[None]
+    },
+    "rope_linear: positions multiplied by the factor": {
+        "frequencies_BR": lambda self, right, at: Rope.frequencies_BR(self, at) * self.stretch_B(at)[:, None]
+    },
+    "rope_ntk: the base is multiplied by the factor itself": with_frequencies(
+        lambda rope, at: (rope.base * float(rope.stretch_B(at)), rope.pairs)
+    ),
+    "rope_dynamic_ntk: the factor is not taken back at the training length": {
+        "stretch_B": lambda self, right, at: (self.factor or 1.0) * self.times_longer_B(at)
+    },
+    "rope_yarn: the ramp is upside down": {"interpolated_share": lambda self, right, on: 1 - right(on)},
+    "rope_yarn: cos and sin are not scaled": {"_rotations": lambda self, _, at: Rope._rotations(self, at)},
+    "rope_yarn: the current length in place of the original one": {
+        "_pair_with": lambda self, right, rotations: (
+            right(rotations) + self.pairs * math.log(24 / self.shape.train_length) / math.log(self.base)
+        )
+    },
+    "xpos: keys grow with their position as queries do": {
+        "_rotations": lambda self, right, at: (right(at)[0], right(at)[0])
+    },
+    "xpos: logits grow with distance": {"_scales": lambda self, right, offsets: 1 / right(offsets)},
+    "xpos: queries and keys have centres of their own": {"_rotations": centres_of_their_own},
+    # cos(a - d) with the roles of q and k exchanged is cos(a + d) in the other direction.
+    "pope: the sign of delta": {"rotate": lambda self, right, q, k, at: right(k, q, at)[::-1]},
+    "pope: RoPE's frequencies, each twice": {
+        "_frequencies": lambda self, right, at: frequencies(self.base, (self.shape.head_dim + 1) // 2).repeat(
+            2
+        )[None, : self.shape.head_dim]
+    },
+    "pope: magnitudes without softplus": {"rotate": without_softplus},
+    # The same change for all keys is not seen by a softmax.
+    "logn: subtracted instead of multiplied": {
+        "rotate": lambda self, right, q, k, at: (q, k),
+        "bias": lambda self, right, q, k, at: -log_keys(at),
+    },
+    "logn: the position id in place of the number of keys": {
+        "rotate": lambda self, right, q, k, at: (
+            q * (at.q_positions_BT + 1).float().log()[:, None, :, None] / math.log(self.shape.train_length),
+            k,
+        )
+    },
+    "ssmax: the query itself is not counted": {
+        "rotate": lambda self, right, q, k, at: (
+            q * self.scale_H[:, None, None] * (log_keys(at).exp() - 1).clamp(min=1).log(),
+            k,
+        )
+    },
+    "ssmax: the scale is learned, the length left out": {
+        "rotate": lambda self, right, q, k, at: (q * self.scale_H[:, None, None], k)
+    },
+    "alibi: slopes for the wrong number of heads": with_slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
+    "alibi: heads counted from 0": with_slopes(lambda heads: plain_slopes(0, heads)),
+    "alibi: no interleaving where the number of heads is no power of two": with_slopes(
+        lambda heads: plain_slopes(1, heads)
+    ),
+    "alibi: heads in reverse order": with_slopes(lambda heads: alibi_slopes(heads).flip(0)),
+    "alibi: one slope for all heads": with_slopes(lambda heads: alibi_slopes(heads)[:1].expand(heads)),
+    "alibi: far keys are favoured (sign)": {"_bias": negated},
+    "alibi: added before the scale": {"_bias": times_head_dim(-0.5)},
+    "alibi_asymmetric: keys to the right are the nearer ones": {
+        "_bias": lambda self, right, at: right(mirrored(at))
+    },
+    "t5: distance sign": {"_bias": lambda self, right, at: right(mirrored(at))},
+    "t5: two-sided buckets in a decoder, one-sided ones in an encoder": with_buckets(
+        lambda t5: (max(t5.max_distance, t5.num_buckets), not t5.shape.causal)
+    ),
+    "t5: max_distance of the paper, 128": with_buckets(lambda t5: (128, t5.shape.causal)),
+    "t5: distances off by one": {"_bias": lambda self, right, at: right(moved(at, queries=1))},
+    "t5: added before the scale": {"_bias": times_head_dim(-0.5)},
+    "kerple_log: far keys are favoured (sign)": {"_bias": negated},
+    "kerple_log: p and a exchanged": with_kernel(lambda p, a, distance: -a * torch.log1p(p * distance)),
+    "kerple_power: p and a exchanged": with_kernel(lambda p, a, distance: -p * distance**a),
+    "kerple_power: far keys are favoured (sign)": {"_bias": negated},
+    "fire: min in place of max": with_share(
+        lambda psi, distance, query, limit: psi(distance) / (psi(torch.minimum(query, limit)) + EPSILON)
+    ),
+    "fire: the share is taken before the logarithm": with_share(
+        lambda psi, distance, query, limit: psi(distance / torch.maximum(query, limit))
+    ),
+    "fire: queries counted from 1": with_share(
+        lambda psi, distance, query, limit: psi(distance) / (psi(torch.maximum(query + 1, limit)) + EPSILON)
+    ),
+    "sliding_window: one position too wide": {
+        "_bias": lambda self, _, at: window_mask(at, torch.tensor([self.window + 1.0]))
+    },
+    "hard_alibi: windows start at 2 tokens": {"_bias": wider_windows},
+    "hard_alibi: the last heads have the windows": {"_bias": lambda self, right, at: right(at).flip(1)},
+    "shaw: sign of the distance before clipping": {
+        "bias": lambda self, right, q, k, at: right(q, k, mirrored(at))
+    },
+    "shaw: not scaled": {"bias": times_head_dim(0.5)},
+    "transformer_xl: distance sign": {"_distances": lambda self, right, q, at: right(q, mirrored(at))},
+    "transformer_xl: the relative shift is off by one": {
+        "_distances": lambda self, right, q, at: right(q, moved(at, queries=1))
+    },
+    "transformer_xl: u and v exchanged": {"bias": u_and_v_exchanged},
+    "deberta: position to content uses d(i, j) instead of d(j, i)": {
+        "_rows": lambda self, right, at: (right(at)[0], right(at)[0].mT)
+    },
+    "deberta: distance sign": {"_rows": lambda self, right, at: right(mirrored(at))},
+    "deberta: scaled for one term instead of three": {
+        "rotate": lambda self, right, q, k, at: (q, k),
+        "bias": lambda self, right, q, k, at: right(q, k * 3**0.5, at),
+    },
+    "cope: gates before the mask (the future is counted)": {
+        "bias": lambda self, right, q, k, at: right(
+            q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, torch.ones_like(at.visible_BTS))
+        )
+    },
+    "cope: the interpolated logit is scaled too": {"bias": times_head_dim(-0.5)},
+    "cope: gates from logits without the scale": {
+        "bias": lambda self, right, q, k, at: right(q, k * self.shape.head_dim**0.5, at)
+    },
+    "fox: the key's own gate counts": {
+        "bias": lambda self, right, q, k, at: (
+            right(q, k, at) + F.logsigmoid(self.gate(at.x_BSD)).mT[:, :, None]
+        )
+    },
+    "fox: the sum of gates without the logarithm": {"bias": gates_without_logarithm},
+    "fox: what is remembered grows (sign)": {"bias": negated},
+    "stick_breaking: the stick is broken from the far end": stick_left_by(
+        0, lambda left: F.pad(left.cumsum(-1)[..., :-1], (1, 0))
+    ),
+    "stick_breaking: the query takes a share of its own": stick_left_by(
+        1, lambda left: F.pad(left.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
+    ),
+    "dape: the bias itself is not added": {
+        "bias": lambda self, right, q, k, at: right(q, k, at) - self.added.bias(q, k, at)
+    },
+    "dape: ReLU in place of leaky ReLU": {"bias": relu},
+    "path: beta without its factor 2": {"reflections": lambda self, right, x: (right(x)[0], right(x)[1] / 2)},
+    "path: w is not scaled to length 1": {"reflections": unnormalised},
+    "path: the convolution looks one token ahead": {
+        "reflections": lambda self, right, x: (right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], right(x)[1])
+    },
+    "rope_ssmax: the second scheme is never applied": {"_at_layer": lambda self, right, i: right(i)[:1]},
+    "rope_nope: the layers are exchanged": {"for_layer": lambda self, right, layer: right(layer + 1)},
+}

@@ -1,0 +1,20 @@
+"""Is this task right? Its contract: examples, the rule behind them, what guessing reaches.
+
+python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
+"""
+
+from pe_experiments.command_line import command
+from pe_experiments.composition import composed
+
+
+def main(arguments: list[str]) -> int:
+    config = composed("check_task", arguments)
+    from pe_experiments.checking.task_contract import check_task
+
+    return 0 if check_task(config) else 1
+
+
+run = command("check_task", __doc__, main)
+
+if __name__ == "__main__":
+    run()

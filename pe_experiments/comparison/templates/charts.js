@@ -1,0 +1,213 @@
+/* Line charts as SVG, without a library: lines with a mark per point, seeds as thin lines, labels at the line ends. */
+"use strict";
+
+/* Unit shapes, in the order of MARKERS in plots.py. */
+const SHAPES = [
+  "M1,0A1,1 0 1,1 -1,0A1,1 0 1,1 1,0Z", "M-.9-.9H.9V.9H-.9Z", "M0-1.15L1.1.85H-1.1Z", "M0-1.25L1.1 0L0 1.25L-1.1 0Z",
+  "M0 1.15L1.1-.85H-1.1Z", "M-.4-1.1H.4V-.4H1.1V.4H.4V1.1H-.4V.4H-1.1V-.4H-.4Z",
+  "M0-.5L.6-1.1L1.1-.6L.5 0L1.1.6L.6 1.1L0 .5L-.6 1.1L-1.1.6L-.5 0L-1.1-.6L-.6-1.1Z",
+  "M0-1.3L.4-.4L1.3-.4L.6.2L.85 1.15L0 .6L-.85 1.15L-.6.2L-1.3-.4L-.4-.4Z", "M-1.15 0L.85-1.1V1.1Z", "M1.15 0L-.85-1.1V1.1Z",
+];
+
+function make(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  return fill(node, attributes, children);
+}
+
+function draw(name, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function fill(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) if (value !== null) node.setAttribute(key, value);
+  node.append(...children); // strings become text, never markup
+  return node;
+}
+
+const fixed = (value) => value.toFixed(1);
+const path = (points) => points.map(([x, y], n) => (n ? "L" : "M") + fixed(x) + "," + fixed(y)).join("");
+
+function mark(scheme, x, y, size) {
+  const attributes = { d: SHAPES[scheme.marker], transform: `translate(${fixed(x)},${fixed(y)}) scale(${size})` };
+  return draw("path", { ...attributes, fill: `var(--c${scheme.colour})` });
+}
+
+/* A piece of the scheme's line with its mark, as in the charts. */
+function swatch(scheme) {
+  const line = draw("path", { d: "M1,6H25", stroke: `var(--c${scheme.colour})`, "stroke-width": 2 });
+  return draw("svg", { width: 26, height: 12, "aria-hidden": "true", class: "swatch" }, line, mark(scheme, 13, 6, 4));
+}
+
+function scale(kind, [first, last], [start, end]) {
+  const to = kind === "log" ? Math.log2 : (value) => value;
+  const span = to(last) - to(first) || 1;
+  return (value) => start + ((to(value) - to(first)) / span) * (end - start);
+}
+
+/* Ticks whose labels do not run into each other; those in `first` go first. */
+function roomy(ticks, at, apart, first = []) {
+  const kept = [];
+  for (const tick of [...first, ...ticks]) {
+    if (kept.every((other) => Math.abs(at(other) - at(tick)) > apart)) kept.push(tick);
+  }
+  return kept;
+}
+
+/* One chart.
+
+   spec: width, height, x and y ({kind, domain, ticks, first, label, format}), shade ([from, to] on x, and in words),
+   series ([{scheme, points: [[x, y, about]], seeds: [[[x, y]]], dashed}]), bounds ([{name, dash, points}]), labels (whether
+   lines are named at their ends), name (for those who cannot see it). */
+function lineChart(spec) {
+  const { width, height, series } = spec;
+  const room = spec.labels ? Math.min(spec.labels.widest, width * 0.36) : 8;
+  const letters = spec.y.label ? Math.max(...spec.y.ticks.map((tick) => spec.y.format(tick).length)) : 0;
+  const box = { left: 7 + 6.8 * letters, right: width - room, top: spec.y.label ? 19 : 6, bottom: height - (spec.x.label ? 34 : 18) };
+  const x = scale(spec.x.kind, spec.x.domain, [box.left, box.right]);
+  const y = scale(spec.y.kind, spec.y.domain, [box.bottom, box.top]);
+  const root = draw("svg", {
+    viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": spec.name, class: "chart",
+  });
+  root.append(...frame(spec, box, x, y));
+  for (const bound of spec.bounds || []) {
+    const points = bound.points.map(([a, b]) => [x(a), y(b)]);
+    root.append(draw("path", { d: path(points), class: "bound", "stroke-dasharray": bound.dash }));
+    const above = points[0][1] > box.top + 12;
+    if (spec.labels) root.append(draw("text", { x: points[0][0] + 2, y: points[0][1] + (above ? -4 : 12), class: "note" }, bound.name));
+  }
+  const spots = [];
+  const lines = series.map((one) => {
+    const points = one.points.map(([a, b]) => [x(a), y(b)]);
+    const group = draw("g", { class: "series", "data-scheme": one.scheme.index });
+    const colour = `var(--c${one.scheme.colour})`;
+    for (const seed of one.seeds) {
+      group.append(draw("path", { d: path(seed.map(([a, b]) => [x(a), y(b)])), class: "seed", stroke: colour }));
+    }
+    group.append(draw("path", { d: path(points), class: "line", stroke: colour, "stroke-dasharray": one.dashed ? "5 3" : null }));
+    if (spec.marks) {
+      const every = Math.max(1, Math.ceil(points.length / 12));
+      group.append(...points.filter((_, n) => n % every === 0).map(([a, b]) => mark(one.scheme, a, b, spec.marks)));
+    }
+    points.forEach(([a, b], n) => spots.push({ x: a, y: b, n, scheme: one.scheme, about: one.points[n][2] }));
+    root.append(group);
+    return { scheme: one.scheme, points };
+  });
+  if (spec.labels) root.append(...endLabels(lines.filter((line) => line.points.length), box, width));
+  return { root, spots };
+}
+
+function frame(spec, box, x, y) {
+  const made = [];
+  if (spec.shade.to > spec.x.domain[0]) {
+    const end = Math.min(x(spec.shade.to), box.right);
+    made.push(draw("rect", { x: box.left, y: box.top, width: end - box.left, height: box.bottom - box.top, class: "shade" }));
+    if (spec.shade.words && end - box.left > 185) {
+      made.push(draw("text", { x: end, y: box.top - 5, class: "note", "text-anchor": "end" }, spec.shade.words));
+    }
+  }
+  for (const tick of spec.y.ticks) {
+    made.push(draw("path", { d: `M${box.left},${fixed(y(tick))}H${fixed(box.right)}`, class: "grid" }));
+    if (spec.y.label) made.push(draw("text", { x: box.left - 5, y: y(tick) + 4, "text-anchor": "end" }, spec.y.format(tick)));
+  }
+  for (const tick of roomy(spec.x.ticks, x, 26, spec.x.first)) {
+    made.push(draw("path", { d: `M${fixed(x(tick))},${box.bottom}v4`, class: "tick" }));
+    made.push(draw("text", { x: x(tick), y: box.bottom + 15, "text-anchor": "middle" }, String(tick)));
+  }
+  if (spec.x.label) made.push(draw("text", { x: (box.left + box.right) / 2, y: box.bottom + 30, "text-anchor": "middle" }, spec.x.label));
+  if (spec.y.label) made.push(draw("text", { x: 0, y: 11, class: "heading" }, spec.y.label));
+  return made;
+}
+
+/* Names at the ends of the lines, moved apart; lines that coincide, and lines there is no room for, share a label. */
+function endLabels(lines, box, width) {
+  const groups = [];
+  for (const line of lines) {
+    const same = groups.find((group) => coincide(group.lines[0], line));
+    if (same) same.lines.push(line);
+    else groups.push({ lines: [line], end: line.points.at(-1) });
+  }
+  groups.sort((a, b) => a.end[1] - b.end[1]);
+  const step = 14;
+  const most = Math.max(1, Math.floor((box.bottom - box.top + 12) / step));
+  while (groups.length > most) {
+    const gaps = groups.slice(1).map((group, n) => group.end[1] - groups[n].end[1]);
+    const n = gaps.indexOf(Math.min(...gaps));
+    groups[n].lines.push(...groups.splice(n + 1, 1)[0].lines);
+  }
+  const heights = groups.map((group) => group.end[1]);
+  for (let n = 1; n < heights.length; n++) heights[n] = Math.max(heights[n], heights[n - 1] + step);
+  const bottom = box.bottom + 4;
+  for (let n = heights.length - 1, least = bottom; n >= 0; n--, least = heights[n + 1] - step) heights[n] = Math.min(heights[n], least);
+  return groups.map((group, n) => endLabel(group, heights[n], box, width));
+}
+
+const coincide = (one, other) =>
+  one.points.length === other.points.length && one.points.every(([, y], n) => Math.abs(y - other.points[n][1]) < 1.5);
+
+function endLabel(group, height, box, width) {
+  const left = box.right + 12;
+  const marks = group.lines.slice(0, 3).map((line, n) => mark(line.scheme, left + 3 + 9 * n, height, 3.2));
+  const start = left + 9 * marks.length + 1;
+  const names = group.lines.map((line) => line.scheme.name);
+  const letters = Math.max(3, Math.floor((width - start) / 6.1));
+  const leader = draw("path", { d: path([group.end, [left - 2, height]]), class: "leader" });
+  const label = draw("text", { x: start, y: height + 4 }, together(names, letters), draw("title", {}, names.join(", ")));
+  const schemes = group.lines.map((line) => line.scheme.index).join(" ");
+  return draw("g", { class: "label", "data-schemes": schemes }, leader, ...marks, label);
+}
+
+/* As many names as fit in so many letters, and how many more there are. */
+function together(names, letters) {
+  for (let count = names.length; count > 0; count--) {
+    const text = names.slice(0, count).join(", ") + (count < names.length ? ` +${names.length - count}` : "");
+    if (text.length <= letters) return text;
+  }
+  const more = names.length > 1 ? ` +${names.length - 1}` : "";
+  return names[0].slice(0, Math.max(1, letters - 1 - more.length)) + "…" + more;
+}
+
+/* Shows what a point is: under the pointer, and for the arrow keys while the chart has the focus. */
+function explain(chart, tip, describe, focus) {
+  const { root, spots } = chart;
+  let current = null;
+  root.setAttribute("tabindex", "0");
+  function show(spot) {
+    current = spot;
+    const frame = root.getBoundingClientRect();
+    const ratio = frame.width / root.viewBox.baseVal.width;
+    const near = spots.filter((other) => Math.hypot(other.x - spot.x, other.y - spot.y) < 3);
+    tip.replaceChildren(...describe(spot, near));
+    tip.hidden = false;
+    const left = frame.left + spot.x * ratio + 12;
+    tip.style.left = `${Math.max(4, Math.min(left, document.documentElement.clientWidth - tip.offsetWidth - 6))}px`;
+    tip.style.top = `${Math.max(4, frame.top + spot.y * ratio - tip.offsetHeight - 10)}px`;
+    focus(spot.scheme.index);
+  }
+  function hide() {
+    tip.hidden = true;
+    focus(null);
+  }
+  root.addEventListener("pointermove", (event) => {
+    const frame = root.getBoundingClientRect();
+    const ratio = root.viewBox.baseVal.width / frame.width;
+    const [x, y] = [(event.clientX - frame.left) * ratio, (event.clientY - frame.top) * ratio];
+    const far = (spot) => Math.hypot(spot.x - x, spot.y - y);
+    const nearest = spots.reduce((best, spot) => (best && far(best) <= far(spot) ? best : spot), null);
+    if (nearest && far(nearest) < 28) show(nearest);
+    else hide();
+  });
+  root.addEventListener("pointerleave", hide);
+  root.addEventListener("blur", hide);
+  root.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return hide();
+    const along = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!spots.length || !(along || across)) return null;
+    event.preventDefault();
+    if (!current) return show(spots[0]);
+    const line = spots.filter((spot) => spot.scheme === current.scheme);
+    const column = spots.filter((spot) => spot.x === current.x).sort((a, b) => a.y - b.y);
+    const [list, step] = along ? [line, along] : [column, across];
+    return show(list[Math.max(0, Math.min(list.length - 1, list.indexOf(current) + step))]);
+  });
+}

@@ -1,0 +1,319 @@
+/* The page: a matrix that sorts and selects, charts of the selected task, small multiples, and folded tables. */
+"use strict";
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy" };
+const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
+const WIDE = 4; // tasks beside which intervals fit
+const at = (id) => document.getElementById(id);
+const tip = at("tip");
+DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index }));
+for (const section of DATA.sections) {
+  section.rows = section.rows.map((row) => Object.fromEntries(section.columns.map((column, n) => [column, row[n]])));
+  section.byScheme = new Map(section.rows.map((row) => [row.scheme, row]));
+}
+const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: true, order: [] };
+
+/* Numbers as they are read: 0.32 [0.20, 0.48], 3 of 5. */
+const known = (value) => value !== null && value !== undefined;
+const number = (value, digits = 2) => (known(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : "–");
+function mean(row, column) {
+  const interval = known(row[column + "_low"]) ? ` [${number(row[column + "_low"])}, ${number(row[column + "_high"])}]` : "";
+  return number(row[column]) + interval;
+}
+const count = (row, column) => (known(row[column]) ? `${row[column]} of ${row.seeds}` : "–");
+const p = (value) => (known(value) ? (value < 0.001 ? "<0.001" : String(Number(value.toPrecision(2)))) : "–");
+const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+
+/* The matrix: a row per scheme, a column per task. */
+function buildMatrix() {
+  const head = make("tr", {}, columnHead(-1, ["scheme"]), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
+  at("matrix").append(make("thead", {}, head), make("tbody"));
+  at("matrix").classList.toggle("many", DATA.sections.length > 6);
+  at("matrix").classList.toggle("tall", DATA.schemes.length > 14);
+  at("matrix").addEventListener("keydown", moveInMatrix);
+  at("matrix").addEventListener("click", (event) => activate(event.target.closest("th, td")));
+  at("matrix").addEventListener("pointerover", (event) => focusScheme(schemeOf(event.target)));
+  at("matrix").addEventListener("pointerleave", () => focusScheme(null));
+  sortMatrix();
+  at("matrix").querySelector("th").tabIndex = 0;
+}
+
+function columnHead(n, [first, ...rest]) {
+  const title = n < 0 ? "sort by name" : `${DATA.sections[n].title}: sort, and show its curves`;
+  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, ...(rest.length ? [make("small", {}, rest.join(", "))] : [])));
+}
+
+function schemeOf(node) {
+  const row = node.closest("tr[data-scheme]");
+  return row ? Number(row.dataset.scheme) : null;
+}
+
+function sortMatrix() {
+  const { sorted, falling } = state;
+  const section = DATA.sections[sorted];
+  const value = (scheme) => section.byScheme.get(scheme.index)?.[DATA.metric.column] ?? -Infinity;
+  state.order = [...DATA.schemes].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
+  at("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
+  for (const head of at("matrix").querySelectorAll("thead th")) {
+    const mine = Number(head.dataset.column) === sorted;
+    if (mine) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  }
+}
+
+function matrixRow(scheme) {
+  const head = make("th", { scope: "row", tabindex: -1, title: scheme.name }, swatch(scheme), make("span", {}, scheme.name));
+  return make("tr", { "data-scheme": scheme.index }, head, ...DATA.sections.map((section, n) => matrixCell(section, n, scheme)));
+}
+
+function matrixCell(section, n, scheme) {
+  const row = section.byScheme.get(scheme.index);
+  if (!row) return make("td", { tabindex: -1, "data-column": n, class: "none", "aria-label": "not run" });
+  const value = row[DATA.metric.column];
+  const share = Math.max(0, Math.min(1, value ?? 0));
+  const unlearned = row.solved < row.seeds / 2;
+  const about = [`${scheme.name}, ${section.title}: ${mean(row, DATA.metric.column)}`, plural(row.seeds, "seed")];
+  if (known(row[section.mark.column])) about.push(`${count(row, section.mark.column)} ${section.mark.words}`);
+  if (unlearned) about.push("did not learn the training lengths");
+  if (row.diverged) about.push(`${row.diverged} diverged`);
+  const cell = make("td", { tabindex: -1, "data-column": n, title: about.join("; "), "aria-label": about.join("; ") });
+  cell.className = (share > 0.5 ? "high" : "") + (unlearned ? " unlearned" : "");
+  if (known(value)) cell.style.setProperty("--share", `${Math.round(share * 100)}%`);
+  cell.append(make("span", {}, number(value)));
+  const ends = mean(row, DATA.metric.column).split(" [")[1];
+  if (ends && DATA.sections.length <= WIDE) cell.append(make("small", { class: "wide" }, `[${ends}`));
+  if (known(row[section.mark.column])) cell.append(make("small", {}, `${row[section.mark.column]}/${row.seeds}`));
+  return cell;
+}
+
+function activate(cell) {
+  if (!cell) return;
+  const scheme = schemeOf(cell);
+  if (scheme !== null) state.pinned = state.pinned === scheme && cell.tagName === "TH" ? null : scheme;
+  const column = Number(cell.dataset.column ?? NaN);
+  if (scheme === null) {
+    state.falling = state.sorted === column ? !state.falling : column >= 0;
+    state.sorted = column;
+    sortMatrix();
+  }
+  if (column >= 0) select(DATA.sections[column]);
+  else markSelected();
+  const again = [...at("matrix").rows].find((row) => schemeOf(row) === scheme)?.cells[cell.cellIndex];
+  if (again && document.activeElement !== document.body) enter(again);
+}
+
+function moveInMatrix(event) {
+  const cell = event.target.closest("th, td");
+  const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -1e4], End: [0, 1e4] };
+  if (event.key === "Enter" || event.key === " ") activate(cell);
+  else if (!(event.key in steps)) return;
+  event.preventDefault();
+  if (!(event.key in steps)) return;
+  const rows = at("matrix").rows;
+  const row = rows[Math.max(0, Math.min(rows.length - 1, cell.parentNode.rowIndex + steps[event.key][0]))];
+  enter(row.cells[Math.max(0, Math.min(row.cells.length - 1, cell.cellIndex + steps[event.key][1]))]);
+}
+
+function enter(cell) {
+  for (const other of at("matrix").querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
+  cell.tabIndex = 0;
+  cell.focus();
+  focusScheme(schemeOf(cell));
+}
+
+/* One scheme stands out in every chart: the one pointed at, else the one that was chosen. */
+function focusScheme(scheme) {
+  const chosen = scheme ?? state.pinned;
+  document.body.classList.toggle("focused", chosen !== null);
+  for (const node of document.querySelectorAll("[data-scheme], [data-schemes]")) {
+    const mine = (node.dataset.scheme ?? node.dataset.schemes).split(" ").includes(String(chosen));
+    node.classList.toggle("focus", mine);
+  }
+}
+
+/* A task is selected: by the matrix, by a small multiple, or by the page's address. */
+function select(section) {
+  state.section = section;
+  history.replaceState(null, "", `#${encodeURIComponent(section.slug)}`);
+  showSection();
+  markSelected();
+}
+
+function markSelected() {
+  const column = DATA.sections.indexOf(state.section);
+  for (const cell of at("matrix").querySelectorAll("[data-column]")) {
+    cell.classList.toggle("selected", Number(cell.dataset.column) === column);
+  }
+  for (const panel of at("multiples").children) panel.setAttribute("aria-pressed", Number(panel.dataset.section) === column);
+  focusScheme(null);
+}
+
+function showSection() {
+  const { section } = state;
+  at("sentence").textContent = section.sentence;
+  for (const node of document.querySelectorAll(".title-of-task")) node.textContent = section.title;
+  const shown = Object.keys(ACCURACIES).filter((accuracy) => accuracy === "exact_match" || !section.one_token);
+  const charts = shown.map((accuracy) => curveChart(section, accuracy, at("curves"), shown.length));
+  at("curves").replaceChildren(...charts.map((chart) => chart.root));
+  showCosts(section);
+  showTraining(section);
+  showTables(section);
+}
+
+function seriesOf(section, accuracy, seeds) {
+  return section.rows.map((row) => ({
+    scheme: DATA.schemes[row.scheme],
+    dashed: row.solved < row.seeds / 2,
+    points: section.lengths.map((length) => [length, row[`${accuracy}@${length}`], row]).filter((point) => known(point[1])),
+    seeds: !seeds ? [] : section.curves[row.scheme][accuracy].map((values) =>
+      values.map((value, n) => [section.measured[n], value]).filter((point) => known(point[1]))),
+  }));
+}
+
+function boundsOf(section, accuracy) {
+  if (accuracy !== "token_accuracy") return [];
+  const made = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n, i) => [n, section.bounds[key][i]]) }));
+  return made.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
+}
+
+function lengthAxis(section, label) {
+  const [first, last] = [Math.min(section.measured[0], section.max_length), Math.max(section.measured.at(-1), section.max_length)];
+  return { kind: "log", domain: [first / 1.06, last * 1.06], ticks: section.measured, first: [section.max_length, last], label };
+}
+
+function curveChart(section, accuracy, place, charts) {
+  const width = Math.max(280, place.clientWidth);
+  const phone = window.innerWidth < 760;
+  const height = phone ? (charts > 1 ? 165 : 260) : Math.max(230, Math.min(charts > 1 ? 330 : 460, (window.innerHeight - 175) / charts));
+  const chart = lineChart({
+    width, height, series: seriesOf(section, accuracy, true), bounds: boundsOf(section, accuracy), marks: 3.4,
+    x: lengthAxis(section, "input length"),
+    y: { kind: "linear", domain: [0, 1], ticks: [0, 0.25, 0.5, 0.75, 1], format: (v) => v.toFixed(2), label: ACCURACIES[accuracy] },
+    shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: { widest: labelRoom(section) },
+    name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
+  });
+  explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusScheme);
+  return chart;
+}
+
+const labelRoom = (section) =>
+  50 + 6.3 * Math.max(...section.rows.map((row) => DATA.schemes[row.scheme].name.length), section.rows.length > 2 ? 20 : 8);
+
+function aboutPoint(section, accuracy, spot, near) {
+  const length = section.lengths[spot.n];
+  const lines = near.slice(0, 8).map((other) => {
+    const reached = accuracy === "exact_match" && known(other.about[`reached@${length}`]) ? `; ${count(other.about, `reached@${length}`)} at least ${DATA.solved}` : "";
+    const words = `${mean(other.about, `${accuracy}@${length}`)}, ${plural(other.about.seeds, "seed")}${reached}`;
+    return make("div", {}, swatch(other.scheme), make("b", {}, other.scheme.name), ` ${words}`);
+  });
+  const more = near.length > 8 ? [make("div", {}, `and ${near.length - 8} more`)] : [];
+  return [make("div", { class: "note" }, `${ACCURACIES[accuracy]}, length ${length}`), ...lines, ...more];
+}
+
+/* All tasks at one glance. */
+function buildMultiples() {
+  const panels = DATA.sections.map((section, n) => {
+    const chart = lineChart({
+      width: 200, height: 130, series: seriesOf(section, DATA.accuracy, false), bounds: boundsOf(section, DATA.accuracy),
+      x: { ...lengthAxis(section), ticks: [section.measured[0]] },
+      y: { kind: "linear", domain: [0, 1], ticks: [0, 0.5, 1] },
+      shade: { to: section.max_length }, name: `${ACCURACIES[DATA.accuracy]} over input length, ${section.title}`,
+    });
+    const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
+    button.append(make("span", {}, section.title), chart.root);
+    button.addEventListener("click", () => select(section));
+    return button;
+  });
+  at("multiples").append(...panels);
+  at("all-tasks").hidden = panels.length < 2;
+}
+
+/* Costs: every run is a dot, in the order of the matrix; nothing is sorted by what is mostly noise. */
+function showCosts(section) {
+  const times = section.rows.flatMap((row) => section.milliseconds[row.scheme]).filter(known);
+  at("costs").hidden = !times.length;
+  const most = Math.max(...times, 1e-9) * 1.04;
+  const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
+    const runs = section.milliseconds[scheme.index].filter(known).sort((a, b) => a - b);
+    const strip = draw("svg", { viewBox: "0 0 300 16", class: "strip", role: "img", "aria-label": `${runs.length} runs` });
+    strip.append(draw("path", { d: "M0,8H300", class: "grid" }));
+    const colour = `var(--c${scheme.colour})`;
+    strip.append(...runs.map((ms) => draw("circle", { cx: fixed((ms / most) * 300), cy: 8, r: 3.5, fill: colour, "fill-opacity": 0.5 })));
+    const middle = runs.length ? (runs[(runs.length - 1) >> 1] + runs[runs.length >> 1]) / 2 : null;
+    if (runs.length) strip.append(draw("path", { d: `M${fixed((middle / most) * 300)},1V15`, stroke: colour, "stroke-width": 2.5 }));
+    const row = section.byScheme.get(scheme.index);
+    return [[swatch(scheme), scheme.name], [strip], number(middle, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
+  });
+  at("cost-table").replaceChildren(
+    tableOf(null, ["scheme", `ms per training step, from 0 to ${number(most, 1)}: every run, and the median`, "median", "parameters", "of the encoding"], rows),
+  );
+}
+
+function showTraining(section) {
+  const { training } = section;
+  at("training").hidden = !training;
+  if (!training) return;
+  const width = Math.max(280, Math.min(620, at("training").clientWidth / (window.innerWidth < 760 ? 1 : 2) - 10));
+  const charts = [["loss", "training loss (nats)"], ["exact_match", "exact match on the training lengths"]].map(([key, label]) => {
+    const { steps, values } = training[key];
+    if (!steps.length) return null;
+    const all = Object.values(values).flat(2).filter((value) => known(value) && (key !== "loss" || value > 0));
+    const domain = key === "loss" ? [Math.min(...all), Math.max(...all)] : [0, 1];
+    const inside = (value) => Math.max(domain[0], Math.min(domain[1], value));
+    const curve = (seed) => steps.map((step, n) => [step, seed[n]]).filter((point) => known(point[1])).map(([a, b]) => [a, inside(b)]);
+    const series = section.rows.map((row) => {
+      const seeds = (values[row.scheme] || []).map(curve);
+      const means = steps.map((step, n) => [step, average((values[row.scheme] || []).map((seed) => seed[n]))]);
+      const points = means.filter((point) => known(point[1])).map(([a, b]) => [a, inside(b), row]);
+      return { scheme: DATA.schemes[row.scheme], points, seeds };
+    });
+    const ticks = key === "loss" ? logTicks(domain) : [0, 0.5, 1];
+    const chart = lineChart({
+      width, height: 220, series, marks: 3, labels: { widest: labelRoom(section) }, shade: { to: -1 }, name: `${label} over steps, ${section.title}`,
+      x: { kind: "linear", domain: [0, steps.at(-1) * 1.02], ticks: roundTicks(steps.at(-1)), label: "step" },
+      y: { kind: key === "loss" ? "log" : "linear", domain, ticks, format: (v) => String(v), label },
+    });
+    explain(chart, tip, (spot) => [swatch(spot.scheme), make("b", {}, spot.scheme.name), ` step ${steps[spot.n]}`], focusScheme);
+    return chart.root;
+  });
+  at("training-charts").replaceChildren(...charts.filter(Boolean));
+}
+
+function average(values) {
+  const there = values.filter(known);
+  return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+}
+
+function logTicks([first, last]) {
+  const all = [-6, -5, -4, -3, -2, -1, 0, 1, 2].flatMap((n) => [1, 3].map((digit) => Number(`${digit}e${n}`)));
+  const inside = all.filter((tick) => tick >= first && tick <= last);
+  return inside.length > 1 ? inside : [first, last].map((value) => Number(value.toPrecision(2)));
+}
+
+function roundTicks(last) {
+  const step = 10 ** Math.floor(Math.log10(last / 2));
+  const wide = [1, 2, 5].map((n) => n * step).find((n) => last / n <= 5) || step * 10;
+  return Array.from({ length: Math.floor(last / wide) + 1 }, (_, n) => n * wide);
+}
+
+/* The page is laid out anew where its width changes. */
+function start() {
+  buildMatrix();
+  buildMultiples();
+  buildAppendix();
+  const named = decodeURIComponent(location.hash.slice(1));
+  const first = DATA.sections.find((section) => section.slug === named);
+  if (first) {
+    state.sorted = DATA.sections.indexOf(first);
+    sortMatrix();
+  }
+  state.section = first || DATA.sections[0];
+  showSection();
+  markSelected();
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth !== width) showSection();
+    width = window.innerWidth;
+  });
+}

@@ -1,0 +1,121 @@
+"""The contract of a model: token embeddings and an encoding in, logits out, whatever lies between.
+
+Shapes: B batch, T tokens, P position ids (of the declared tokens, P >= T), D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+
+MakeEncoding = Callable[[ModelShape], PositionalEncoding]
+
+
+class Backbone(nn.Module):
+    """Embedding, encoding and head around the layers of a subclass, which runs them in `layers_of`.
+
+    A model of one's own, a library's included, is a subclass named by ``model._target_``; arguments after
+    ``seed`` are settings of the ``model`` section. What it draws for its weights follows from torch's random
+    numbers, which the run seeds before it is built.
+
+    Args:
+        vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
+        shape: sizes, and whether the model is causal.
+        make_encoding: called with the shape, once, or once per layer if the scheme is ``per_layer``.
+        seed: of the weights of the layers.
+
+    Attributes:
+        encodings: the scheme, or one per layer.
+        embedding: of tokens, in the columns the scheme does not fill by itself.
+        head: from hidden states to logits.
+    """
+
+    def __init__(self, vocab_size: int, shape: ModelShape, make_encoding: MakeEncoding, seed: int = 0):
+        super().__init__()
+        self.shape = shape
+        first = make_encoding(shape)
+        copies = shape.num_layers - 1 if first.per_layer else 0
+        self.encodings = nn.ModuleList([first, *(make_encoding(shape) for _ in range(copies))])
+        self.embedding = nn.Embedding(vocab_size, shape.d_model - first.position_width)
+        self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
+
+    def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
+        """Hidden states [B, T, D] after the last layer and norm.
+
+        For its attention, layer ``i`` asks ``scheme = self.scheme(i)``, with ``here = at.at_layer(i, x_BTD)``
+        for the hidden states it computes queries and keys from: ``scheme.weights(q_BHTK, k_BHSK, here)`` are
+        the weights [B, H, T, S] of the values, masked and normalised. A kernel that masks and normalises by
+        itself takes ``scheme.rotate(q, k, here)`` and adds ``scheme.bias(q, k, here)`` to the scaled logits;
+        schemes that override ``weights`` cannot be used with it.
+
+        Args:
+            x_BTD: token embeddings, after the encoding's ``embed``.
+            at: position ids, lengths, and which keys a query may see (``at.visible_BTS``).
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
+
+    def scheme(self, layer: int) -> PositionalEncoding:
+        """The encoding of this layer."""
+        scheme = self.encodings[layer if self.encodings[0].per_layer else 0]
+        return scheme.for_layer(layer)  # type: ignore[operator]
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        positions_BP: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        declared_B: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [B, T, V].
+
+        Args:
+            tokens_BT: right-padded tokens.
+            positions_BP: position ids (B may be 1) of the declared tokens; the first T belong to
+                ``tokens_BT``. None means 0, 1, 2, ...
+            lengths_B: tokens of each row without padding; None means no padding.
+            declared_B: tokens of each row if its answer were as long as it can be, at most P; None means
+                ``lengths_B``.
+        """
+        return self.head(self.hidden(tokens_BT, positions_BP, lengths_B, declared_B))
+
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        positions_BP: Tensor | None = None,
+        lengths_B: Tensor | None = None,
+        declared_B: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states [B, T, D] before the head, for a caller that reads scored tokens alone."""
+        tokens = tokens_BT.shape[1]
+        declared_B = lengths_B if declared_B is None else declared_B
+        if positions_BP is None:
+            ids = tokens if declared_B is None else max(tokens, int(declared_B.max()))
+            positions_BP = torch.arange(ids, device=tokens_BT.device)[None]
+        x_BTD = self.embed(tokens_BT, positions_BP, declared_B)
+        here_BT = positions_BP[:, :tokens]
+        visible = self._visibility(tokens, lengths_B, x_BTD.device)
+        at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
+        return self.layers_of(x_BTD, at)
+
+    def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
+        """Token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
+        encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
+        return encoding.embed_sequence(self.embedding(tokens_BT), positions_BP, declared_B)
+
+    def _visibility(
+        self, tokens: int, lengths_B: Tensor | None, device: torch.device
+    ) -> Callable[[int, int], Tensor]:
+        keys_S = torch.arange(tokens, device=device)
+
+        def rows(start: int, stop: int) -> Tensor:
+            if self.shape.causal:  # padding is to the right, where no real token attends
+                return (keys_S <= keys_S[start:stop, None])[None]
+            if lengths_B is None:
+                return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)
+            return (keys_S < lengths_B[:, None])[:, None].expand(-1, stop - start, -1)
+
+        return rows

@@ -1,0 +1,38 @@
+"""What one layer of attention makes of a scheme for given queries and keys, without a model around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.models.attention import makes_weights
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What attention reads; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
+
+    q_BHTK: Tensor
+    k_BHTK: Tensor
+    x_BTD: Tensor
+    positions_BT: Tensor
+
+
+def attention_scores(scheme: PositionalEncoding, inputs: Inputs, layer: int = 0) -> Tensor:
+    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys."""
+    tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
+    visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
+    if scheme.shape.causal:
+        visible_BTS = visible_BTS.tril()
+    at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
+    if makes_weights(part):
+        scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
+    else:
+        q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
+        scores_BHTS = (q_BHTK * scheme.shape.head_dim**-0.5) @ k_BHTK.mT
+        bias = part.bias(q_BHTK, k_BHTK, at)
+        scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
+    return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)

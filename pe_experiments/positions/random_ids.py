@@ -1,0 +1,116 @@
+"""Random position ids in training: an offset, or a sorted subset of a range longer than any sequence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from pe_experiments.positions.base import PositionPolicy
+
+
+class RandomOffset(PositionPolicy):
+    """Ids o .. o+n-1 in training, with a random o per row, so that all ids below the maximum are trained.
+
+    Evaluation starts at 0. Distances between tokens are those of consecutive ids; only more absolute ids are
+    trained. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
+
+    Args:
+        max_positions: ids in all; None means four times the longest training sequence.
+    """
+
+    cites = {"": "2410.02140"}
+
+    def __init__(self, max_positions: int | None = None):
+        if max_positions is not None and max_positions < 1:
+            raise ValueError(f"max_positions={max_positions} must be at least 1")
+        self.max_positions = max_positions
+
+    def train_positions(self, train_length: int) -> int:
+        positions = 4 * train_length if self.max_positions is None else self.max_positions
+        if positions < train_length:
+            raise ValueError(
+                f"max_positions={positions} is below the {train_length} tokens of the longest training "
+                f"sequence; allowed: {train_length} or more, or null for {4 * train_length}"
+            )
+        return positions
+
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        room_B = self.train_positions(train_length) - declared_B + 1
+        offsets_B = (torch.rand(len(declared_B), generator=generator, dtype=torch.float64) * room_B).long()
+        # The ids of padding are clamped so that they never leave the table.
+        ids_BP = offsets_B[:, None] + torch.arange(int(declared_B.max()))
+        return torch.minimum(ids_BP, (offsets_B + declared_B - 1)[:, None])
+
+
+class RandomSubset(PositionPolicy):
+    """n distinct ids drawn uniformly from 0 .. max_positions - 1 and sorted, one draw per row.
+
+    The order of tokens stays, distances do not: training covers the ids and distances of longer sequences.
+    Source: Ruoss et al. 2023, arXiv:2305.16843, where evaluation draws too.
+
+    Args:
+        max_positions: ids to draw from; 2,048 as in the source. No sequence may be longer.
+        evaluation: ``draw``, or ``consecutive`` for ids 0 .. n-1.
+    """
+
+    cites = {"": "2305.16843"}
+
+    def __init__(self, max_positions: int = 2048, evaluation: Literal["draw", "consecutive"] = "draw"):
+        if max_positions < 1:
+            raise ValueError(f"max_positions={max_positions} must be at least 1")
+        if evaluation not in ("draw", "consecutive"):
+            raise ValueError(f"evaluation={evaluation!r} is not one of 'draw', 'consecutive'")
+        self.max_positions = max_positions
+        self.evaluation = evaluation
+
+    def train_positions(self, train_length: int) -> int:
+        if self.max_positions < train_length:
+            raise ValueError(
+                f"max_positions={self.max_positions} is below the {train_length} tokens of the longest "
+                f"training sequence; allowed: {train_length} or more"
+            )
+        return self.max_positions
+
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        return self._draw(declared_B, generator)
+
+    def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        longest = int(declared_B.max())
+        if longest > self.max_positions:
+            raise ValueError(
+                f"{longest} tokens need more ids than positions.max_positions={self.max_positions}; take a "
+                f"larger one (and train with it), or shorten evaluation.lengths"
+            )
+        if self.evaluation == "consecutive":
+            return super().evaluation_ids(declared_B, train_length, generator)
+        return self._draw(declared_B, generator)
+
+    def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
+        longest = int(declared_B.max())
+        # In random order, so that the first n of them are a random subset.
+        drawn_BP = distinct(len(declared_B), longest, self.max_positions, generator)
+        real_BP = torch.arange(longest) < declared_B[:, None]
+        ids_BP = drawn_BP.masked_fill(~real_BP, self.max_positions).sort(dim=-1).values
+        last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
+        return torch.minimum(ids_BP, last_B1)  # padding repeats the last id
+
+
+def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
+    """``count`` distinct numbers below ``among`` per row, in random order, all choices equally likely."""
+    if 4 * count > among:
+        return torch.rand(rows, among, generator=generator).topk(count, dim=-1).indices
+    # Few of many: draw with replacement and keep the first of equals, in the order drawn. Rows with too few
+    # distinct numbers are drawn as above; which rows these are does not depend on the numbers themselves.
+    drawn_RN = torch.randint(among, (rows, 2 * count), generator=generator)
+    sorted_RN, order_RN = drawn_RN.sort(dim=-1, stable=True)
+    new_RN = torch.ones_like(drawn_RN, dtype=torch.bool)
+    new_RN.scatter_(1, order_RN[:, 1:], sorted_RN[:, 1:] != sorted_RN[:, :-1])
+    enough_R = new_RN.sum(dim=-1) >= count
+    chosen_RC = torch.empty(rows, count, dtype=torch.long)
+    first_RN = new_RN & (new_RN.cumsum(dim=-1) <= count)
+    chosen_RC[enough_R] = drawn_RN[first_RN & enough_R[:, None]].view(-1, count)
+    short = int((~enough_R).sum())
+    chosen_RC[~enough_R] = torch.rand(short, among, generator=generator).topk(count, dim=-1).indices
+    return chosen_RC

@@ -1,0 +1,89 @@
+"""Models beside the default one: Llama's form, dropout, and a library's layers behind ``model._target_``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from pe_experiments.config import Experiment
+from pe_experiments.errors import UserError
+from pe_experiments.experiment import run_experiment
+from pe_experiments.instantiation import build_model
+from pe_experiments.trained import load_model
+
+Tiny = Callable[..., Experiment]
+TOKENS = torch.arange(8)[None]
+
+LIBRARY = '''
+from torch import nn
+from pe_experiments.models import Backbone
+
+
+class Library(Backbone):
+    """torch's own layers; only schemes that act at the embedding are heard."""
+
+    def __init__(self, vocab_size, shape, make_encoding, seed=0, *, hidden: int = 32):
+        super().__init__(vocab_size, shape, make_encoding, seed)
+        layer = nn.TransformerEncoderLayer(
+            shape.d_model, shape.num_heads, hidden, 0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, shape.num_layers, enable_nested_tensor=False)
+
+    def layers_of(self, x_BTD, at):
+        return self.layers(x_BTD, mask=~at.visible_BTS[0])
+'''
+
+
+def test_llamas_form_has_its_norms_gate_and_no_bias(tiny: Tiny) -> None:
+    model = build_model(tiny("model=llama"))
+    kinds = {type(module) for module in model.modules()}
+    assert nn.RMSNorm in kinds
+    assert nn.LayerNorm not in kinds
+    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    assert model.layers[0].mlp_in.out_features == 2 * model.layers[0].mlp_out.in_features
+    result = run_experiment(tiny("model=llama", "pe=rope"))
+    assert result.status == "completed"
+    assert result.directory.name.startswith("copy-llama-rope-s0-")
+
+
+def test_dropout_acts_in_training_alone_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:
+    model = build_model(tiny("model.dropout=0.5"))
+    model.eval()
+    assert torch.equal(model(TOKENS), build_model(tiny()).eval()(TOKENS))  # the same weights, nothing dropped
+    model.train()
+    assert not torch.equal(model(TOKENS), model(TOKENS))
+    one, other = (
+        run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / name}"))
+        for name in ("first", "second")
+    )
+    assert one.directory.metrics.read_text() == other.directory.metrics.read_text()
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [("model.dropout=1.5", "at least 0 and below 1"), ("model.norm=batch", "expected layer or rms")],
+)
+def test_settings_out_of_range_are_one_sentence(tiny: Tiny, setting: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        build_model(tiny(setting))
+
+
+def test_a_librarys_layers_train_and_are_part_of_the_run(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = run_experiment(tiny("model._target_=theirs.Library", "+model.hidden=24"))
+    assert result.status == "completed"
+    assert result.directory.name.startswith("copy-Library-sinusoidal-s0-")
+    assert "theirs" in result.directory.read_config()["identity"]["sources"]["model"]
+    assert run_experiment(tiny("model._target_=theirs.Library", "+model.hidden=24")).done == "found"
+    with pytest.raises(UserError, match="from outside this package"):
+        load_model(result.directory.path)
+    assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24
+    with pytest.raises(UserError, match="has no Backbone of that name"):
+        tiny("model._target_=theirs.Missing")
