@@ -6,6 +6,7 @@ cell shows the one at which the scheme does worst, so that it holds at all of th
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -76,8 +77,9 @@ def _solved(runs: pd.DataFrame) -> int:
 
 
 def with_rates(runs: Runs) -> pd.DataFrame:
-    """The runs with learning rate and number of symbols."""
-    return with_settings(runs, rate="training.learning_rate", vocabulary="task.vocab_size")
+    """The runs with learning rate, number of symbols and steps."""
+    keys = {"rate": "training.learning_rate", "vocabulary": "task.vocab_size", "steps": "training.steps"}
+    return with_settings(runs, **keys)
 
 
 def answers(runs: Runs, model: str = "") -> str:
@@ -152,20 +154,35 @@ asks about sorting.
 
 
 def pages(folder: Path, runs: Runs) -> None:
-    """The comparison, and ``README.md``, whose picture is the comparison's."""
-    compare_archived(folder, runs)
-    (folder / "README.md").write_text(page(runs, min(folder.glob("figures/copy-decoder*.png")).name))
+    """The comparison, and ``README.md`` with a picture of the comparison's."""
+    sections = compare_archived(folder, runs).table.set_index("protocol")["section"].to_dict()
+    table = with_rates(runs)
+    copied = table[(table["task"] == "copy") & (table["model"] == "decoder")].sort_values(
+        ["vocabulary", "rate"]
+    )
+    few = copied[copied["vocabulary"] == copied["vocabulary"].min()]
+    middle = few[few["rate"] == few["rate"].quantile(interpolation="nearest")]
+    figures = folder / "figures"
+    shutil.copy(figures / f"{sections[middle['protocol'].iloc[0]]}.png", figures / "answer.png")
+    (folder / "README.md").write_text(page(runs))
 
 
-def page(runs: Runs, picture: str) -> str:
+def _steps(table: pd.DataFrame) -> str:
+    """``2,000 steps for copy, reverse; 500 for lag``."""
+    tasks = table.groupby("steps")["task"].unique().sort_index(ascending=False)
+    return "; ".join(f"{steps:,} steps for {', '.join(sorted(names))}" for steps, names in tasks.items())
+
+
+def page(runs: Runs) -> str:
     """``README.md``."""
-    rates = ", ".join(f"{rate:g}" for rate in sorted(set(with_rates(runs)["rate"])))
+    table = with_rates(runs)
+    rates = ", ".join(f"{rate:g}" for rate in sorted(set(table["rate"])))
     farthest = runs.curves["content_length"].max()
     return f"""# Order and its absence
 
 *Does a fixed, a learned, a relative or no encoding carry a small transformer past its training lengths?*
 
-![Exact match and token accuracy over input length on copying, decoder](figures/{picture})
+![Exact match and token accuracy over input length on copying, decoder](figures/answer.png)
 
 {answers(runs)}
 
@@ -176,9 +193,10 @@ def page(runs: Runs, picture: str) -> str:
 ## Set-up
 
 Five tasks, trained on 1 to {_longest(runs)} symbols and evaluated up to {farthest} (2x: {2 * _longest(runs)}); a decoder (causal mask)
-and an encoder (none); 2 layers, d=64, 4 heads; 3,000 steps of 64 examples for copy and reverse, 1,500 for the
-others; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match needs every scored
-symbol right, in a decoder the end mark too (`lag` is read out in place and has none). Intervals are Gaffke's.
+and an encoder (none); 2 layers, d=64, 4 heads; {_steps(table)},
+of 64 examples each; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match needs every
+scored symbol right, in a decoder the end mark too (in `lag` the answer to a token is read at that token, and there
+is no end mark). Intervals are Gaffke's.
 
 **What this cannot tell.** One size, short trainings of synthetic tasks: nothing about language models or
 fine-tuning at longer lengths. `majority` is a control that ignores order.

@@ -242,7 +242,7 @@ def test_settings_are_those_that_were_trained(varied: Runs) -> None:
 def test_the_pages_say_what_the_csvs_say() -> None:
     runs: dict[str, Any] = {name: read_archive(RESULTS / name) for name in ("core", "precision")}
     made = {
-        "core": core.page(runs["core"], "copy-decoder.png"),
+        "core": core.page(runs["core"]),
         "precision": precision.page(runs["precision"], precision.changes(runs["precision"])),
     }
     assert {name: (RESULTS / name / "README.md").read_text() for name in made} == made
