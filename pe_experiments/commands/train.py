@@ -50,7 +50,7 @@ def compare_studies(jobs: list[Job]) -> None:
         else:
             from pe_experiments.comparison.compare import compare, show
 
-            show(compare(results_dir, study))
+            show(compare(results_dir, study, folder))
 
 
 run = command("train", __doc__, main)

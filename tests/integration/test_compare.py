@@ -202,7 +202,7 @@ def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) 
         assert script(*evaluate).code == 0
         assert script(*evaluate, "evaluation.decoding=greedy").code == 0
         scores[run.name] = [float(row["exact_match"]) for row in other_curve(run)]
-    comparison = compare(results)
+    comparison = compare(results, out=results / "comparison")
     assert set(comparison.runs.curves["content_length"]) == {4, 6, 9}
     stored = pd.read_csv(comparison.folder / "other_tasks.csv")
     assert set(stored["evaluated_on"]) == {"reverse"}

@@ -34,7 +34,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(make("pe=rope", "task=reverse", f"seed={seed}"), fading(1, 0.05), result={"label": SCRIPT})
     write_run(make("pe=rope", "task=reverse", "model=encoder"), fading(0.2, 0.05), "diverged")
     (results / "runs" / SCRIPT.replace("/", "_")).mkdir()
-    compare(results)
+    compare(results, out=results / "comparison")
     return results / "comparison"
 
 
