@@ -17,7 +17,6 @@ from pe_experiments.analysis.figures import encoding_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
 from pe_experiments.components import Component, load_component, shipped, user_errors
-from pe_experiments.composition import ALIASES
 from pe_experiments.config import Count, Folder, Section, validated
 from pe_experiments.console import print_table, say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
