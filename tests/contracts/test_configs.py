@@ -20,8 +20,8 @@ from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.instantiation import build_model, source_of
-from pe_experiments.sweeps import Sweep
 from pe_experiments.sweeps.jobs import Job, look_up
+from pe_experiments.sweeps.sweep import Sweep
 from pe_experiments.training import TrainingModule, batch_loss
 from tests.conftest import ROOT, Outcome
 
