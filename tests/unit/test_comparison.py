@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import shutil
@@ -48,6 +49,18 @@ def folder(template: Path, results: Path) -> Path:
 def written(results_dir: Path, study: str | None = None, **options: Any) -> Comparison:
     """The comparison, with its files where the command puts them."""
     return compare(results_dir, study, usual_folder(results_dir, study), **options)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests that look at the figures; the others do without, which take most of the time."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "drawn" not in request.fixturenames:
+        module = importlib.import_module("pe_experiments.comparison.compare")
+        monkeypatch.setattr(module, "draw_all", lambda *_: [])
 
 
 def tabulated(folder: Path) -> pd.DataFrame:
@@ -277,6 +290,7 @@ def test_the_written_table_is_the_returned_one(folder: Path) -> None:
     assert list(made.table["seeds"]) == [3, 3, 3]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first, second = (compare(folder, out=tmp_path / name).files for name in "ab")
     assert [path.name for path in first] == [path.name for path in second]
@@ -284,6 +298,7 @@ def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
+@pytest.mark.usefixtures("drawn")
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
     table = tabulated(folder)
@@ -353,6 +368,7 @@ def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -
     assert after[solved] == pytest.approx(before[solved])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_only_diverged_runs_are_still_a_row(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0), "diverged")
     (row,) = compare(run.path.parents[1]).table.to_dict("records")
@@ -392,6 +408,7 @@ def test_areas_are_over_the_lengths_all_runs_share(folder: Path, tiny: Tiny) -> 
     assert "not every run has them: lengths 9, 24, 48 and 100." in said(folder)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_runs_without_a_common_length_are_no_crash(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     made = compare(folder)
@@ -533,6 +550,7 @@ def test_looks_follow_from_the_names_and_are_distinct() -> None:
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`\n#"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> None:
     for place, label in enumerate(HOSTILE):
         write_run(
@@ -547,6 +565,7 @@ def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> Non
     assert r"a\textbar{}b\_c\%d\&e" in (out / "table.tex").read_text()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_every_figure_there_is_data_for(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=learned", "task=reverse", f"seed={seed}"), fading(0.95, 0.01))
