@@ -5,6 +5,7 @@ Shapes: P positions, W columns of the vectors.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -77,70 +78,66 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
 def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
     """All criteria for one encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
-    rounding = 1e-5 * float(vectors_PW.abs().max())  # float32 vectors
-    criteria = [
-        _unique(vectors_PW, rounding),
-        _bounded(encoding),
-        _same_distance(vectors_PW, rounding),
-        _same_step(encoding, rounding),
-        _smooth(vectors_PW),
-    ]
-    if isinstance(encoding, Sinusoidal) and encoding.width % 2 == 0:
-        exact = shift_matrix(encoding.width, encoding.base, OFFSET)
-        error = float((vectors_PW[:-OFFSET] @ exact.T - vectors_PW[OFFSET:]).norm(dim=-1).max())
-        criteria.append(
-            Criterion(f"linear in the offset, exact map M_{OFFSET}", f"residual {error:.1e}", error < 1e-4)
-        )
-    error_fitted, error_past = fitted_shift(vectors_PW, OFFSET, FITTED)
-    tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
-    # With as many columns as positions any vectors can be fitted.
-    fits = None if encoding.width >= FITTED else error_fitted < tolerance
-    trivial = " (as any vectors would: more columns than positions)" if fits is None else ""
-    return [
-        *criteria,
-        Criterion(
-            f"best linear map, fitted below position {FITTED}: below it",
-            f"residual {error_fitted:.2g}{trivial}",
-            fits,
-        ),
-        Criterion("the same fitted map past it", f"residual {error_past:.2g}", error_past < tolerance),
-        Criterion("trainable parameters", f"{sum(p.numel() for p in encoding.parameters()):,}", None),
-    ]
-
-
-def _unique(vectors_PW: Tensor, rounding: float) -> Criterion:
-    apart_PP = pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-    margin = float(apart_PP.min())
-    first, second = divmod(int(apart_PP.argmin()), len(apart_PP))
-    measured = f"closest pair {first} and {second}: {margin:.3g} apart"
-    return Criterion(f"unique over {len(vectors_PW):,} positions", measured, margin > rounding)
-
-
-def _bounded(encoding: AbsoluteEncoding) -> Criterion:
-    vectors_PW, half_PW = (vectors_of(encoding, n) for n in (AUDITED, AUDITED // 2))
-    largest = float(vectors_PW.abs().max())
-    norms_P = vectors_PW.norm(dim=-1)
-    measured = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
+    largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
+    rounding = 1e-5 * largest  # of float32 vectors
+    apart_PP = pairwise_distances(vectors_PW)
+    spread = max(float(d.max() - d.min()) for d in (apart_PP[:200, :200].diagonal(k) for k in range(1, 100)))
+    margin = float(apart_PP.fill_diagonal_(torch.inf).min())
+    first, second = divmod(int(apart_PP.argmin()), AUDITED)
     # An unbounded code (an index) grows between a sequence and one of twice its length.
-    return Criterion("bounded", measured, largest < 1.5 * float(half_PW.abs().max()))
+    bound = 1.5 * float(vectors_of(encoding, AUDITED // 2).abs().max())
+    short, long = (float(vectors_of(encoding, n)[:2].diff(dim=0).norm()) for n in (10, 100))
+    steps_P = vectors_PW.diff(dim=0).norm(dim=-1)
+    jump, ratio = int(steps_P.argmax()), float(steps_P.max() / steps_P.min().clamp(min=1e-12))
+    return [
+        Criterion(
+            f"unique over {AUDITED:,} positions",
+            f"closest pair {first} and {second}: {margin:.3g} apart",
+            margin > rounding,
+        ),
+        Criterion(
+            "bounded",
+            f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}",
+            largest < bound,
+        ),
+        Criterion(
+            "same distance for the same offset",
+            f"spread up to {spread:.2g} over offsets 1 to 99",
+            spread < max(100 * rounding, 1e-4),
+        ),
+        Criterion(
+            "same step at any length",
+            f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100",
+            abs(short - long) <= rounding,
+        ),
+        Criterion(
+            "no jumps between neighbours",
+            f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest",
+            ratio < 2,
+        ),
+        *_linear(encoding, vectors_PW),
+        trainable_parameters(encoding),
+    ]
 
 
-def _same_step(encoding: AbsoluteEncoding, rounding: float) -> Criterion:
-    steps = [(vectors_of(encoding, n)[1] - vectors_of(encoding, n)[0]).norm() for n in (10, 100)]
-    measured = f"from position 0 to 1: {float(steps[0]):.3g} among 10 tokens, {float(steps[1]):.3g} among 100"
-    return Criterion("same step at any length", measured, bool((steps[0] - steps[1]).abs() <= rounding))
+def trainable_parameters(scheme: nn.Module) -> Criterion:
+    """Their number."""
+    count = sum(p.numel() for p in scheme.parameters() if p.requires_grad)
+    return Criterion("trainable parameters", f"{count:,}", None)
 
 
-def _smooth(vectors_PW: Tensor) -> Criterion:
-    steps_P = (vectors_PW[1:] - vectors_PW[:-1]).norm(dim=-1)
-    ratio = float(steps_P.max() / steps_P.min().clamp(min=1e-12))
-    index = int(steps_P.argmax())
-    measured = f"largest step ({index} to {index + 1}) is {ratio:.2f} times the smallest"
-    return Criterion("no jumps between neighbours", measured, ratio < 2)
-
-
-def _same_distance(vectors_PW: Tensor, rounding: float) -> Criterion:
-    apart_PP = pairwise_distances(vectors_PW[:200])
-    spread = max(float(d.max() - d.min()) for d in (apart_PP.diagonal(k) for k in range(1, 100)))
-    measured = f"spread up to {spread:.2g} over offsets 1 to 99"
-    return Criterion("same distance for the same offset", measured, spread < max(100 * rounding, 1e-4))
+def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:
+    if isinstance(encoding, Sinusoidal) and encoding.width % 2 == 0:
+        exact_WW = shift_matrix(encoding.width, encoding.base, OFFSET)
+        error = float((vectors_PW[:-OFFSET] @ exact_WW.T - vectors_PW[OFFSET:]).norm(dim=-1).max())
+        name = f"linear in the offset, exact map M_{OFFSET}"
+        yield Criterion(name, f"residual {error:.1e}", error < 1e-4)
+    below, past = fitted_shift(vectors_PW, OFFSET, FITTED)
+    tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
+    fits: bool | None = below < tolerance
+    trivial = ""
+    if encoding.width >= FITTED:
+        fits, trivial = None, " (as any vectors would: more columns than positions)"
+    name = f"best linear map, fitted below position {FITTED}: below it"
+    yield Criterion(name, f"residual {below:.2g}{trivial}", fits)
+    yield Criterion("the same fitted map past it", f"residual {past:.2g}", past < tolerance)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from pe_experiments.analysis.audit import similarity_over_distance, vectors_of
-from pe_experiments.analysis.relative import Response, response
+from pe_experiments.analysis.relative import rotated_channels, scores_over_distance
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import is_masked
@@ -28,74 +28,57 @@ def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) ->
     grid = figure.subplots(len(encodings), 2, width_ratios=(1.7, 1.0), squeeze=False)
     for (heat, curve), (label, encoding) in zip(grid, encodings.items(), strict=True):
         if isinstance(encoding, AbsoluteEncoding):
-            vectors_PW = vectors_of(encoding, POSITIONS)
-            _vectors(figure, heat, label, vectors_PW)
-            _similarity(curve, vectors_PW)
+            values = _vectors(heat, curve, label, encoding)
         else:
-            measured = response(encoding, distances)
-            _response(figure, heat, label, measured)
-            _scores(curve, measured.scores_HN)
+            values = _response(heat, curve, label, encoding, distances)
+        limit = float(values.abs().max()) or 1.0
+        image = heat.imshow(
+            values.numpy(), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+        )
+        figure.colorbar(image, ax=heat, pad=0.01)
+        curve.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def _vectors(figure: Figure, axes: Axes, label: str, vectors_PW: Tensor) -> None:
-    fastest_first = label.startswith("sinusoidal")
-    _heatmap(figure, axes, vectors_PW)
-    axes.set_title(f"{label}: the vectors of {vectors_PW.shape[0]} positions")
-    axes.set_ylabel("position")
-    axes.set_xlabel("dimension (the first change fastest with position)" if fastest_first else "dimension")
-
-
-def _response(figure: Figure, axes: Axes, label: str, measured: Response) -> None:
-    axes.set_xlabel("distance from query back to key")
-    if measured.channels_CN is not None:
-        _heatmap(figure, axes, measured.channels_CN)
-        axes.set_title(f"{label}: rotation, a channel's product with itself")
-        axes.set_ylabel("channel of the head")
-    else:
-        _heatmap(figure, axes, _shown(measured.scores_HN))
-        axes.set_title(f"{label}: what is added to the logit")
-        axes.set_ylabel("head")
-        axes.set_yticks(range(measured.scores_HN.shape[0]))
-
-
-def _heatmap(figure: Figure, axes: Axes, values: Tensor) -> None:
-    limit = float(values.abs().max()) or 1.0
-    image = axes.imshow(
-        values.numpy(), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
-    )
-    figure.colorbar(image, ax=axes, pad=0.01)
-
-
-def _similarity(axes: Axes, vectors_PW: Tensor) -> None:
+def _vectors(heat: Axes, curve: Axes, label: str, encoding: AbsoluteEncoding) -> Tensor:
+    vectors_PW = vectors_of(encoding, POSITIONS)
+    order = " (the first change fastest with position)" if label.startswith("sinusoidal") else ""
+    title = f"{label}: the vectors of {POSITIONS} positions"
+    heat.set(title=title, xlabel=f"dimension{order}", ylabel="position")
     mean, spread = similarity_over_distance(vectors_PW)
-    apart = range(len(mean))
-    axes.plot(apart, mean, color=BLUE)
-    axes.fill_between(apart, mean - spread / 2, mean + spread / 2, color=BLUE, alpha=0.2, linewidth=0)
-    axes.axhline(0, color="0.6", linewidth=0.8)
-    axes.set_title("similarity over distance")
-    axes.set_xlabel("distance between two positions")
-    axes.set_ylabel("cosine similarity (band: over all pairs)")
-    axes.set_ylim(-1.05, 1.05)
-    axes.spines[["top", "right"]].set_visible(False)
+    curve.plot(mean, color=BLUE)
+    band = (mean - spread / 2, mean + spread / 2)
+    curve.fill_between(range(POSITIONS), *band, color=BLUE, alpha=0.2, linewidth=0)
+    curve.axhline(0, color="0.6", linewidth=0.8)
+    curve.set(title="similarity over distance", xlabel="distance between two positions")
+    curve.set(ylabel="cosine similarity (band: over all pairs)", ylim=(-1.05, 1.05))
+    return vectors_PW
 
 
-def _scores(axes: Axes, scores_HN: Tensor) -> None:
-    shown_HN = _shown(scores_HN)
+def _response(heat: Axes, curve: Axes, label: str, scheme: PositionalEncoding, distances: int) -> Tensor:
+    shown_HN = _shown(scores_over_distance(scheme, distances))
     for head_N in shown_HN:
-        axes.plot(head_N, color=BLUE, alpha=0.3, linewidth=0.9)
-    axes.plot(shown_HN.mean(0), color=BLUE, linewidth=2)
-    middle = scores_HN.shape[1] // 2
-    axes.axvline(middle, color="0.6", linewidth=0.8, linestyle=":")
-    axes.text(middle, 0.02, " training length", transform=axes.get_xaxis_transform(), color="0.4", fontsize=8)
-    axes.set_title("logit of a key like the query")
-    axes.set_xlabel("distance from query back to key")
-    axes.set_ylabel("change by the scheme (mean: thick)")
-    axes.spines[["top", "right"]].set_visible(False)
+        curve.plot(head_N, color=BLUE, alpha=0.3, linewidth=0.9)
+    curve.plot(shown_HN.mean(0), color=BLUE, linewidth=2)
+    middle = distances // 2
+    curve.axvline(middle, color="0.6", linewidth=0.8, linestyle=":")
+    where = curve.get_xaxis_transform()
+    curve.text(middle, 0.02, " training length", transform=where, color="0.4", fontsize=8)
+    curve.set(title="logit of a key like the query", xlabel="distance from query back to key")
+    curve.set_ylabel("change by the scheme (mean: thick)")
+    heat.set_xlabel("distance from query back to key")
+    channels_CN = rotated_channels(scheme, distances)
+    if channels_CN is not None:
+        heat.set(title=f"{label}: rotation, a channel's product with itself", ylabel="channel of the head")
+        return channels_CN
+    heat.set(title=f"{label}: what is added to the logit", ylabel="head", yticks=range(len(shown_HN)))
+    return shown_HN
 
 
 def _shown(scores_HN: Tensor) -> Tensor:
     """The scores with masked keys drawn just below the others, not a billion below."""
-    visible = scores_HN[~is_masked(scores_HN)]
-    lowest = float(visible.min()) if len(visible) else 0.0
-    return scores_HN.clamp(min=min(lowest, 0.0) - 10.0) if len(visible) < scores_HN.numel() else scores_HN
+    masked = is_masked(scores_HN)
+    if not masked.any():
+        return scores_HN
+    lowest = min(0.0, *scores_HN[~masked].tolist())
+    return scores_HN.clamp(min=lowest - 10.0)

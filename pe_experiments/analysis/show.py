@@ -1,7 +1,8 @@
-"""One or several schemes shown: pictures, the audit as a table, and order-blindness literally."""
+"""One or several schemes shown: plots, the audit as a table, and order-blindness literally."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 from rich.table import Table
 
-from pe_experiments.analysis.audit import AUDITED, Criterion, audit
+from pe_experiments.analysis.audit import AUDITED, audit
 from pe_experiments.analysis.figures import encoding_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
@@ -52,13 +53,14 @@ def show_encodings(config: DictConfig) -> Path | None:
     components = _components(asked)
     with user_errors("d_model, num_heads"):
         # As many rows in a learned table as the audit looks at.
-        shape = ModelShape(asked.d_model, asked.num_heads, 2, True, asked.train_length, AUDITED)
-    built = {component.label: _build(component, asked.seed, shape) for component in components}
+        shape = partial(ModelShape, asked.d_model, asked.num_heads, 2, train_length=asked.train_length)
+        decoder, encoder = (shape(causal=causal, train_positions=AUDITED) for causal in (True, False))
+    built = {component.label: _build(component, asked.seed, decoder) for component in components}
     drawn = {label: scheme for label, scheme in built.items() if type(scheme) is not PositionalEncoding}
     for label, encoding in drawn.items():
         print_table(_audit_table(label, encoding))
         say("")
-    print_table(_blindness_table(components, asked))
+    print_table(_blindness_table(components, asked.seed, encoder))
     if not drawn:
         return None
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
@@ -88,35 +90,37 @@ def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEnco
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     untrained = ", before training" if any(p.requires_grad for p in encoding.parameters()) else ""
-    findings: list[Criterion]
     if isinstance(encoding, AbsoluteEncoding):
-        title, findings = f"{label}{untrained}, width {encoding.width}", audit(encoding)
+        size, criteria = f"width {encoding.width}", audit(encoding)
     else:
-        title = f"{label}{untrained}, head_dim {encoding.shape.head_dim}"
-        findings = audit_distances(encoding, 2 * encoding.shape.train_length)
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for heading in ("criterion", "measured", "holds"):
-        table.add_column(heading)
-    for finding in findings:
-        table.add_row(finding.name, finding.measured, {True: "yes", False: "no", None: ""}[finding.holds])
-    return table
+        size = f"head_dim {encoding.shape.head_dim}"
+        criteria = audit_distances(encoding, 2 * encoding.shape.train_length)
+    words = {True: "yes", False: "no", None: ""}
+    rows = ((criterion.name, criterion.measured, words[criterion.holds]) for criterion in criteria)
+    return _table(f"{label}{untrained}, {size}", ("criterion", "measured", "holds"), rows)
 
 
-def _blindness_table(components: list[Component], asked: Settings) -> Table:
-    first, second = (" ".join(words) for words in SENTENCES)
-    title = f"'{first}' against '{second}', through an untrained encoder"
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for heading in ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"):
-        table.add_column(heading)
+def _blindness_table(components: list[Component], seed: int, shape: ModelShape) -> Table:
     none = load_component("pe", shipped("pe")["none"])
+    rows = []
     for component in [none, *(c for c in components if c.label != none.label)]:
         if component.cls.causal_only:  # type: ignore[attr-defined]
-            table.add_row(component.label, "", "", "causal only: there is no such encoder")
+            rows.append((component.label, "", "", "causal only: there is no such encoder"))
             continue
-        shape = ModelShape(asked.d_model, asked.num_heads, 2, False, asked.train_length, AUDITED)
         with user_errors("pe", "fails on three words"):
-            found = order_blindness(partial(_build, component, asked.seed), shape, asked.seed)
+            found = order_blindness(partial(_build, component, seed), shape, seed)
         mirror = " (to mirror images)" if component.cls is not PositionalEncoding else ""
         blind = f"yes{mirror}" if found.blind else "no"
-        table.add_row(component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", blind)
+        rows.append((component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", blind))
+    first, second = (" ".join(words) for words in SENTENCES)
+    title = f"'{first}' against '{second}', through an untrained encoder"
+    return _table(
+        title, ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"), rows
+    )
+
+
+def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(*headings, title=title, title_justify="left", show_edge=False)
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -11,10 +11,11 @@ from pe_experiments.console import display_for, say
 
 def main(arguments: list[str]) -> None:
     from pe_experiments.comparison import compare
-    from pe_experiments.comparison.compare import show
+    from pe_experiments.comparison.compare import show, usual_folder
     from pe_experiments.comparison.settings import read_settings
 
     asked, logger = read_settings(arguments)
+    asked["out"] = asked["out"] or usual_folder(asked["results_dir"], asked["study"])
     say(f"reading {asked['results_dir']}/runs")
     made = compare(**asked, display=display_for())
     show(made)

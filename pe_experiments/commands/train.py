@@ -7,13 +7,12 @@ python scripts/train.py sweep=first_look                      a prepared sweep, 
 python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe/mine.yaml of your own
 """
 
-from pathlib import Path
-
 from pe_experiments.command_line import command, flags_apart, show_result
 from pe_experiments.composition import composed, master
 from pe_experiments.config import check, is_dry_run
 from pe_experiments.console import display_for, say, say_files
-from pe_experiments.sweeps import Job, Sweep, list_studies
+from pe_experiments.sweeps.jobs import Job
+from pe_experiments.sweeps.sweep import Sweep, list_studies
 
 
 def main(arguments: list[str]) -> int:
@@ -43,14 +42,13 @@ def main(arguments: list[str]) -> int:
 
 def compare_studies(jobs: list[Job]) -> None:
     """Compare the runs of each study, unless nothing has changed since that was last done."""
-    for results_dir, study, up_to_date in list_studies(jobs):
-        folder = Path(results_dir) / study
+    for folder, up_to_date in list_studies(jobs):
         if up_to_date:
             say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
         else:
             from pe_experiments.comparison.compare import compare, show
 
-            show(compare(results_dir, study))
+            show(compare(str(folder.parent), folder.name, folder))
 
 
 run = command("train", __doc__, main)

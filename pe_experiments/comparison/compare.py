@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class Options:
     attention: Sequence[str] = ()
     width: str | float = "double"
 
+    def __post_init__(self) -> None:
+        self.inches  # noqa: B018  # a width that is none is said before anything is read
+
     @property
     def inches(self) -> float:
         """The width in inches.
@@ -74,7 +77,7 @@ class Comparison:
         runs: one row per run, per length and per training step, and what was left out.
         sentences: the result of each section in one sentence, by its title.
         notes: what to know before believing it.
-        folder: where it was written.
+        folder: where it was written, if it was.
         files: what was written.
     """
 
@@ -83,8 +86,8 @@ class Comparison:
     runs: Runs
     sentences: dict[str, str]
     notes: list[str]
-    folder: Path
-    files: list[Path]
+    folder: Path | None = None
+    files: list[Path] = field(default_factory=list)
 
 
 def compare(
@@ -98,7 +101,7 @@ def compare(
     display: Display | None = None,
     **options: Any,
 ) -> Comparison:
-    """Compare schemes over seeds and write tables, figures and pages.
+    """Compare schemes over seeds; with ``out`` also write tables, figures and pages there.
 
     Runs are grouped by protocol (everything that was trained except scheme, position policy and seed) and
     never pooled across protocols. The same runs give the same bytes.
@@ -106,7 +109,7 @@ def compare(
     Args:
         results_dir: where ``runs`` and studies live.
         study: only the runs it lists.
-        out: where to write; default ``results_dir/<study>``, or ``results_dir/comparison`` without one.
+        out: where to write; None writes nothing.
         pe, task, model: only these, as in `load_runs`.
         display: shows how far reading and drawing are; None shows nothing.
         options: how to compare and draw, the fields of `Options`: ``metric="token_accuracy_at_2x"``.
@@ -124,9 +127,30 @@ def compare(
         shown = f" ({few(why)})" if why else ""
         raise UserError(f"results_dir={results_dir}: there is no finished run to compare{shown}")
     attention = measure_attention(runs, Path(results_dir), how.attention)
-    folder = Path(out) if out else Path(results_dir) / (study or "comparison")
+    if out is None:
+        return compared(runs, how)
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    return write_comparison(runs, title, folder, how, attention, display)
+    return write_comparison(runs, title, Path(out), how, attention, display)
+
+
+def usual_folder(results_dir: str | Path, study: str | None) -> Path:
+    """Where the commands write a comparison."""
+    return Path(results_dir) / (study or "comparison")
+
+
+def compared(runs: Runs, options: Options) -> Comparison:
+    """The numbers and sentences of a comparison, from runs read before; writes nothing.
+
+    Raises:
+        UserError: an option that no run answers to.
+    """
+    sections = sections_of(runs)
+    table, pairs = tables(sections, options)
+    rows = {s.title: (rows_of(table, s), rows_of(pairs, s)) for s in sections}
+    said = dict.fromkeys(n for s in sections for n in notes(s, rows[s.title][0], runs.tuning))
+    return Comparison(
+        table, pairs, runs, {title: sentence(*both) for title, both in rows.items()}, list(said)
+    )
 
 
 def write_comparison(
@@ -147,26 +171,21 @@ def write_comparison(
         attention: by distance, of some of the runs.
         display: shows how far the figures are; None shows nothing.
     """
-    sections = sections_of(runs)
-    table, pairs = tables(sections, options)
+    result, sections = compared(runs, options), sections_of(runs)
+    table, pairs = result.table, result.pairs
     looks = styles(table["scheme"].unique(), {text: label for label, text in options.labels.items()})
     inches = options.inches
     attention = measure_attention(runs, Path(), ()) if attention is None else attention
     _make(folder)
     pictures = draw_all(runs, sections, table, attention, looks, inches, folder / "figures", display)
-    by_section = {s.protocol: (rows_of(table, s), rows_of(pairs, s)) for s in sections}
-    sentences = {protocol: sentence(*rows) for protocol, rows in by_section.items()}
+    sentences = {s.protocol: result.sentences[s.title] for s in sections}
     texts = _texts(title, runs, sections, table, pairs, sentences, looks)
     texts |= {"other_tasks.csv": runs.other_tasks.to_csv(index=False)} if len(runs.other_tasks) else {}
     texts |= {"attention.csv": attention.to_csv(index=False)} if len(attention) else {}
     for name, text in texts.items():
         write_atomically(folder / name, text)
     _drop_stale(folder / "figures", pictures)
-    said = dict.fromkeys(n for s in sections for n in notes(s, by_section[s.protocol][0], runs.tuning))
-    files = [*(folder / name for name in texts), *pictures]
-    return Comparison(
-        table, pairs, runs, {s.title: sentences[s.protocol] for s in sections}, list(said), folder, files
-    )
+    return replace(result, folder=folder, files=[*(folder / name for name in texts), *pictures])
 
 
 def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -31,7 +31,7 @@ def log_comparison(made: Comparison, logger: LoggerConfig) -> str:
     names = sorted(made.runs.saved[name]["identity"]["name"] for name in ids)
     config = {"runs": names, "left_out": made.runs.left_out}
     name = f"comparison-{short_hash(names)}"
-    run = start_wandb(made.folder, name, config, logger, None, "comparison")
+    run = start_wandb(made.files[0].parent, name, config, logger, None, "comparison")
     shown = made.table.loc[:, [column for column in made.table if "@" not in str(column)]]
     shown = shown.astype(object).where(pd.notna(shown), None)
     content: dict[str, Any] = {"comparison/table": wandb.Table(dataframe=shown)}

@@ -3,8 +3,3 @@
 `expansion` lists the runs a command stands for, `jobs` says how far each is, `launching` hands those that are
 left to one of the `engines` and follows them, `worker` carries them out; `sweep` puts them together.
 """
-
-from pe_experiments.sweeps.jobs import Job
-from pe_experiments.sweeps.sweep import Sweep, list_studies
-
-__all__ = ["Job", "Sweep", "list_studies"]

@@ -1,7 +1,7 @@
 """Where the runs of a sweep are carried out: processes of this machine, a cluster through submitit, or Ray.
 
-An engine is begun with orders, asked again and again whether any is under way, and ended. What became of each
-order stands in its note.
+An engine is begun with orders, asked again and again whether it is busy with any, and ended. What became of
+each order stands in its note. A ``local`` engine can tell that a process was killed.
 """
 
 from __future__ import annotations
@@ -14,28 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pe_experiments.config import EngineConfig, SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.sweeps.worker import Order, end
-
-
-class Engine(Protocol):
-    """Attributes:
-    local: whether a run whose process was killed may be tried again alone.
-    """
-
-    local: bool
-
-    def begin(self, orders: Sequence[Order]) -> None:
-        """Take these orders."""
-
-    def busy(self) -> bool:
-        """Whether any order is waiting or under way."""
-
-    def end(self) -> None:
-        """End what has been started here."""
 
 
 class LocalEngine:
@@ -50,41 +33,39 @@ class LocalEngine:
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
         self._waiting: deque[Order] = deque()
-        gpus = [
-            {"CUDA_VISIBLE_DEVICES": devices[n % len(devices)]} if devices else {} for n in range(processes)
-        ]
-        self._slots = [Slot(gpu) for gpu in gpus]
+        self._slots = [Slot(devices[n % len(devices)] if devices else None) for n in range(processes)]
 
     def begin(self, orders: Sequence[Order]) -> None:
         self._waiting.extend(orders)
 
     def busy(self) -> bool:
         for slot in self._slots:
-            slot.look()
-            if self._waiting and slot.order is None:
+            if slot.is_free() and self._waiting:
                 slot.take(self._waiting.popleft())
         return any(slot.order for slot in self._slots)
 
     def end(self) -> None:
-        self._waiting.clear()
         for slot in self._slots:
-            slot.end()
+            if slot.process:
+                end(slot.process)
 
 
 @dataclass
 class Slot:
-    """One process of this machine, begun with these variables in its environment, and the order it has."""
+    """Room for one process, on one GPU or none, and the order it has."""
 
-    environment: dict[str, str]
+    gpu: str | None
     process: subprocess.Popen[str] | None = None
     order: Order | None = None
 
-    def look(self) -> None:
-        """Take note of an order that is over, and of a process that is gone."""
+    def is_free(self) -> bool:
+        """Whether it can take an order, after a look at the one it has."""
         if self.process and self.order and self.order.is_over_in(self.process):
             self.order = None
         if self.process and self.process.poll() is not None:
-            self.end()
+            end(self.process)
+            self.process = None
+        return self.order is None
 
     def take(self, order: Order) -> None:
         """Carry this order out next."""
@@ -92,29 +73,7 @@ class Slot:
         if self.process:
             order.hand_to(self.process)
         else:
-            self.process = order.start(**self.environment)
-
-    def end(self) -> None:
-        """End the process, if there is one."""
-        if self.process:
-            end(self.process)
-        self.process = None
-
-
-class Requeued:
-    """An order on a cluster: a job that hits its time limit is queued again, and its run resumes."""
-
-    def __init__(self, order: Order):
-        self.order = order
-
-    def __call__(self) -> None:
-        self.order.in_a_process_of_its_own()
-
-    def checkpoint(self) -> Any:
-        """What submitit queues in its place."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
+            self.process = order.start({} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu})
 
 
 class SubmititEngine:
@@ -128,24 +87,22 @@ class SubmititEngine:
     local = False
 
     def __init__(self, settings: EngineConfig, folder: Path):
-        self.settings = settings
-        self.executor = _installed("submitit", settings).AutoExecutor(
-            folder=folder / "logs",
-            cluster=settings.cluster,
-            slurm_max_num_timeout=settings.max_num_timeout,
+        self._ends = settings.cluster == "local"  # what a cluster has begun goes on
+        self._executor = _installed("submitit", settings).AutoExecutor(
+            folder / "logs", cluster=settings.cluster, slurm_max_num_timeout=settings.max_num_timeout
         )
-        self._jobs: list[Any] = []
+        self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns wherever there is no accounting
 
     def begin(self, orders: Sequence[Order]) -> None:
-        self.executor.update_parameters(timeout_min=self.settings.timeout_min, **self.settings.parameters)
-        with self.executor.batch():
-            self._jobs = [self.executor.submit(Requeued(order)) for order in orders]
+        with self._executor.batch():
+            self._jobs = [self._executor.submit(order) for order in orders]
 
     def busy(self) -> bool:
         return not all(job.done() for job in self._jobs)
 
     def end(self) -> None:
-        for job in self._jobs if self.settings.cluster == "local" else []:  # what a cluster began goes on
+        for job in self._jobs if self._ends else []:
             job.cancel()
 
 
@@ -155,34 +112,23 @@ class RayEngine:
     local = False
 
     def __init__(self, settings: EngineConfig, processes: int):
-        self.ray = _installed("ray", settings)
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if settings.address is None:
-            options |= {"num_cpus": processes, "include_dashboard": False}
-        else:
-            options["address"] = settings.address
-        self.ray.init(**options)
-        self._tasks: list[Any] = []
+        here = {"num_cpus": processes, "include_dashboard": False}
+        where: dict[str, Any] = {"address": settings.address} if settings.address else here
+        self._ray = _installed("ray", settings)
+        self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
 
     def begin(self, orders: Sequence[Order]) -> None:
-        task = self.ray.remote(num_cpus=1, max_retries=0)(Order.in_a_process_of_its_own)
+        task = self._ray.remote(num_cpus=1, max_retries=0)(Order.__call__)
         self._tasks = [task.remote(order) for order in orders]
 
     def busy(self) -> bool:
-        _, self._tasks = self.ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
-        return bool(self._tasks)
+        return len(self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)[0]) < len(self._tasks)
 
     def end(self) -> None:
-        self.ray.shutdown()
+        self._ray.shutdown()
 
 
-def _installed(name: str, settings: EngineConfig) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f'engine={settings.kind}: {name} is not installed; pip install -e ".[cluster]" brings it'
-        ) from error
+Engine = LocalEngine | SubmititEngine | RayEngine
 
 
 def engine_for(settings: EngineConfig, processes: int, devices: Sequence[str], folder: Path) -> Engine:
@@ -194,6 +140,14 @@ def engine_for(settings: EngineConfig, processes: int, devices: Sequence[str], f
     if settings.kind == "submitit":
         return SubmititEngine(settings, folder)
     return RayEngine(settings, processes) if settings.kind == "ray" else LocalEngine(processes, devices)
+
+
+def _installed(name: str, settings: EngineConfig) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        brings = 'pip install -e ".[cluster]" brings it'
+        raise UserError(f"engine={settings.kind}: {name} is not installed; {brings}") from error
 
 
 def gpus() -> tuple[str, ...]:

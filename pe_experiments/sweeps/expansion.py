@@ -47,12 +47,12 @@ def expand(
         raise UserError(f"no case of this sweep has {chosen}; see sweep.cases in its file")
     if settings.baselines:
         runs = [beside for run in runs for beside in (run, *_baselines(run, settings.baselines))]
-    return breadth_first(dict.fromkeys(runs))
+    return breadth_first(runs)
 
 
 def breadth_first(runs: Iterable[Overrides]) -> list[Overrides]:
-    """All runs of the first seed, then all of the next: whenever one looks, the seeds so far are complete."""
-    runs = list(runs)
+    """Each run once; all of the first seed, then all of the next, so that a sweep can be read at any time."""
+    runs = list(dict.fromkeys(runs))
     turns = {seed: turn for turn, seed in enumerate(dict.fromkeys(value_of(run, "seed") for run in runs))}
     return sorted(runs, key=lambda run: turns[value_of(run, "seed")])
 
@@ -78,6 +78,11 @@ def without(run: Overrides, *keys: str) -> Overrides:
     return tuple(text for text in run if key_of(text) not in keys)
 
 
+def with_value(run: Overrides, key: str, value: str) -> Overrides:
+    """The run with that value for the key."""
+    return (*without(run, key), f"{key}={value}")
+
+
 def _in_cases(run: Overrides, cases: Sequence[Overrides], typed: Sequence[str]) -> Iterable[Overrides]:
     """The run under each case. What was typed narrows: a case that says otherwise is left out."""
     named = {key_of(text) for text in typed}
@@ -93,10 +98,3 @@ def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:
     """The run with other schemes; what is said about its own scheme does not concern them."""
     others = tuple(t for t in run if key_of(t) not in ("pe", "label") and not key_of(t).startswith("pe."))
     return ((*others, f"pe={name}") for name in baselines)
-
-
-def alone(run: Sequence[str], folder: Path | None = None) -> list[str]:
-    """The command that carries out one run of a sweep alone."""
-    own = ["--config-dir", str(folder)] if folder else []
-    mode = ["hydra.mode=RUN"] if value_of(run, "sweep") else []
-    return ["python", "scripts/train.py", *own, *mode, *run]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pe_experiments.config import check
 from pe_experiments.console import Display, duration, say
-from pe_experiments.errors import NotApplicable, sentence
+from pe_experiments.errors import NotApplicable, one_line, sentence
 from pe_experiments.files import read_json
-from pe_experiments.runs import COMPLETED, RunDirectory, kind_of, run_directory, seed_and_hash
-from pe_experiments.sweeps.expansion import Overrides
+from pe_experiments.runs import RunDirectory, kind_of, run_directory, seed_and_hash
+from pe_experiments.sweeps.expansion import Overrides, value_of
 
-UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
 DONE = (FINISHED, DIVERGED)
 PENDING = ("new", "interrupted", FAILED, "to evaluate")  # states in which there is something to do
@@ -63,6 +64,12 @@ class Job:
             return self.overrides
         return str(self.config["results_dir"]), seed_and_hash(self.name), str(self.config["evaluation"])
 
+    def alone(self, own: Path | None) -> list[str]:
+        """The command that carries out this run alone; ``own`` is a folder of config files of one's own."""
+        flags = ["--config-dir", str(own)] if own else []
+        flags += ["hydra.mode=RUN"] if value_of(self.overrides, "sweep") else []
+        return ["python", "scripts/train.py", *flags, *self.overrides]
+
     @property
     def pending(self) -> bool:
         """Whether there is something to do."""
@@ -70,93 +77,103 @@ class Job:
 
 
 def look_up(
-    runs: Sequence[Overrides], compose: Callable[[Overrides], dict[str, Any]], display: Display
+    runs: Sequence[Overrides],
+    compose: Callable[[Overrides], dict[str, Any]],
+    display: Display,
+    dry_run: bool = False,
 ) -> list[Job]:
-    """The state of every run, each run once; what is wrong with one costs that run alone."""
+    """The state of every run, each run once; what is wrong with one costs that run alone.
+
+    Args:
+        runs: as train.py would be given them.
+        compose: makes a configuration of one.
+        display: shows how far this is.
+        dry_run: also try what would fail as soon as a run starts, once for all that differ in seed and rate.
+    """
     jobs: dict[tuple[str, ...], Job] = {}
-    resolved: dict[str, Any] = {}  # by configuration but for the seed, on which only the name depends
+    known: dict[str, Any] = {}
     display.start("looking up runs", len(runs))
     for number, overrides in enumerate(runs, 1):
         job = Job(overrides)
         try:
             job.config = compose(overrides)
-            _plan(job, resolved)
-        except NotApplicable as error:
-            job.state, job.reason = NOT_APPLICABLE, str(error)
+            _plan(job, known, dry_run)
         except Exception as error:
-            job.reason = sentence(error)
+            job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
+            job.reason, job.can_start = sentence(error), False
         jobs.setdefault((*job.same, str(job.config.get("study"))), job)
         display.step(number)
     display.stop()
     return list(jobs.values())
 
 
-def _plan(job: Job, resolved: dict[str, Any]) -> None:
+def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
     checked = check(job.config)  # before torch is imported
     import torch
 
     from pe_experiments.components import user_errors
-    from pe_experiments.config import resolve
+    from pe_experiments.config import Experiment, resolve
     from pe_experiments.runs import plan
 
-    same = str(job.config | {"seed": None})
-    if same not in resolved:
+    def built() -> Experiment:
         experiment = resolve(checked)
         with user_errors("pe"), torch.random.fork_rng(devices=[]):
             experiment.components["pe"].build(experiment.shape)
-        resolved[same] = experiment
-    planned = plan(replace(resolved[same], config=checked))
+        return experiment
+
+    experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
+    planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
+    if dry_run and job.pending:
+        from pe_experiments.experiment import try_out
+
+        _once(known, f"{kind_of(job.config)} {job.config['evaluation']}", lambda: try_out(experiment))
 
 
-def try_out(jobs: Iterable[Job], display: Display) -> None:
-    """Mark the runs that would fail at once; runs that differ in nothing but seed and rate are tried once."""
-    from pe_experiments import experiment
-    from pe_experiments.config import resolve
-
-    pending = [job for job in jobs if job.pending]
-    tried: dict[str, tuple[str, str]] = {}
-    display.start("trying out runs", len(pending))
-    for number, job in enumerate(pending, 1):
-        kind = f"{kind_of(job.config)} {job.config['evaluation']}"
-        if kind not in tried:
-            tried[kind] = "", ""
-            try:
-                experiment.try_out(resolve(check(job.config)))
-            except NotApplicable as error:
-                tried[kind] = NOT_APPLICABLE, str(error)
-            except Exception as error:
-                tried[kind] = FAILED, sentence(error)
-        if tried[kind][0]:
-            (job.state, job.reason), job.can_start = tried[kind], False
-        display.step(number)
-    display.stop()
+def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` returned or raised when it was first called under that key."""
+    if key not in known:
+        try:
+            known[key] = make()
+        except Exception as error:
+            known[key] = error
+    if isinstance(known[key], Exception):
+        raise known[key]
+    return known[key]
 
 
-def estimate(jobs: Sequence[Job], processes: int) -> str:
-    """The training time that is left, from the seconds per step that finished runs here recorded."""
-    training = [job for job in jobs if job.pending and job.state != "to evaluate"]
-    kinds = {id(job): kind_of(job.config) for job in training}
+def list_jobs(jobs: Sequence[Job], processes: int) -> None:
+    """Say state, name and reason of every run, and the time that is left with so many at once."""
+    for job in jobs:
+        reason = f"  ({one_line(job.reason)})" if job.reason else ""
+        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
+    say(f"{totals(jobs)}; {estimate([job for job in jobs if job.pending], processes)}")
+    say("nothing was run (dry_run=true)")
+
+
+def estimate(pending: Sequence[Job], processes: int) -> str:
+    """How long training will take, from the seconds per step that finished runs of these kinds recorded."""
+    steps: Counter[str] = Counter()
+    for job in pending:
+        steps[kind_of(job.config)] += job.steps if job.state != "to evaluate" else 0
     recorded: dict[str, list[float]] = {}
-    for results_dir in {job.config["results_dir"] for job in training}:
+    for results_dir in {job.config["results_dir"] for job in pending}:
         for path in Path(results_dir).glob("runs/*/result.json"):
-            try:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # for a comparison to complain of
                 result = read_json(path)
-                if result["status"] == COMPLETED and result["kind"] in kinds.values():
+                if result["kind"] in steps:
                     recorded.setdefault(result["kind"], []).append(float(result["seconds_per_step"]))
-            except (OSError, ValueError, KeyError, TypeError):  # for a comparison to complain of
-                continue
-    if not training:
+    if not steps.total():
         return "nothing is left to train"
     if not recorded:
         return "the time is unknown: none like these has been run here"
-    speeds = {kind: sum(seconds) / len(seconds) for kind, seconds in recorded.items()}
-    typical = sum(speeds.values()) / len(speeds)
-    seconds = [job.steps * speeds.get(kinds[id(job)], typical) for job in training]
-    known = f"{len(speeds)} of {len(set(kinds.values()))} kinds of run measured in finished runs"
-    return f"about {duration(max(*seconds, sum(seconds) / processes))} of training ({known})"
+    speeds = {kind: fmean(seconds) for kind, seconds in recorded.items()}
+    typical = fmean(speeds.values())
+    seconds = sum(count * speeds.get(kind, typical) for kind, count in steps.items()) / processes
+    known = f"{len(speeds)} of {len(steps)} kinds of run measured in finished runs"
+    return f"about {duration(seconds)} of training ({known})"
 
 
 def totals(jobs: Iterable[Job]) -> str:
@@ -170,12 +187,5 @@ def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
     reasons: dict[str, list[Job]] = {}
     for job in jobs:
         if job.state == state:
-            reasons.setdefault(" ".join(job.reason.split()), []).append(job)
+            reasons.setdefault(one_line(job.reason), []).append(job)
     return reasons
-
-
-def say_jobs(jobs: Iterable[Job]) -> None:
-    """One line per run: its state, its name, and why where there is a reason."""
-    for job in jobs:
-        reason = " ".join(job.reason.split())
-        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}" + (f"  ({reason})" if reason else ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,23 @@ from pe_experiments.composition import Plain, composed_plain
 from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
 from pe_experiments.runs import list_in_study, read_manifest, run_directory, write_manifest
-from pe_experiments.sweeps.expansion import Overrides, alone, expand
+from pe_experiments.sweeps.engines import Engine, engine_for, gpus, side_by_side
+from pe_experiments.sweeps.expansion import Overrides, expand, without
 from pe_experiments.sweeps.jobs import (
     DONE,
     FAILED,
     NOT_APPLICABLE,
-    UNNAMED,
     Job,
     by_reason,
-    estimate,
+    list_jobs,
     look_up,
-    say_jobs,
     totals,
-    try_out,
 )
-from pe_experiments.sweeps.launching import Launching
+from pe_experiments.sweeps.launching import carry_out
 from pe_experiments.sweeps.tuning import Tuning
 from pe_experiments.validation import validated
+
+UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
 
 
 class Sweep:
@@ -38,21 +39,22 @@ class Sweep:
         typed: the command's ``key=value`` texts.
         common: what it says for all runs (`composition.master`).
         params: what the sweep's own file varies.
-        folder: of config files of the user's own.
+        own: folder of config files of the user's own.
 
     Raises:
         UserError: a wrong setting of the sweep.
     """
 
     def __init__(
-        self, typed: Sequence[str], common: Plain, params: dict[str, Any] | None, folder: Path | None = None
+        self, typed: Sequence[str], common: Plain, params: dict[str, Any] | None, own: Path | None = None
     ):
-        self.settings: SweepConfig = validated(SweepConfig, common["sweep"], "sweep")
-        engine = validated(EngineConfig, common["engine"], "engine")
-        self.dry_run = is_dry_run(common)
-        self.study, self.folder = common["study"], folder
-        self.launching = Launching(self.settings, engine, common["hardware"], folder)
-        self.runs = expand(typed, params or {}, self.settings, folder)
+        self.settings = validated(SweepConfig, common["sweep"], "sweep")
+        self.engine = validated(EngineConfig, common["engine"], "engine")
+        self.dry_run, self.study, self.own = is_dry_run(common), common["study"], own
+        hardware = common["hardware"]
+        self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
+        self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
+        self.runs = expand(typed, params or {}, self.settings, own)
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``).
@@ -64,51 +66,51 @@ class Sweep:
             UserError: nothing can be started.
             KeyboardInterrupt: interrupted; the same command goes on.
         """
-        grid, runs = self._tuned() if self.settings.tune else ([], self.runs)
-        jobs = self._complete(runs) if runs else []
-        everything = list({job.same: job for job in [*grid, *jobs]}.values())
-        if self.dry_run:
-            return int(any(job.state == FAILED and not job.can_start for job in everything)), []
         if self.settings.tune:
-            self.tuning.note(jobs, grid)
-        self._say_outcome(everything)
-        return int(any(job.state == FAILED for job in everything)), jobs
+            return self._tuned(Tuning(self.runs, self.settings, self.study and str(self.study)))
+        jobs = self._complete(self.runs)
+        return self._outcome(jobs), [] if self.dry_run else jobs
 
-    def _tuned(self) -> tuple[list[Job], list[Overrides]]:
-        """The grid, carried out, and the runs that follow from it; a dry run may not know them yet."""
-        self.tuning = tuning = Tuning(self.runs, self.settings, self.study and str(self.study))
+    def _tuned(self, tuning: Tuning) -> tuple[int, list[Job]]:
+        """First the grid, then the runs that follow from it, which a dry run may not know yet."""
         grid = self._complete(tuning.grid())
         if self.dry_run and any(job.pending for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
-            return grid, []
+            return self._outcome(grid), []
         for _ in range(self.settings.tune_outwards):
             grid += self._complete(tuning.outwards(grid))
-        chosen = tuning.chosen(grid)
-        for group, value in chosen.items():
-            say(f"chosen on the training lengths: {' '.join(group)} {self.settings.tune}={value}")
-        return grid, tuning.repeats(chosen)
+        runs = tuning.repeats(grid)
+        for run in dict.fromkeys(without(run, "seed", "study") for run in runs):
+            say(f"chosen on the training lengths: {' '.join(run)}")
+        jobs = self._complete(runs)
+        everything = list({job.same: job for job in [*grid, *jobs]}.values())
+        if not self.dry_run:
+            tuning.note(jobs, grid)
+        return self._outcome(everything), [] if self.dry_run else jobs
 
     def _complete(self, runs: Sequence[Overrides]) -> list[Job]:
         """Look up the runs and carry out those that are left."""
-        jobs = look_up(runs, lambda run: composed_plain("config", run, self.folder), display_for())
-        title = str(self.study or UNNAMED)
+        jobs = look_up(runs, partial(composed_plain, "config", folder=self.own), display_for(), self.dry_run)
         if self.dry_run:
-            try_out(jobs, display_for())
-            say_jobs(jobs)
-            say(f"{totals(jobs)}; {estimate(jobs, self.launching.processes)}")
-            say("nothing was run (dry_run=true)")
+            list_jobs(jobs, self.processes)
             return jobs
+        title = str(self.study or UNNAMED)
         if found := sum(job.state in DONE for job in jobs):
             say(f"{title}: {found} of {len(jobs)} runs are finished already")
         hopeless = by_reason((job for job in jobs if not job.can_start), FAILED)
         for reason, those in hopeless.items():  # said now, not only when the others are done
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
-        if todo := [job for job in jobs if job.pending]:
-            self.launching.carry_out(todo, display_for())
+        if pending := [job for job in jobs if job.pending]:
+            carry_out(pending, self._make_engine, self.own, display_for())
         return jobs
 
-    def _say_outcome(self, jobs: Sequence[Job]) -> None:
-        """Totals, and each reason once: with the command that repeats each failed run alone."""
+    def _make_engine(self, folder: Path, processes: int | None) -> Engine:
+        return engine_for(self.engine, processes or self.processes, self.devices, folder)
+
+    def _outcome(self, jobs: Sequence[Job]) -> int:
+        """Say totals and each reason once, with the command that repeats each failed run; the exit code."""
+        if self.dry_run:
+            return int(any(job.state == FAILED and not job.can_start for job in jobs))
         say(totals(jobs))
         for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
             say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
@@ -116,15 +118,15 @@ class Sweep:
             sys.stdout.flush()
             print(f"error: {reason}", file=sys.stderr)
             for job in failed:
-                command = shlex.join(alone(job.overrides, self.folder))
-                say(f"failed{': ' if job.name else ''}{job.name}; alone: {command}")
+                say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(self.own))}")
+        return int(any(job.state == FAILED for job in jobs))
 
 
-def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
+def list_studies(jobs: Sequence[Job]) -> list[tuple[Path, bool]]:
     """List what is done in the manifests of its studies.
 
     Returns:
-        Per study its results directory, its name, and whether its comparison is newer than all it is made of.
+        Per study its folder, and whether the comparison there is newer than all it is made of.
 
     Raises:
         UserError: a manifest is damaged.
@@ -138,10 +140,10 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
             list_in_study(Path(results_dir), study, *names)
         elif not manifest.exists() or read_manifest(manifest) != names:  # this sweep and no other
             write_manifest(Path(results_dir), UNNAMED, names)
-        runs = [run_directory(results_dir, name) for name in read_manifest(manifest)]
-        made_of = [manifest, *(run.result for run in runs)]
-        made_of += [path for run in runs for path in run.path.glob("evaluations/*/result.json")]
+        made_of = [manifest]
+        for run in (run_directory(results_dir, name) for name in read_manifest(manifest)):
+            made_of += [run.result, *run.path.glob("evaluations/*/result.json")]
         newest = max(path.stat().st_mtime_ns for path in made_of if path.exists())
         table = folder / "table.csv"
-        studies.append((results_dir, folder.name, table.exists() and newest < table.stat().st_mtime_ns))
+        studies.append((folder, table.exists() and newest < table.stat().st_mtime_ns))
     return studies

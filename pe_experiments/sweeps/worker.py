@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from pe_experiments import process
 from pe_experiments.errors import InUse, NotApplicable, UserError
 from pe_experiments.files import read_json, write_atomically
 
-WAITING, RUNNING, ELSEWHERE, LOST = "waiting", "running", "elsewhere", "lost"
+WAITING, RUNNING, ELSEWHERE = "waiting", "running", "elsewhere"
 LOOK_SECONDS = 0.1  # between looks at the notes
 METRICS = ("exact_match_in_distribution", "exact_match_at_2x")  # said of a finished run
 # Ctrl-C, Slurm's warning and a cluster's way of ending a job are for the launching process to act on.
@@ -52,8 +53,8 @@ class Order:
     directory: str
     path: str
 
-    def start(self, **environment: str) -> subprocess.Popen[str]:
-        """A process that carries it out, and others that it is handed later."""
+    def start(self, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """A process that carries it out, and others that it is handed later; with these variables set."""
         with Path(self.note).with_suffix(".log").open("w") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "pe_experiments.sweeps.worker"],
@@ -62,7 +63,7 @@ class Order:
                 stderr=log,
                 text=True,
                 cwd=self.directory if os.path.isdir(self.directory) else None,
-                env={**os.environ, "PYTHONPATH": self.path, **environment},
+                env={**os.environ, "PYTHONPATH": self.path, **(variables or {})},
             )
         self.hand_to(worker)
         return worker
@@ -79,14 +80,20 @@ class Order:
         gone = worker.poll() is not None  # first: its last words may come in between
         return gone or read_note(Path(self.note))["state"] not in (WAITING, RUNNING)
 
-    def in_a_process_of_its_own(self) -> None:
-        """Carry it out and wait for that; should this process be killed, so is that one."""
+    def __call__(self) -> None:
+        """Have a process of its own carry it out; should this one be killed, so is that."""
         worker = self.start()
         try:
             while not self.is_over_in(worker):
                 time.sleep(LOOK_SECONDS)
         finally:
             end(worker)
+
+    def checkpoint(self) -> Any:
+        """What submitit queues again when the job hits its time limit; the run then resumes."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
 
     def carry_out(self) -> None:
         """Carry it out here and note its state."""

@@ -20,8 +20,8 @@ from pe_experiments.data import TrainingStream
 from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.instantiation import build_model, source_of
-from pe_experiments.sweeps import Sweep
 from pe_experiments.sweeps.jobs import Job, look_up
+from pe_experiments.sweeps.sweep import Sweep
 from pe_experiments.training import TrainingModule, batch_loss
 from tests.conftest import ROOT, Outcome
 
@@ -30,9 +30,6 @@ CHOICES = [
     for group in ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger")
     for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
 ]
-SHELL = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "matplotlib", "rich"}
-TENSORS_ONLY = ("encodings", "positions.py", "tasks", "formats.py", "models", "randomness.py", "data.py")
-INNER = {"encodings", "positions", "tasks", "formats", "models", "randomness", "data", "errors"}
 
 
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
@@ -119,36 +116,6 @@ def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None
     known = composed("config", [])
     assert set(example) - {"defaults", "hydra"} <= set(known)
     assert set(example.logger) <= set(known.logger)
-
-
-def imports(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
-    return names
-
-
-def test_inner_modules_know_nothing_of_the_shell() -> None:
-    checked = 0
-    for entry in TENSORS_ONLY:
-        place = ROOT / "pe_experiments" / entry
-        for path in place.rglob("*.py") if place.is_dir() else [place]:
-            for name in imports(path):
-                top, _, rest = name.partition(".")
-                assert top not in SHELL, f"{path.name} imports {name}"
-                assert top != "pe_experiments" or rest.split(".")[0] in INNER, f"{path.name} imports {name}"
-            checked += 1
-    assert checked > 15
-
-
-def test_the_model_names_no_scheme_and_no_task() -> None:
-    for path in (ROOT / "pe_experiments" / "models").glob("*.py"):
-        for name in imports(path):
-            assert not name.startswith(("pe_experiments.tasks", "pe_experiments.positions")), path
-            assert not name.startswith("pe_experiments.encodings.") or name.endswith(".base"), path
 
 
 def test_files_and_functions_stay_readable() -> None:

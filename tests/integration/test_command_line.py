@@ -428,7 +428,7 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
     assert "left out: unfinished: unfinished" in outcome.out
     assert "left out: foreign" in outcome.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "runs.csv", "curves.csv", "pairs.csv", "table.csv", "table.md", "table.tex", "methods.md",
+        "runs.csv", "curves.csv", "pairs.csv", "table.csv", "table.tex", "methods.md",
         "methods.tex",
         "references.bib", "report.md", "report.html", "figures",
     }  # fmt: skip

@@ -1,29 +1,44 @@
-"""The page in a real browser: it works from disk, asks no server, and every value is a cell of a CSV."""
+"""The page in a real browser: it asks no server, sorts, selects, and shows the values of table.csv."""
 
 from __future__ import annotations
 
 import csv
+import importlib
+import itertools
 import os
-import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from pe_experiments.comparison import compare
+from pe_experiments.comparison import Options, Runs, compare, load_runs, write_comparison
 from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
 from tests.conftest import TINY
 from tests.synthetic import fading, write_run, write_study
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _undrawn() -> Iterator[None]:
+    """The page holds no figure of the papers'."""
+    with pytest.MonkeyPatch.context() as patch:
+        module = importlib.import_module("pe_experiments.comparison.compare")
+        patch.setattr(module, "draw_all", lambda *_: [])
+        yield
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("page") / "results"
 
     def make(*overrides: str) -> Experiment:
@@ -32,14 +47,19 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_study(make, seeds=3)
     for seed in range(3):
         write_run(make("pe=rope", "task=reverse", f"seed={seed}"), fading(1, 0.05), result={"label": SCRIPT})
+    write_run(make("pe=none", "task=reverse"), fading(0.2, 0.05))
     write_run(make("pe=rope", "task=reverse", "model=encoder"), fading(0.2, 0.05), "diverged")
     (results / "runs" / SCRIPT.replace("/", "_")).mkdir()
-    compare(results)
-    return results / "comparison"
+    return results
 
 
 @pytest.fixture(scope="module")
-def page(written: Path) -> Iterator[Any]:
+def written(results: Path) -> Path:
+    return compare(results, out=results / "comparison").folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as running:
         own = Path(running.chromium.executable_path)
@@ -47,128 +67,188 @@ def page(written: Path) -> Iterator[Any]:
         if not found:
             missing = f"no browser: none of {', '.join(BROWSERS)} is installed"
             (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(missing)
-        browser = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        opened = browser.new_page()
-        opened.said, opened.asked = [], []
-        opened.on("console", lambda message: opened.said.append(message.text))
-        opened.on("pageerror", lambda error: opened.said.append(str(error)))
-        opened.on("request", lambda request: opened.asked.append(request.url))
-        opened.goto(f"file://{written / 'report.html'}")
-        opened.wait_for_function("window.comparisonView !== undefined")
-        opened.wait_for_function("document.querySelector('#chart-note').textContent !== ''")
-        yield opened
-        browser.close()
+        started = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
-def chart(page: Any) -> str:
-    return page.inner_html("#chart svg")
+def opened(browser: Any, folder: Path, size: dict[str, int] = DESK, **options: Any) -> Any:
+    """The page, with what it said and asked for."""
+    page = browser.new_page(viewport=size, **options)
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.goto(f"file://{folder / 'report.html'}")
+    page.wait_for_selector("#curves svg")
+    return page
 
 
-def test_it_opens_without_an_error_or_a_request(page: Any, written: Path) -> None:
-    assert page.said == []
+@pytest.fixture
+def page(browser: Any, written: Path) -> Iterator[Any]:
+    made = opened(browser, written)
+    yield made
+    assert made.said == []
+    made.close()
+
+
+def column(page: Any, index: int) -> list[str]:
+    """The values of a task, from above."""
+    return page.eval_on_selector_all(
+        f"#matrix td[data-column='{index}'] > span", "all => all.map(e => e.textContent)"
+    )
+
+
+def head(page: Any, task: str) -> Any:
+    return page.locator("#matrix thead th", has_text=task).first
+
+
+def test_it_asks_no_server_and_a_script_in_a_label_stays_text(page: Any, written: Path) -> None:
     assert [url for url in page.asked if not url.startswith("data:")] == [f"file://{written / 'report.html'}"]
     assert page.title() == "Comparison of positional encodings"
+    assert SCRIPT in page.locator("#matrix tbody").text_content()
+    assert SCRIPT.replace("/", "_") in page.locator("#left-out").text_content()
+    assert page.locator("img, main script").count() == 0
 
 
-def test_filters_change_the_chart(page: Any) -> None:
-    seen = [chart(page)]
-    for choose in (
-        lambda: page.select_option("#metric", "token_accuracy"),
-        lambda: page.select_option("#task", "reverse"),
-        lambda: page.select_option("#model", "encoder"),
-        lambda: page.select_option("#task", "copy"),
-    ):
-        choose()
-        page.wait_for_timeout(200)
-        seen.append(chart(page))
-    assert len(set(seen[:-1])) == len(seen) - 1
-    assert seen[-1] == seen[1]  # back where the metric had been changed
-    assert page.input_value("#model") == "decoder"
-    assert "token accuracy, copy, decoder" in page.inner_text("#chart-note")
-    assert page.said == []
-
-
-def test_schemes_are_switched_by_click_and_by_keyboard(page: Any) -> None:
-    page.select_option("#task", "copy")
-    button = page.locator("#schemes button", has_text="alibi")
-    before = chart(page)
-    button.click()
-    page.wait_for_timeout(200)
-    without = chart(page)
-    assert len(without) < len(before)
-    assert button.get_attribute("aria-pressed") == "false"
-    button.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_timeout(200)
-    assert button.get_attribute("aria-pressed") == "true"
-    assert len(chart(page)) == len(before)
-
-
-def test_hovering_shows_the_interval_of_a_mean(page: Any) -> None:
-    page.select_option("#task", "copy")
-    page.select_option("#metric", "exact_match")
-    page.wait_for_timeout(200)
-    page.locator("#chart svg .points_marks path, #chart svg path[aria-roledescription='point']").last.hover()
-    page.wait_for_selector("#vg-tooltip-element.visible")
-    shown = page.inner_text("#vg-tooltip-element")
-    assert {"scheme", "length", "accuracy", "interval from"} <= set(re.findall(r"[a-z]+(?: from)?", shown))
-
-
-def test_a_script_in_a_label_stays_text(page: Any) -> None:
-    assert page.title() == "Comparison of positional encodings"
-    assert SCRIPT in page.inner_text("main")
-    assert page.locator("img[src=x]").count() == 0
-
-
-def test_everything_has_a_name_for_those_who_cannot_see_it(page: Any) -> None:
-    assert page.locator("img:not([alt]), img[alt='']").count() == 0
-    for control in page.locator("select").all():
-        assert control.evaluate("e => e.labels.length") == 1
-    assert page.get_attribute("html", "lang") == "en"
-
-
-def test_every_figure_is_the_cell_it_says_it_is(page: Any, written: Path) -> None:
-    rows = {}
-    for name in ("table.csv", "pairs.csv"):
-        with (written / name).open(newline="") as file:
-            rows[name] = list(csv.DictReader(file))
-    cells = page.eval_on_selector_all(
-        "data",
-        "all => all.map(e => [e.value, e.dataset.file, e.dataset.row, e.dataset.column, e.textContent])",
-    )
-    assert len(cells) > 200
-    assert {name for _, name, *_ in cells} == set(rows)
-    for value, name, row, column, text in cells:
-        assert float(rows[name][int(row) - 1][column]) == float(value)
-        digits = len(text.partition(".")[2]) if "e" not in text else 20
-        assert float(text) == pytest.approx(float(value), abs=0.51 * 10**-digits if digits < 20 else 0.1)
-
-
-def test_no_figure_in_words_and_tables_is_without_a_cell(page: Any) -> None:
-    """Digits outside ``data`` elements belong to headings (lengths), names and settings."""
-    left = page.evaluate(
-        """() => [...document.querySelectorAll('.summary, section td, section li')].map((e) => {
-            const copy = e.cloneNode(true);
-            copy.querySelectorAll('data, a').forEach((d) => d.remove());
-            return copy.textContent;
-        }).filter((text) => /\\d/.test(text))"""
-    )
-    assert left == []
-
-
-def test_the_means_in_the_chart_are_those_of_the_table(page: Any, written: Path) -> None:
+def test_the_matrix_shows_the_cells_of_the_table(page: Any, written: Path) -> None:
     with (written / "table.csv").open(newline="") as file:
-        rows = {(row["protocol"], row["scheme"]): row for row in csv.DictReader(file)}
-    page.select_option("#task", "copy")
-    page.select_option("#metric", "exact_match")
-    page.wait_for_timeout(200)
-    drawn = page.evaluate(
-        """() => Object.keys(comparisonView.getState({data: () => true}).data)
-            .flatMap((name) => comparisonView.data(name)).filter((d) => 'seeds' in d && 'low' in d)"""
-    )
-    assert drawn
-    for point in drawn:
-        row = rows[point["section"], point["scheme"]]
-        for key, ending in (("value", ""), ("low", "_low"), ("high", "_high")):
-            cell = row[f"{point['accuracy']}@{point['length']}{ending}"]
-            assert (point[key] is None and cell == "") or float(cell) == point[key]
+        rows = list(csv.DictReader(file))
+    shown = page.eval_on_selector_all("#matrix td[title]", "all => all.map(e => e.title)")
+    assert len(shown) == len(rows) == 6
+    for row in rows:
+        value, ends = float(row["exact_match_extrapolation"]), ""
+        if row["exact_match_extrapolation_low"]:
+            low, high = (float(row[f"exact_match_extrapolation_{end}"]) for end in ("low", "high"))
+            ends = f" [{low:.2f}, {high:.2f}]"
+        (cell,) = [
+            text for text in shown if text.startswith(f"{row['scheme']}, {row['task']}, {row['model']}: ")
+        ]
+        assert f": {value:.2f}{ends}; {row['seeds']} seed" in cell.replace("-0.00", "0.00")
+        assert f"; {int(float(row['reached@12']))} of {row['seeds']} " in cell
+        assert ("did not learn" in cell) == (int(row["solved"]) < int(row["seeds"]) / 2)
+        assert ("1 diverged" in cell) == (row["diverged"] == "1")
+
+
+def test_a_task_sorts_and_is_selected_by_a_click(page: Any) -> None:
+    assert "copy, decoder" in page.inner_text("#curve-title")
+    values = [float(text) for text in column(page, 0)]
+    assert values == sorted(values, reverse=True)
+    before = page.inner_html("#curves")
+    head(page, "reverse").click()
+    assert "reverse, decoder" in page.inner_text("#curve-title")
+    assert page.inner_html("#curves") != before
+    assert page.inner_text("#sentence") != ""
+    index = int(head(page, "reverse").get_attribute("data-column"))
+    falling = column(page, index)
+    assert falling == sorted(falling, reverse=True)
+    assert head(page, "reverse").get_attribute("aria-sort") == "descending"
+    head(page, "reverse").click()
+    assert head(page, "reverse").get_attribute("aria-sort") == "ascending"
+    assert column(page, index) == falling[::-1]
+    page.locator("#multiples button").nth(0).click()
+    assert "copy, decoder" in page.inner_text("#curve-title")
+    assert page.url.endswith("#copy-decoder")
+
+
+def test_everything_works_from_the_keyboard(page: Any) -> None:
+    page.locator("#matrix th").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert "reverse, decoder" in page.inner_text("#curve-title")
+    focused = page.evaluate("document.activeElement.dataset.column")
+    assert focused == "1"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    assert "copy, decoder" in page.inner_text("#curve-title")
+    page.locator("#curves svg").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert "length 3" in page.inner_text("#tip")
+    page.keyboard.press("ArrowRight")
+    assert "length 6" in page.inner_text("#tip")
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+    page.locator("summary", has_text="Tables").press("Enter")
+    assert page.locator("#tables table").first.is_visible()
+
+
+def test_pointing_at_a_mark_tells_scheme_length_seeds_and_interval(page: Any) -> None:
+    mark = page.locator("#curves svg").first.locator("g.series").first.locator("path[transform]").last
+    mark.hover()
+    shown = page.inner_text("#tip")
+    assert "length 48" in shown
+    assert "3 seeds" in shown
+    assert "0.00 [0.00, 0.71]" in shown
+    assert page.locator("#curves g.series.focus").count() == 2  # in both charts
+
+
+def test_labels_do_not_run_into_each_other(page: Any) -> None:
+    labels = page.locator("#curves svg").first.locator("g.label text")
+    tops = sorted(labels.evaluate_all("all => all.map(e => e.getBoundingClientRect().top)"))
+    assert len(tops) > 1
+    assert all(below - above >= 10 for above, below in itertools.pairwise(tops))
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_first_screen_holds_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
+    page = opened(browser, written, size)
+    for part in ("h1", "#sentence", "#matrix", "#curves"):
+        box = page.locator(part).bounding_box()
+        assert box["y"] + min(box["height"], 900 if part != "#matrix" else 120) <= size["height"], part
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    page.close()
+
+
+def test_dark_and_print(browser: Any, written: Path) -> None:
+    page = opened(browser, written, color_scheme="dark")
+    lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    assert page.locator("body").evaluate(lightness) < 150
+    assert page.locator("body").evaluate(lightness.replace("backgroundColor", "color")) > 500
+    page.emulate_media(media="print")
+    assert page.locator("#matrix-frame").evaluate("e => getComputedStyle(e).overflow") == "visible"
+    assert page.locator("body").evaluate(lightness) > 700
+    assert len(page.pdf()) > 10_000
+    page.close()
+
+
+def many_times(runs: Runs, schemes: int, tasks: int, seeds: int) -> Runs:
+    """The runs of one scheme and task again and again under other names."""
+    (first, *_) = runs.runs["name"]
+    copies = [
+        (f"scheme{n}", f"task{t}", s) for t in range(tasks) for n in range(schemes) for s in range(seeds)
+    ]
+
+    def again(table: pd.DataFrame) -> pd.DataFrame:
+        one = table[table["name"] == first]
+        made = pd.concat([one] * len(copies), ignore_index=True)
+        for index, key in enumerate(("label", "task", "seed")):
+            made[key] = [copy[index] for copy in copies for _ in range(len(one))]
+        made["name"] = ["-".join(map(str, copy)) for copy in copies for _ in range(len(one))]
+        return made.assign(protocol=made["task"])
+
+    names = ["-".join(map(str, copy)) for copy in copies]
+    frames = {key: again(getattr(runs, key)) for key in ("runs", "curves", "training")}
+    saved = {"saved": dict.fromkeys(names, runs.saved[first]), "environments": {name: {} for name in names}}
+    return replace(runs, **frames, **saved)
+
+
+@pytest.mark.parametrize("shape", [(20, 12, 10), (2, 1, 1), (40, 40, 1)], ids=str)
+def test_few_and_many_schemes_and_tasks(
+    browser: Any, results: Path, tmp_path: Path, shape: tuple[int, int, int]
+) -> None:
+    schemes, tasks, _ = shape
+    runs = many_times(load_runs(results, pe="alibi"), *shape)
+    write_comparison(runs, "Many", tmp_path, Options(baseline="scheme0"))
+    assert (tmp_path / "report.html").stat().st_size < 2_000_000
+    for size in (DESK, PHONE):
+        page = opened(browser, tmp_path, size)
+        assert page.locator("#matrix tbody tr").count() == schemes
+        assert page.locator("#matrix td").count() == schemes * tasks
+        assert page.locator("#curves").bounding_box()["y"] < size["height"] * 0.7
+        # All lines are the same one: they share a label.
+        assert page.locator("#curves svg").first.locator("g.label").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+        assert page.said == []
+        page.close()

@@ -21,7 +21,6 @@ from pe_experiments import console, training
 from pe_experiments.checkpoints import read_checkpoint
 from pe_experiments.commands.evaluate import evaluation_asked
 from pe_experiments.comparison import compare
-from pe_experiments.comparison.compare import Options
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.evaluations import evaluate_run
@@ -441,7 +440,7 @@ def test_a_strangers_run_imports_nothing(tiny: Tiny, tmp_path: Path, monkeypatch
             evaluation_asked(asked)
         assert evaluation_asked([*asked, "trust=true"])[0] == path
         with pytest.raises(UserError, match=r"innocent\.Foo\), which a comparison does not import"):
-            compare(run.path.parents[1], options=Options(attention=[run.name]))
+            compare(run.path.parents[1], attention=[run.name])
     run.config.write_text(text.replace(strange, "innocent.Foo", 1))
     assert evaluation_asked([*asked, "pe=none"])[1]["pe"]["_target_"].endswith("PositionalEncoding")
     assert evaluation_asked([*asked, "pe._target_=innocent.Foo"])[0] == path

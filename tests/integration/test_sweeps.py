@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -295,23 +294,6 @@ def test_a_list_without_brackets_is_a_sentence_and_not_ignored(results: Path, sc
     outcome = script("train", "sweep=versus", f"results_dir={results}", "sweep.jobs=1,2")
     assert outcome.code == 1
     assert "sweep.jobs=1,2: said once for the whole sweep" in outcome.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["submitit_local", "ray"])
-def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, script: Script) -> None:
-    """As the local one. In a process of its own: Ray stays in the one that started it."""
-    needed = {"submitit_local": "submitit"}.get(engine, engine)
-    if not importlib.util.find_spec(needed):
-        pytest.skip(f'{needed} is not installed: pip install -e ".[cluster]"')
-    arguments = [*TINY, "training.steps=30", "-m", "pe=none,learned", "study=s"]
-    assert script("train", *arguments, f"results_dir={tmp_path / 'local'}").code == 0
-    other = [f"results_dir={tmp_path / engine}", f"engine={engine}"]
-    done = subprocess.run([*TRAIN, *arguments, *other], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(": trained, finished") == 2
-    assert everything(tmp_path / engine) == everything(tmp_path / "local")
-    assert len(everything(tmp_path / engine)) == 2 * 2 + 2
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import audit
 from pe_experiments.analysis.order_blindness import order_blindness
-from pe_experiments.analysis.relative import audit_distances, response
+from pe_experiments.analysis.relative import audit_distances, rotated_channels
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.agreement import build
 from pe_experiments.checking.identify import reference_of
-from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.comparison.attention_by_distance import attention_by_distance
+from pe_experiments.config import Experiment
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
+from pe_experiments.errors import UserError
+from pe_experiments.instantiation import build_model
+from pe_experiments.models import Backbone
 
 
 class Periodic(AbsoluteEncoding):
@@ -75,14 +83,14 @@ NOT_ASKED = {name: set[str]() for name in ("alibi", "rope", "hard_alibi", "t5")}
 }
 
 
-def test_the_response_of_rope_is_the_cosine_of_the_angle() -> None:
-    measured = response(build(reference_of("rope").build, small_shape()), 20)
-    assert measured.channels_CN is not None
+def test_rotated_channels_of_rope_are_the_cosine_of_the_angle() -> None:
+    channels_CN = rotated_channels(build(reference_of("rope").build, small_shape()), 20)
+    assert channels_CN is not None
     distance = torch.arange(20).double()
     for channel, frequency in enumerate([1.0, 0.1, 0.01, 0.001] * 2):
         expected = (distance * frequency).cos().float()
-        torch.testing.assert_close(measured.channels_CN[channel], expected, rtol=0, atol=1e-5)
-    assert response(build(reference_of("alibi").build, small_shape()), 20).channels_CN is None
+        torch.testing.assert_close(channels_CN[channel], expected, rtol=0, atol=1e-5)
+    assert rotated_channels(build(reference_of("alibi").build, small_shape()), 20) is None
 
 
 def test_linear_in_the_offset_exactly_but_not_when_fitted() -> None:
@@ -96,3 +104,51 @@ def test_linear_in_the_offset_exactly_but_not_when_fitted() -> None:
 )
 def test_dog_bites_man(scheme: type[PositionalEncoding], blind: bool) -> None:
     assert order_blindness(scheme, small_shape(causal=False)).blind is blind
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+def test_attention_by_distance_of_equal_weights(tiny: Callable[..., Experiment], model: str) -> None:
+    """With no queries every visible key gets the same weight, which a loop can follow."""
+    experiment = tiny("pe=none", f"model={model}")
+    network = build_model(experiment)
+    for layer in network.layers:
+        nn.init.zeros_(layer.attention.qkv.weight)  # type: ignore[union-attr, arg-type]
+        nn.init.zeros_(layer.attention.qkv.bias)  # type: ignore[union-attr, arg-type]
+    before = network(torch.zeros(1, 5, dtype=torch.long))
+    frame = attention_by_distance(experiment, network, 6)
+    tokens = experiment.format.tokens(6, 6)
+    causal = model == "decoder"
+    for row in frame.to_dict("records"):
+        seen = []
+        for query in range(tokens):
+            key = query - row["distance"]
+            if 0 <= key < tokens and (key <= query or not causal):
+                seen.append(1 / (query + 1 if causal else tokens))
+        assert row["weight"] == pytest.approx(math.fsum(seen) / len(seen), abs=1e-6)
+    assert frame["distance"].nunique() == (tokens if causal else 2 * tokens - 1)
+    assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), before)
+
+
+def test_attention_of_mixtures_and_of_own_weights_is_recorded(tiny: Callable[..., Experiment]) -> None:
+    """In every layer, whichever scheme serves it, and averages that a mask leaves below 1."""
+    for scheme in ("rope_nope", "stick_breaking"):
+        experiment = tiny(f"pe={scheme}")
+        frame = attention_by_distance(experiment, build_model(experiment), 6)
+        assert set(frame["layer"]) == {0, 1}
+        assert (
+            frame.groupby(["layer", "head"])["distance"].nunique() == experiment.format.tokens(6, 6)
+        ).all()
+
+
+class Kernel(Backbone):
+    """Attends without asking its scheme for weights."""
+
+    def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
+        return x_BTD
+
+
+def test_a_model_that_hides_its_attention_is_refused(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny()
+    model = Kernel(experiment.format.vocab_size, experiment.shape, PositionalEncoding)
+    with pytest.raises(UserError, match="Kernel never asks its encoding for attention weights"):
+        attention_by_distance(experiment, model, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import shutil
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison import compare, load_runs
-from pe_experiments.comparison.compare import show
+from pe_experiments.comparison.compare import Comparison, show, usual_folder
 from pe_experiments.comparison.protocols import sections_of, told_apart
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import mean, notes, number, rows_of
@@ -45,6 +46,23 @@ def folder(template: Path, results: Path) -> Path:
     return Path(shutil.copytree(template, results))
 
 
+def written(results_dir: Path, study: str | None = None, **options: Any) -> Comparison:
+    """The comparison, with its files where the command puts them."""
+    return compare(results_dir, study, usual_folder(results_dir, study), **options)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests that look at the figures; the others do without, which take most of the time."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "drawn" not in request.fixturenames:
+        module = importlib.import_module("pe_experiments.comparison.compare")
+        monkeypatch.setattr(module, "draw_all", lambda *_: [])
+
+
 def tabulated(folder: Path) -> pd.DataFrame:
     """The table alone, without the figures that `compare` draws."""
     return scheme_table(sections_of(load_runs(folder)), "exact_match_extrapolation")
@@ -67,7 +85,7 @@ def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "seed=9", grid), fading(0, 0), "diverged")
     for seed in range(4):
         write_run(tiny("pe=rope", f"seed={seed}", grid), fading(1, 0.2 if seed % 2 else 0.0))
-    compare(folder)
+    written(folder)
     rows, pairs = (stranger.read_csv(folder / "comparison" / f"{name}.csv") for name in ("table", "pairs"))
     runs = stranger.curves_of(stranger.read_csv(folder / "comparison" / "curves.csv"))
     assert sorted(runs["learned"]) == [0, 1, 2, 3, 4, 9]
@@ -92,7 +110,7 @@ def test_letters_and_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
             lambda n, s=seed: (1.0, 1.0) if n <= 6 else (float(s < 3), 1.0),
         )
     folder = Path(tiny().config.results_dir)
-    made = compare(folder)
+    made = written(folder)
     rows = by_scheme(made.table)
     shares = {
         frozenset(pair): bool(set(rows[pair[0]]["group"]) & set(rows[pair[1]]["group"]))
@@ -117,14 +135,14 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
         for seed in range(5):
             write_run(tiny(f"pe={scheme}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
     folder = Path(tiny().config.results_dir)
-    made = compare(folder)
+    made = written(folder)
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     text = (folder / "comparison" / "report.md").read_text()
     page = (folder / "comparison" / "report.html").read_text()
     assert "it can be 0.079 at the least, so that no pair can be separated (6 seeds per scheme" in page
     assert "the seeds separate it from no other scheme" in text
-    made = compare(folder, baseline="alibi")
+    made = written(folder, baseline="alibi")
     assert len(made.pairs) == 4
     assert made.pairs["separated"].all()
     assert (
@@ -196,7 +214,7 @@ def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
         for scheme, chosen in (("none", "0.03"), ("rope", "0.01"), ("elsewhere", "0.01"))
     ]
     write_manifest(folder, "t", names, tuned=["training.learning_rate"], tuning=tuning)
-    made = compare(folder, "t")
+    made = written(folder, "t")
     assert len(made.table) == 2
     assert made.table["section"].nunique() == 1
     methods = (made.folder / "methods.md").read_text()
@@ -224,7 +242,7 @@ def test_the_end_mark_is_spoken_of_where_there_is_one(
 ) -> None:
     for task in tasks:
         write_run(tiny("pe=rope", f"task={task}", *["task.k=1"] * (task == "lag")), fading(1, 0.1))
-    made = compare(Path(tiny().config.results_dir))
+    made = written(Path(tiny().config.results_dir))
     methods = (made.folder / "methods.md").read_text()
     assert ("end mark included" in methods) == bool(said_of_marks)
     assert said_of_marks in methods
@@ -241,7 +259,7 @@ def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
                 write_run(
                     tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
                 )
-    made = compare(Path(tiny().config.results_dir))
+    made = written(Path(tiny().config.results_dir))
     assert len(made.sentences) == 6
     assert all(len(words.split()) <= 25 for words in made.sentences.values())
     assert "(1 to 3 seeds per scheme)" in (made.folder / "methods.md").read_text()
@@ -265,13 +283,14 @@ def test_a_one_token_answer_has_chance_below_its_exact_match(tiny: Tiny) -> None
 
 
 def test_the_written_table_is_the_returned_one(folder: Path) -> None:
-    made = compare(folder)
-    written = pd.read_csv(folder / "comparison" / "table.csv")
-    pd.testing.assert_frame_equal(written, made.table, check_dtype=False)
+    made = written(folder)
+    read = pd.read_csv(folder / "comparison" / "table.csv")
+    pd.testing.assert_frame_equal(read, made.table, check_dtype=False)
     assert list(made.table["scheme"]) == ["alibi", "learned", "sinusoidal"]
     assert list(made.table["seeds"]) == [3, 3, 3]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first, second = (compare(folder, out=tmp_path / name).files for name in "ab")
     assert [path.name for path in first] == [path.name for path in second]
@@ -279,12 +298,13 @@ def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
+@pytest.mark.usefixtures("drawn")
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
     table = tabulated(folder)
     assert table.groupby("protocol")["seeds"].sum().sort_values().tolist() == [1, 9]
     assert table["section"].nunique() == 2
-    assert list(compare(folder).sentences) == ["copy, decoder, steps=12", "copy, decoder, steps=13"]
+    assert list(written(folder).sentences) == ["copy, decoder, steps=12", "copy, decoder, steps=13"]
     names = {path.stem for path in (folder / "comparison" / "figures").glob("copy*.png")}
     assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
 
@@ -348,6 +368,7 @@ def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -
     assert after[solved] == pytest.approx(before[solved])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_only_diverged_runs_are_still_a_row(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0), "diverged")
     (row,) = compare(run.path.parents[1]).table.to_dict("records")
@@ -357,7 +378,7 @@ def test_only_diverged_runs_are_still_a_row(tiny: Tiny) -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny, seeds: int) -> None:
     folder = write_study(tiny, seeds=seeds)
-    made = compare(folder)
+    made = written(folder)
     ends = [column for column in made.table if column.endswith(("_low", "_high"))]
     assert made.table[ends].isna().all().all()
     assert made.pairs[["p", "p_paired"]].isna().all().all()
@@ -387,6 +408,7 @@ def test_areas_are_over_the_lengths_all_runs_share(folder: Path, tiny: Tiny) -> 
     assert "not every run has them: lengths 9, 24, 48 and 100." in said(folder)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_runs_without_a_common_length_are_no_crash(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     made = compare(folder)
@@ -488,7 +510,7 @@ def test_a_copied_run_is_a_duplicate_and_counts_once(folder: Path) -> None:
     sound = tabulated(folder).to_csv()
     run = sorted((folder / "runs").iterdir())[0]
     shutil.copytree(run, run.with_name("a-copy"))
-    made = compare(folder)
+    made = written(folder)
     assert made.runs.left_out == {"a-copy": f"a duplicate: the same training as {run.name}"}
     assert made.table.drop(columns="group").to_csv() == sound
     assert "a-copy: a duplicate" in (folder / "comparison" / "report.md").read_text()
@@ -528,6 +550,7 @@ def test_looks_follow_from_the_names_and_are_distinct() -> None:
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`\n#"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> None:
     for place, label in enumerate(HOSTILE):
         write_run(
@@ -535,22 +558,23 @@ def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> Non
             fading(1, 0.02),
             result={"label": label},
         )
-    assert set(HOSTILE) <= set(compare(folder).table["scheme"])
+    assert set(HOSTILE) <= set(written(folder).table["scheme"])
     out = folder / "comparison"
     assert "<script>" not in (out / "report.md").read_text()
     assert r"a\|b\_c%d&amp;e" in (out / "report.md").read_text()
     assert r"a\textbar{}b\_c\%d\&e" in (out / "table.tex").read_text()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_every_figure_there_is_data_for(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=learned", "task=reverse", f"seed={seed}"), fading(0.95, 0.01))
     out = folder / "comparison"
-    names = {path.stem for path in compare(folder).files if path.suffix == ".svg"}
+    names = {path.stem for path in written(folder).files if path.suffix == ".svg"}
     assert names == {"copy-decoder", "reverse-decoder", "matrix", "tasks", "horizon", "costs", "training"}
     mine = out / "figures" / "mine.png"
     mine.write_text("")
-    compare(folder, task="copy", pe="alibi", baseline="alibi", width="single")
+    written(folder, task="copy", pe="alibi", baseline="alibi", width="single")
     left = {path.stem for path in (out / "figures").glob("*.png")}
     assert left == {"copy-decoder", "matrix", "horizon", "costs", "training", "mine"}
 

@@ -14,7 +14,7 @@ from pe_experiments.composition import composed_plain
 from pe_experiments.config import EngineConfig, SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, side_by_side
-from pe_experiments.sweeps.expansion import Overrides, alone, combinations, expand, value_of, without
+from pe_experiments.sweeps.expansion import Overrides, combinations, expand, value_of, without
 from pe_experiments.sweeps.jobs import Job
 from pe_experiments.sweeps.launching import Watch
 from pe_experiments.sweeps.tuning import Tuning
@@ -71,7 +71,7 @@ def test_overrides_are_read_by_key() -> None:
     assert value_of(("+pe.slope=1", "pe.slope=2"), "pe.slope") == "2"
     assert value_of(("pe.slope=1",), "pe") is None
     assert without(("++a=1", "b=2", "~c"), "a", "c") == ("b=2",)
-    assert alone(("sweep=x", "pe=none"), Path("d"))[2:] == [
+    assert Job(("sweep=x", "pe=none")).alone(Path("d"))[2:] == [
         "--config-dir",
         "d",
         "hydra.mode=RUN",
@@ -111,7 +111,7 @@ def test_settings_are_added_changed_and_taken_away() -> None:
 
 def test_processes_take_turns_on_the_gpus() -> None:
     slots = LocalEngine(4, ("0", "3"))._slots
-    assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "3", "0", "3"]
+    assert [slot.gpu for slot in slots] == ["0", "3", "0", "3"]
 
 
 def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,8 @@ def test_tuning_takes_the_last_loss_on_the_training_lengths(tmp_path: Path) -> N
     assert {value_of(run, "seed") for run in grid} == {"5"}
     assert {value_of(run, "study") for run in grid} == {"s_grid"}
     losses = {("a", "1"): "0.5", ("a", "2"): "0.2", ("a", "4"): "0.9", ("b", "1"): "0.1", ("b", "2"): "nan"}
-    chosen = tuning.chosen(grid_jobs(tmp_path, grid, losses))
-    assert chosen == {("pe=a",): "2", ("pe=b",): "1"}
-    assert [(value_of(r, "pe"), value_of(r, "lr"), value_of(r, "seed")) for r in tuning.repeats(chosen)] == [
+    repeats = tuning.repeats(grid_jobs(tmp_path, grid, losses))
+    assert [(value_of(r, "pe"), value_of(r, "lr"), value_of(r, "seed")) for r in repeats] == [
         ("a", "2", "5"), ("b", "1", "5"), ("a", "2", "6"), ("b", "1", "6"),
     ]  # fmt: skip
     with pytest.raises(UserError, match="gives no values"):
@@ -187,8 +186,9 @@ def test_tuning_seeds_are_averaged_and_the_grid_grows_where_the_best_is_its_edge
     assert {(value_of(r, "pe"), value_of(r, "lr")) for r in wider} == {("a", "0.5"), ("c", "8")}
     assert len(wider) == 4
     jobs += grid_jobs(tmp_path, wider, {("a", "0.5"): "0.05", ("c", "8"): "0.2"})
-    assert tuning.chosen(jobs) == {("pe=a",): "0.5", ("pe=b",): "2", ("pe=c",): "4"}
-    assert len(tuning.repeats(tuning.chosen(jobs))) == 6
+    assert [(value_of(run, "pe"), value_of(run, "lr")) for run in tuning.repeats(jobs)] == [
+        ("a", "0.5"), ("b", "2"), ("c", "4"),
+    ] * 2  # fmt: skip
     assert {value_of(run, "lr") for run in tuning.outwards(jobs)} == {"0.25"}
 
 
