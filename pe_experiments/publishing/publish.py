@@ -54,11 +54,15 @@ def publish(study: str, results_dir: Path) -> None:
         saved[EVALUATED] = result["evaluation"]["code"] if result.get("status") == COMPLETED else {}
     published = joined(read_archive(folder), found) if grows and (folder / FILES[-1]).exists() else found
     require_one_known_source(study, published)
-    if grows and found.left_out:
-        say(f"{study}: {len(found.left_out)} runs are not finished yet")
     if not grows:
         published = found = only(found, _finished_seeds(study, found))
-    say(f"{study}: {len(published.saved)} runs, {len(published.saved) - len(found.saved)} of them kept")
+    elif waiting := set(found.left_out) - set(published.saved):
+        say(f"{study}: {len(waiting)} runs are not finished yet")
+    earlier = len(published.saved) - len(found.saved)
+    say(
+        f"{study}: {len(published.saved)} runs"
+        + (f", {earlier} of them published earlier" if earlier else "")
+    )
     repeat_some(study, found, results_dir)
     code = code_of(folder)
     with TemporaryDirectory() as scratch:

@@ -116,11 +116,9 @@ def survival(runs: Runs) -> str:
         return "One vocabulary and one learning rate were run: whether the answer survives others is open."
 
     def shown(group: pd.DataFrame) -> str:
-        return (
-            f"{_solved(group)} of {len(group)}; {outcome(group['exact_match_at_2x'])}"
-            if len(group)
-            else ABSENT
-        )
+        if group.empty:
+            return ABSENT
+        return f"{_solved(group)} of {len(group)}; {outcome(group['exact_match_at_2x'])}"
 
     rows = [
         [name, *(shown(group[group["label"] == scheme]) for group in settings.values())]
