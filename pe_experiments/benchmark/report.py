@@ -1,32 +1,60 @@
-"""From the parts asked for to ``table.csv``, ``table.md``, a figure and a description of the machine."""
+"""The parts of the benchmark, and from the parts asked for to a table and the machine's description."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 
-from pe_experiments import __version__, matmul, plots
-from pe_experiments.benchmark.parts import PARTS, Bench
-from pe_experiments.benchmark.timing import Row
+from pe_experiments import __version__, matmul
+from pe_experiments.benchmark.peers import PEERS
+from pe_experiments.benchmark.timing import Row, Step, compare, interleave
+from pe_experiments.benchmark.workloads import (
+    Batches,
+    bare_training,
+    experiment,
+    long_evaluation,
+    plain_step,
+    random_batches,
+    training_step,
+    whole_training,
+)
+from pe_experiments.components import shipped
 from pe_experiments.config import Count, Folder, Section
-from pe_experiments.console import display_for, say, say_files
+from pe_experiments.console import Display, display_for, say
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.environment import prepare_hardware, processor
-from pe_experiments.errors import UserError, allowed
+from pe_experiments.errors import NotApplicable, UserError, allowed
 from pe_experiments.files import write_atomically
+from pe_experiments.instantiation import build_model
+from pe_experiments.models import Transformer
+from pe_experiments.models.transformer import Activation
 from pe_experiments.validation import validated
 
-WARM_UP = 3
-COLUMNS = list(Row.__dataclass_fields__)
+VOCABULARY, TOKENS, HEADS = 14, 40, 4
+SIZES = {  # rows, width, layers
+    "d=128, 4 layers, batch 128 x 40 tokens": (128, 128, 4),
+    "d=64, 2 layers, batch 64 x 40 tokens": (64, 64, 2),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
+}
+LENGTHS = (1024, 4096, 16384)
+LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
+OURS = "pe_experiments"
+HEADING = ("| part | setting | case | ms | ratio | to | |", "|---|---|---|---|---|---|---|")
 
 
 class Settings(Section):
@@ -38,39 +66,128 @@ class Settings(Section):
     out: Folder
 
 
-def benchmark(config: DictConfig) -> list[Path]:
-    """Measure, and write each part as soon as it is done.
+def peers(repeats: int, display: Display) -> Iterator[Row]:
+    """A training step of ours and of other libraries at equal shapes, at their defaults and at their best."""
+    for setting, (rows, width, layers) in SIZES.items():
+        shape = ModelShape(width, HEADS, layers, True, TOKENS, TOKENS)
+        batches = random_batches(VOCABULARY, rows, TOKENS)
+        ours, missing = _our_steps(shape, batches), []
+        theirs: dict[str, Step] = {}
+        for name in PEERS:
+            try:
+                theirs |= _peer_steps(name, shape, batches)
+            except ImportError:
+                missing.append(name)
+                say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
+        seconds = interleave({**ours, **theirs}, repeats, display, f"peers, {setting}")
+        yield from compare("peers", setting, seconds, OURS)
+        for what, names in (("default", PEERS), ("best float32", theirs)):
+            if not missing:
+                fastest = min(names, key=lambda name: median(seconds[name]))
+                pair = {name: seconds[name] for name in (OURS, fastest)}
+                yield compare(f"peers: fastest at its {what}", setting, pair, fastest)[0]
+
+
+def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
+    activations: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
+    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.float32_errors().backend
+    return {
+        name: plain_step(make(activation=activation, initialisation="pytorch"), batches, backend)
+        for name, activation in activations.items()
+    }
+
+
+def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Step]:
+    """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
+    make, attentions = PEERS[name]
+    usable = dict.fromkeys(("default", matmul.float32_errors().backend))
+    steps: dict[str, Step] = {}
+    for attention in attentions:
+        for backend in usable:
+            torch.manual_seed(0)
+            words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
+            is_default = attention == attentions[0] and backend == "default"
+            case = name if is_default else f"{name}, {' '.join(words)}"
+            steps[case] = plain_step(make(shape, VOCABULARY, attention), batches, backend)
+    return steps
+
+
+def schemes(repeats: int, display: Display) -> Iterator[Row]:
+    """A training step with every scheme, data included, against one without an encoding."""
+    for setting, keys in SETTINGS.items():
+        cases: dict[str, Step] = {}
+        for name in shipped("pe"):
+            try:
+                made = experiment(pe=name, **keys)
+                cases[name] = training_step(build_model(made), made, matmul.float32_errors().backend)
+            except NotApplicable:
+                continue
+        seconds = interleave(cases, repeats, display, f"schemes, {setting}")
+        yield from compare("schemes", setting, seconds, "none")
+
+
+def loop(repeats: int, display: Display) -> Iterator[Row]:
+    """The whole training against a bare loop."""
+    arguments = experiment(**{"training.steps": 200}), matmul.float32_errors().backend
+    ways = {"bare loop": bare_training, "whole training": whole_training}
+    cases = {name: partial(way, *arguments) for name, way in ways.items()}
+    seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
+    yield from compare("loop", "defaults, 200 steps", seconds, "bare loop")
+
+
+def lengths(repeats: int, display: Display) -> Iterator[Row]:
+    """Evaluation time per example and peak memory over the length."""
+    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_SCHEMES]
+    display.start("lengths", len(cases))
+    for done, (tokens, name) in enumerate(cases, start=1):
+        milliseconds, above = long_evaluation(tokens, name)
+        display.step(done)
+        setting, unit = f"{tokens} tokens", "MB above the imports"
+        yield Row("lengths", setting, name, milliseconds, figure=above, unit=unit)
+
+
+PARTS: dict[str, Callable[[int, Display], Iterator[Row]]] = {
+    "peers": peers,
+    "schemes": schemes,
+    "loop": loop,
+    "lengths": lengths,
+}
+
+
+def benchmark(config: DictConfig) -> list[Row]:
+    """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part.
 
     Raises:
         UserError: a wrong setting.
     """
-    asked = _settings(config)
-    _prepare(asked.threads)
-    machine, folder = describe_machine(asked.threads), Path(asked.out)
+    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
+    for part in asked.parts:
+        if part not in PARTS:
+            raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")
+    prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
+    machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = _earlier(folder, machine)
-    bench = Bench(asked.repeats, WARM_UP, display_for())
-    files: list[Path] = []
-    for name in asked.parts:
-        measured: list[Row] = []
+    rows: list[Row] = []
+    for line in HEADING:
+        say(line)
+    for part in asked.parts:
         try:
-            for row in PARTS[name](bench):
-                measured.append(row)
+            for row in PARTS[part](asked.repeats, display):
+                rows.append(row)
+                say(_line(row))
         finally:
-            bench.display.stop()
-        families = {row.part for row in measured}
-        kept = rows[~rows["part"].isin(families)]
-        new = pd.DataFrame([row.as_dict() for row in measured], columns=COLUMNS)
-        rows = pd.concat([kept, new], ignore_index=True) if len(kept) else new
-        files = _write(folder, rows, machine)
-        for row in measured:
-            say(_sentence(row))
-    say_files(files)
-    return files
+            display.stop()
+        write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
+        write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
+        words = ", ".join(f"{key} {value}" for key, value in machine.items())
+        said = f"Measured side by side; medians, ratios with their quartiles. {words}."
+        write_atomically(folder / "table.md", "\n".join([said, "", *HEADING, *map(_line, rows), ""]))
+    say(f"table: {folder / 'table.csv'}")
+    return rows
 
 
 def describe_machine(threads: int) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """What it was measured on."""
     found = matmul.float32_errors()
     return {
         "processor": processor(),
@@ -85,116 +202,8 @@ def describe_machine(threads: int) -> dict[str, Any]:
     }
 
 
-def _settings(config: DictConfig) -> Settings:
-    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
-    for part in asked.parts:
-        if part not in PARTS:
-            raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")
-    return asked
-
-
-def _prepare(threads: int) -> None:
-    from pe_experiments.benchmark.workloads import experiment
-
-    hardware = experiment().config.hardware
-    prepare_hardware(hardware.model_copy(update={"threads": threads, "accelerator": "cpu"}))
-
-
-def _earlier(folder: Path, machine: dict[str, Any]) -> pd.DataFrame:
-    """The table of an earlier call on the same machine; figures of two machines do not belong together."""
-    try:
-        if json.loads((folder / "machine.json").read_text()) == machine:
-            return pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])[COLUMNS]
-    except (OSError, ValueError, KeyError):
-        pass
-    return pd.DataFrame(columns=COLUMNS)
-
-
-def _write(folder: Path, rows: pd.DataFrame, machine: dict[str, Any]) -> list[Path]:
-    write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
-    write_atomically(folder / "table.csv", rows.to_csv(index=False))
-    write_atomically(folder / "table.md", _markdown(rows, machine))
-    return [folder / "table.csv", *draw(rows, machine, folder)]
-
-
-def _markdown(rows: pd.DataFrame, machine: dict[str, Any]) -> str:
-    words = ", ".join(f"{key} {value}" for key, value in machine.items())
-    lines = [f"Measured side by side; medians. {words}.", ""]
-    for (part, setting), group in rows.groupby(["part", "setting"], sort=False):
-        lines += [
-            f"**{part}**: {setting}",
-            "",
-            "| case | ms | ratio (quartiles) | to | |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [_line(row) for row in group.to_dict("records")]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _line(row: dict[Any, Any]) -> str:
-    row = {key: None if pd.isna(value) else value for key, value in row.items()}
-    ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
-    if row["ratio_low"] is not None:
-        ratio += f" ({row['ratio_low']:.2f}-{row['ratio_high']:.2f})"
-    other = "" if row["figure"] is None else f"{row['figure']:.3g} {row['unit']}"
-    return f"| {row['case']} | {row['milliseconds']:.1f} | {ratio} | {row['against'] or ''} | {other} |"
-
-
-def _sentence(row: Row) -> str:
-    said = f"{row.part}, {row.setting}: {row.case} {row.milliseconds:.1f} ms"
-    if row.ratio is not None and row.case != row.against:
-        said += f", {row.ratio:.2f} of {row.against}"
-    return said + (f", {row.figure:.3g} {row.unit}" if row.figure is not None else "")
-
-
-def draw(rows: pd.DataFrame, machine: dict[str, Any], folder: Path) -> list[Path]:
-    """Peers, schemes, and memory over length, as far as they have been measured."""
-    panels = [
-        (part, group)
-        for (part, _), group in rows.groupby(["part", "setting"], sort=False)
-        if part in ("peers", "schemes")
-    ]
-    long = rows[rows["part"] == "lengths"]
-    number = len(panels) + bool(len(long))
-    if not number:
-        return []
-    with plots.drawing():
-        tallest = max([len(group) for _, group in panels], default=10)
-        figure = Figure(figsize=(3.2 * number, 1.2 + 0.12 * tallest), layout="constrained")
-        axes = figure.subplots(1, number, squeeze=False)[0]
-        for place, (part, group) in enumerate(panels):
-            _bars(axes[place], part, group)
-        if len(long):
-            _over_length(axes[-1], long)
-        figure.suptitle(f"{machine['processor']}, {machine['threads']} thread, PyTorch {machine['torch']}")
-        return plots.save(figure, folder, "benchmark")
-
-
-def _bars(axes: Axes, part: str, group: pd.DataFrame) -> None:
-    peer = group["case"].str.partition(",")[0]  # of each its default and its best; the table has all
-    kept = (group["case"] == peer) | (group["ratio"] == group.groupby(peer)["ratio"].transform("min"))
-    ordered = group[kept].sort_values("ratio", ascending=False)
-    against = ordered["against"].iloc[0]
-    colours = ["#0072B2" if case == against else "0.6" for case in ordered["case"]]
-    errors = [ordered["ratio"] - ordered["ratio_low"], ordered["ratio_high"] - ordered["ratio"]]
-    axes.barh(ordered["case"], ordered["ratio"], xerr=errors, color=colours, error_kw={"linewidth": 0.7})
-    axes.axvline(1, color="black", linewidth=0.7)
-    axes.set_title(f"{part}: {ordered['setting'].iloc[0]}")
-    axes.set_xlabel(f"time of a training step, as a multiple of {against}")
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _over_length(axes: Axes, rows: pd.DataFrame) -> None:
-    tokens = rows["setting"].str.removesuffix(" tokens").astype(int)
-    for case, look in plots.styles(rows["case"].unique()).items():
-        mine = rows["case"] == case
-        axes.plot(tokens[mine], rows["figure"][mine], color=look[0], marker=look[1], label=case)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted(tokens.unique()), [str(t) for t in sorted(tokens.unique())])
-    axes.set_ylim(bottom=0)
-    axes.set_title("evaluation: peak memory")
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("MB above the imports")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+def _line(row: Row) -> str:
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
+    value = "" if row.figure is None else f"{row.figure:.3g} {row.unit}"
+    cells = (row.part, row.setting, row.case, f"{row.milliseconds:.1f}", ratio, row.against, value)
+    return f"| {' | '.join(cells)} |"

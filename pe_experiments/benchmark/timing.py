@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
 
 from pe_experiments.console import Display
 
 Step = Callable[[], object]
+Seconds = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Row:
         against: the case it is compared with.
         ratio: median of the ratios to the neighbouring measurement of ``against``.
         ratio_low, ratio_high: quartiles of these ratios.
-        figure: another figure than a time, and ``unit``, what it is.
+        figure: another value than a time, and ``unit``, what it is.
     """
 
     part: str
     setting: str
     case: str
-    milliseconds: float | None = None
+    milliseconds: float
     against: str = ""
     ratio: float | None = None
     ratio_low: float | None = None
@@ -40,26 +40,25 @@ class Row:
     figure: float | None = None
     unit: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        rounded = {key: round(value, 4) for key, value in vars(self).items() if isinstance(value, float)}
-        return {**vars(self), **rounded}
-
 
 def interleave(
-    cases: Mapping[str, Step], repeats: int, warm_up: int, display: Display, what: str
-) -> dict[str, list[float]]:
-    """Seconds of every repeat of every case, taken in turn: A B C A B C ..., so that drifts hit all alike."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    cases: Mapping[str, Step], repeats: int, display: Display, what: str, warm_up: int = 3
+) -> Seconds:
+    """Seconds of every repeat of every case, taken in turn: A B C A B C ..., so that drifts hit all alike.
+
+    The first ``warm_up`` rounds do not count; ``what`` names the cases in the display.
+    """
+    seconds: Seconds = {name: [] for name in cases}
     display.start(what, repeats + warm_up)
     gc.collect()
     gc.disable()
     try:
-        for turn in range(repeats + warm_up):
+        for repeat in range(repeats + warm_up):
             for name, step in cases.items():
                 started = time.perf_counter()
                 step()
                 seconds[name].append(time.perf_counter() - started)
-            display.step(turn + 1)
+            display.step(repeat + 1)
     finally:
         gc.enable()
         display.stop()
@@ -74,8 +73,3 @@ def compare(part: str, setting: str, seconds: Mapping[str, list[float]], against
         low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         rows.append(Row(part, setting, name, 1000 * median(taken), against, median(ratios), low, high))
     return rows
-
-
-def fastest(seconds: Mapping[str, list[float]], names: list[str]) -> str:
-    """The case with the lowest median."""
-    return min(names, key=lambda name: median(seconds[name]))

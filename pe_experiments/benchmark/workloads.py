@@ -1,10 +1,14 @@
-"""What is timed: training steps of ours and of others, from the same configurations that train."""
+"""What is timed: training steps of ours and of others, whole trainings, and long evaluations."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -13,50 +17,41 @@ from torch.nn import functional as F
 
 from pe_experiments import matmul
 from pe_experiments.benchmark.timing import Step
-from pe_experiments.composition import composed
+from pe_experiments.composition import configuration
 from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.data import TrainingStream
+from pe_experiments.environment import prepare_hardware
+from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.matmul import Backend
-from pe_experiments.training import (
-    Checkpointer,
-    Recorder,
-    StreamDataModule,
-    TrainingModule,
-    batch_loss,
-    train,
-)
+from pe_experiments.models import Backbone
+from pe_experiments.training import TrainingModule, batch_loss, train_model
 
-UNIQUE_COPY = (
-    "task=unique_copy", "task.vocab_size=150", "pe=learned", "positions=random_offset",
-    "model.num_heads=1", "training.max_length=50", "training.learning_rate=0.001",
-)  # fmt: skip
+EXAMPLES = 2  # of a long evaluation
+Batches = list[tuple[Tensor, Tensor]]  # tokens and labels
 
 
-def experiment(*overrides: str) -> Experiment:
-    """A resolved experiment, as train.py would have it."""
-    return resolve(check(composed("config", [*overrides, "logger.mode=disabled"])))
+def experiment(**keys: object) -> Experiment:
+    """A resolved experiment on the CPU, as train.py would have it."""
+    return resolve(check(configuration({**keys, "hardware.accelerator": "cpu", "logger.mode": "disabled"})))
 
 
-def stream(made: Experiment) -> TrainingStream:
-    training = made.config.training
-    return TrainingStream(source_of(made), training.batch_size, training.batching)
+def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
+    """The same tokens for everybody: each predicts the next."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = (torch.randint(vocabulary, (rows, tokens + 1), generator=generator) for _ in range(number))
+    return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
 
 
-def plain_step(
-    model: nn.Module,
-    forward: Callable[[Tensor], Tensor],
-    batches: list[tuple[Tensor, Tensor]],
-    backend: Backend,
-) -> Callable[[], float]:
-    """A training step on full rows: cross entropy of the next token, AdamW, clipping; returns the loss."""
+def plain_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
+    """A training step on full rows: cross entropy of the next token, AdamW, clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
-    turn = count()
+    index = count()
 
     def step() -> float:
         matmul.set_backend(backend)
-        tokens_BT, labels_BT = batches[next(turn) % len(batches)]
-        loss = F.cross_entropy(forward(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
+        tokens_BT, labels_BT = batches[next(index) % len(batches)]
+        loss = F.cross_entropy(model(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -66,65 +61,66 @@ def plain_step(
     return step
 
 
-def training_step(made: Experiment, backend: Backend) -> Step:
+def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
     """A step of a run as it is trained, data included, without the Lightning loop."""
-    module = TrainingModule(build_model(made), made.config.training, made.config.seed)
-    parts = module.configure_optimizers()
+    training = made.config.training
+    parts = TrainingModule(model, training, made.config.seed).configure_optimizers()
     optimizer, schedule = parts["optimizer"], parts["lr_scheduler"]["scheduler"]
-    batches, turn = stream(made), count()
+    batches, index = TrainingStream(source_of(made), training.batch_size, training.batching), count()
 
     def step() -> None:
         matmul.set_backend(backend)
         optimizer.zero_grad()
-        batch_loss(module.model, batches.batch(next(turn))).backward()
-        nn.utils.clip_grad_norm_(module.model.parameters(), 1.0)
+        batch_loss(model, batches.batch(next(index))).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
 
     return step
 
 
-def data_step(made: Experiment) -> Step:
-    """The making of one batch, those drawn ahead included."""
-    batches, turn = stream(made), count()
-    return lambda: batches.batch(next(turn))
+def bare_training(made: Experiment, backend: Backend) -> Backbone:
+    """The trained model of a run whose steps are taken in a loop of two lines."""
+    model = build_model(made)
+    step = training_step(model, made, backend)
+    for _ in range(made.config.training.steps):
+        step()
+    return model
 
 
-def bare_training(made: Experiment, backend: Backend) -> Step:
-    """All steps of a run in a loop of six lines."""
-
-    def run() -> None:
-        step = training_step(made, backend)
-        for _ in range(made.config.training.steps):
-            step()
-
-    return run
-
-
-def whole_training(made: Experiment, backend: Backend) -> Step:
+def whole_training(made: Experiment, backend: Backend) -> Backbone:
     """The same run as the harness trains it: Lightning, recording, checks and checkpoints."""
-
-    def run() -> None:
-        matmul.set_backend(backend)
-        module = TrainingModule(build_model(made), made.config.training, made.config.seed)
-        validation = TrainingStream(source_of(made), made.config.training.batch_size, "mixed", "validation")
-        with tempfile.TemporaryDirectory() as folder:
-            recorder = Recorder(validation, lambda row: None, lambda step: None)
-            keeper = Checkpointer(Path(folder) / "last.ckpt")
-            train(module, StreamDataModule(stream(made)), "cpu", [recorder, keeper], None)
-
-    return run
+    matmul.set_backend(backend)
+    model, source, training = build_model(made), source_of(made), made.config.training
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "last.ckpt"
+        train_model(model, source, training, "cpu", checkpoint, 0, lambda row: None, lambda step: None)
+    return model
 
 
-def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> list[tuple[Tensor, Tensor]]:
-    """The same tokens for everybody: each predicts the next."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = (torch.randint(vocabulary, (rows, tokens + 1), generator=generator) for _ in range(number))
-    return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
+def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
+    """Milliseconds per example of that many tokens, and resident megabytes above those after all imports.
+
+    Measured in a new process, so that nothing measured before leaves its mark.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_long_evaluation, tokens, scheme).result()
 
 
-def products(model: nn.Module, rows: int, tokens: int) -> Iterator[float]:
-    """Multiplications and additions of a step's matrix products: three times those of the forward pass."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            yield 3 * 2 * rows * tokens * module.weight.numel()
+def _long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
+    made = experiment(pe=scheme)
+    prepare_hardware(made.config.hardware)
+    model, source = build_model(made), source_of(made)
+    before = _peak_megabytes()
+    length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
+    started = time.perf_counter()
+    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, made.config.training.max_length)
+    assert abs(row["tokens"] - tokens) <= 1, row
+    return 1000 * (time.perf_counter() - started) / EXAMPLES, _peak_megabytes() - before
+
+
+def _peak_megabytes() -> float:
+    if sys.platform == "linux":  # its rusage would begin with the peak of the process that started this one
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

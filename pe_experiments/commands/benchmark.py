@@ -1,6 +1,6 @@
-"""How fast is it here: beside other libraries, scheme by scheme, over length and over cores.
+"""How fast is it here: beside other libraries, scheme by scheme, beside a bare loop and over length.
 
-python scripts/benchmark.py [parts=[peers,schemes,loop,lengths,cores]] [repeats=15] [out=DIR]
+python scripts/benchmark.py [parts=[peers,schemes,loop,lengths]] [repeats=15] [out=DIR]
 """
 
 from pe_experiments.command_line import command

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: cases in turn, equal shapes, tables that keep what is not measured."""
+"""The benchmark measures what it says: cases in turn, equal shapes, the same work on both sides."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import pytest
 import torch
 
 from pe_experiments import matmul
-from pe_experiments.benchmark import parts, workloads
-from pe_experiments.benchmark.longest import measure_apart
-from pe_experiments.benchmark.parts import Bench
-from pe_experiments.benchmark.peers import PEERS, Peer
-from pe_experiments.benchmark.timing import compare, fastest, interleave
+from pe_experiments.benchmark import report
+from pe_experiments.benchmark.peers import PEERS
+from pe_experiments.benchmark.timing import Row, compare, interleave
+from pe_experiments.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
 from pe_experiments.console import Display
 from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from tests.conftest import Outcome
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
+TINY = {"tiny": (4, 16, 1)}
 
 
 def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
     order: list[str] = []
-    seconds = interleave(
-        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 3, 2, Display(), ""
-    )
+    cases = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    seconds = interleave(cases, 3, Display(), "", warm_up=2)
     assert order == ["a", "b"] * 5
     assert [len(taken) for taken in seconds.values()] == [3, 3]
 
@@ -39,83 +39,63 @@ def test_ratios_are_of_neighbours() -> None:
     assert rows["b"].ratio == 2.0
     assert rows["b"].milliseconds == 5000
     assert (rows["a"].ratio, rows["b"].against) == (1.0, "a")
-    assert fastest(seconds, ["a", "b"]) == "a"
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_peers_have_our_size_and_are_causal(peer: Peer) -> None:
-    if peer.name.startswith(("x-", "transformers")):
-        pytest.importorskip(peer.name.partition(" ")[0].replace("-", "_"))
-    ours = Transformer(14, SHAPE, workloads.experiment("pe=learned").components["pe"].build)
-    sizes = {}
-    for attention in peer.attention:
-        model, forward = peer.make(SHAPE, 14, attention)
-        model.eval()
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_have_our_size_and_are_causal(name: str) -> None:
+    if name.startswith(("x-", "transformers")):
+        pytest.importorskip(name.partition(" ")[0].replace("-", "_"))
+    expected = sum(p.numel() for p in Transformer(14, SHAPE, Learned).parameters())
+    make, attentions = PEERS[name]
+    for attention in attentions:
+        model = make(SHAPE, 14, attention).eval()
         tokens = torch.randint(14, (3, 12), generator=torch.Generator().manual_seed(0))
         changed = tokens.clone()
         changed[:, -1] = (changed[:, -1] + 1) % 14
         with torch.no_grad():
-            logits, other = forward(tokens), forward(changed)
+            logits, other = model(tokens), model(changed)
         assert logits.shape == (3, 12, 14)
         torch.testing.assert_close(logits[:, :-1], other[:, :-1], rtol=0, atol=1e-4)
-        sizes[attention] = sum(p.numel() for p in model.parameters())
-    expected = sum(p.numel() for p in ours.parameters())
-    assert all(abs(size / expected - 1) < 0.06 for size in sizes.values()), (sizes, expected)
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(expected, rel=0.06), attention
 
 
 def test_the_bare_loop_trains_as_the_harness_does() -> None:
     """What is compared is the same work: both end with the same weights."""
-    made = workloads.experiment(
-        "model.d_model=16", "training.steps=6", "training.max_length=30", "training.batch_size=32"
-    )
-    modules = []
-
-    class Kept(workloads.TrainingModule):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args)  # type: ignore[arg-type]
-            modules.append(self)
-
-    original, workloads.TrainingModule = workloads.TrainingModule, Kept  # type: ignore[misc]
-    try:
-        workloads.bare_training(made, "default")()
-        workloads.whole_training(made, "default")()
-    finally:
-        workloads.TrainingModule = original  # type: ignore[misc]
-    for bare, whole in zip(modules[0].model.parameters(), modules[1].model.parameters(), strict=True):
+    sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
+    made = experiment(**sizes)
+    pairs = zip(*(way(made, "default").parameters() for way in (bare_training, whole_training)), strict=True)
+    for bare, whole in pairs:
         torch.testing.assert_close(bare, whole, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_evaluation_alone() -> None:
     ballast = torch.ones(64 << 20)  # 256 MB of this process must not show in the other
-    found = measure_apart(200, "pe=alibi")
+    milliseconds, above = long_evaluation(200, "alibi")
     assert ballast.numel()
-    assert 0 <= found["above"] < 200
-    assert found["baseline"] > 100
-    assert found["seconds"] > 0
+    assert 0 <= above < 200
+    assert milliseconds > 0
 
 
-def test_a_part_measured_anew_leaves_the_others(
+def test_every_part_measured_ends_in_the_table(
     script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "SIZES", {"tiny": (4, 16, 1)})
-    monkeypatch.setattr(parts, "TOKENS", 8)
-    monkeypatch.setattr(parts, "PEERS", PEERS[:1])
-    monkeypatch.setattr(parts, "LENGTHS", (64,))
-    monkeypatch.setattr(parts, "LONG_SCHEMES", ("none",))
+    monkeypatch.setattr(report, "SIZES", TINY)
+    monkeypatch.setattr(report, "TOKENS", 8)
+    monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
+    monkeypatch.setattr(report, "long_evaluation", lambda tokens, scheme: (1.5, 20.0))
     before = matmul.current_backend()
     done = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
-    assert done.code == 0, done.err
-    first = pd.read_csv(tmp_path / "table.csv")
-    assert {"peers", "lengths", "peers: fastest at its default", "share of peak"} <= set(first["part"])
-    done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")
-    assert done.code == 0, done.err
-    second = pd.read_csv(tmp_path / "table.csv")
-    assert len(second) == len(first)
-    kept = [table[table["part"] == "lengths"].reset_index(drop=True) for table in (first, second)]
-    pd.testing.assert_frame_equal(*kept)
-    assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
-    assert (tmp_path / "benchmark.png").stat().st_size > 10_000
     matmul.set_backend(before)
+    assert done.code == 0, done.err
+    table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, na_values=[""])
+    assert list(table) == list(Row.__dataclass_fields__)
+    parts = {"lengths", "peers", "peers: fastest at its default", "peers: fastest at its best float32"}
+    assert set(table["part"]) == parts
+    fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
+    assert fire[["milliseconds", "figure", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
+    assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
+    assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
 
 
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -131,9 +111,9 @@ def test_missing_peers_are_left_out_and_named(
     def missing(*args: object) -> None:
         raise ImportError("no such library")
 
-    monkeypatch.setattr(parts, "SIZES", {"tiny": (4, 16, 1)})
-    monkeypatch.setattr(parts, "TOKENS", 8)
-    monkeypatch.setattr(parts, "PEERS", (Peer("elsewhere", missing),))  # type: ignore[arg-type]
-    rows = list(parts.peers(Bench(1, 0, Display())))
+    monkeypatch.setattr(report, "SIZES", TINY)
+    monkeypatch.setattr(report, "TOKENS", 8)
+    monkeypatch.setattr(report, "PEERS", {"elsewhere": (missing, ("default",))})
+    rows = list(report.peers(1, Display()))
     assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu"}
     assert "elsewhere is left out: pip install" in capsys.readouterr().out
