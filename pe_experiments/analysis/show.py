@@ -27,7 +27,7 @@ from pe_experiments.overrides import ALIASES
 from pe_experiments.randomness import named_seed
 
 
-class Settings(Section):
+class ShowSettings(Section):
     """What ``configs/show_encoding.yaml`` may say; the sizes are what a picture needs and memory allows."""
 
     pe: dict[str, Any]
@@ -49,7 +49,7 @@ def show_encodings(config: DictConfig) -> Path | None:
     Raises:
         UserError: unknown schemes, impossible sizes.
     """
-    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
+    asked = validated(ShowSettings, OmegaConf.to_container(config, resolve=True))
     components = _components(asked)
     with user_errors("d_model, num_heads"):
         # As many rows in a learned table as the audit looks at.
@@ -71,7 +71,7 @@ def show_encodings(config: DictConfig) -> Path | None:
     return path
 
 
-def _components(asked: Settings) -> list[Component]:
+def _components(asked: ShowSettings) -> list[Component]:
     if asked.schemes is None:
         return [load_component("pe", asked.pe)]
     choices = shipped("pe")

@@ -18,13 +18,13 @@ from pydantic import Field
 
 from pe_experiments import __version__, matmul
 from pe_experiments.benchmark.peers import PEERS
-from pe_experiments.benchmark.timing import Row, Step, compare, interleave
+from pe_experiments.benchmark.timing import Row, Step, interleave, paired_ratios
 from pe_experiments.benchmark.workloads import (
     Batches,
     bare_training,
     experiment,
     long_evaluation,
-    plain_step,
+    next_token_step,
     random_batches,
     training_step,
     whole_training,
@@ -57,7 +57,7 @@ OURS = "pe_experiments"
 HEADING = ("| part | setting | case | ms | ratio | to | |", "|---|---|---|---|---|---|---|")
 
 
-class Settings(Section):
+class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
     parts: Annotated[list[str], Field(min_length=1)]
@@ -80,19 +80,19 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
                 missing.append(name)
                 say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
         seconds = interleave({**ours, **theirs}, repeats, display, f"peers, {setting}")
-        yield from compare("peers", setting, seconds, OURS)
+        yield from paired_ratios("peers", setting, seconds, OURS)
         for what, names in (("default", PEERS), ("best float32", theirs)):
             if not missing:
                 fastest = min(names, key=lambda name: median(seconds[name]))
                 pair = {name: seconds[name] for name in (OURS, fastest)}
-                yield compare(f"peers: fastest at its {what}", setting, pair, fastest)[0]
+                yield paired_ratios(f"peers: fastest at its {what}", setting, pair, fastest)[0]
 
 
 def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
     activations: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
     make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.float32_errors().backend
     return {
-        name: plain_step(make(activation=activation, initialisation="pytorch"), batches, backend)
+        name: next_token_step(make(activation=activation, initialisation="pytorch"), batches, backend)
         for name, activation in activations.items()
     }
 
@@ -108,7 +108,7 @@ def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Ste
             words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
             is_default = attention == attentions[0] and backend == "default"
             case = name if is_default else f"{name}, {' '.join(words)}"
-            steps[case] = plain_step(make(shape, VOCABULARY, attention), batches, backend)
+            steps[case] = next_token_step(make(shape, VOCABULARY, attention), batches, backend)
     return steps
 
 
@@ -123,7 +123,7 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
             except NotApplicable:
                 continue
         seconds = interleave(cases, repeats, display, f"schemes, {setting}")
-        yield from compare("schemes", setting, seconds, "none")
+        yield from paired_ratios("schemes", setting, seconds, "none")
 
 
 def loop(repeats: int, display: Display) -> Iterator[Row]:
@@ -132,7 +132,7 @@ def loop(repeats: int, display: Display) -> Iterator[Row]:
     ways = {"bare loop": bare_training, "whole training": whole_training}
     cases = {name: partial(way, *arguments) for name, way in ways.items()}
     seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
-    yield from compare("loop", "defaults, 200 steps", seconds, "bare loop")
+    yield from paired_ratios("loop", "defaults, 200 steps", seconds, "bare loop")
 
 
 def lengths(repeats: int, display: Display) -> Iterator[Row]:
@@ -160,7 +160,7 @@ def benchmark(config: DictConfig) -> list[Row]:
     Raises:
         UserError: a wrong setting.
     """
-    asked = validated(Settings, OmegaConf.to_container(config, resolve=True))
+    asked = validated(BenchmarkSettings, OmegaConf.to_container(config, resolve=True))
     for part in asked.parts:
         if part not in PARTS:
             raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")

@@ -65,7 +65,7 @@ def interleave(
     return {name: taken[warm_up:] for name, taken in seconds.items()}
 
 
-def compare(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
+def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
     """A row per case: its median, and its ratios to ``against``, pair by pair."""
     rows = []
     for name, taken in seconds.items():

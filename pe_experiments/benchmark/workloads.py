@@ -43,7 +43,7 @@ def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> 
     return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
 
 
-def plain_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
+def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
     """A training step on full rows: cross entropy of the next token, AdamW, clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     index = count()

@@ -119,7 +119,7 @@ def without_softplus(self: Any, right: Change, q: Tensor, k: Tensor, at: Attenti
     return query, key
 
 
-def plain_slopes(first: int, heads: int) -> Tensor:
+def geometric_slopes(first: int, heads: int) -> Tensor:
     return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
 
 
@@ -308,9 +308,9 @@ MUTANTS: dict[str, dict[str, Change]] = {
         "rotate": lambda self, right, q, k, at: (q * self.scale_H[:, None, None], k)
     },
     "alibi: slopes for the wrong number of heads": with_slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
-    "alibi: heads counted from 0": with_slopes(lambda heads: plain_slopes(0, heads)),
+    "alibi: heads counted from 0": with_slopes(lambda heads: geometric_slopes(0, heads)),
     "alibi: no interleaving where the number of heads is no power of two": with_slopes(
-        lambda heads: plain_slopes(1, heads)
+        lambda heads: geometric_slopes(1, heads)
     ),
     "alibi: heads in reverse order": with_slopes(lambda heads: alibi_slopes(heads).flip(0)),
     "alibi: one slope for all heads": with_slopes(lambda heads: alibi_slopes(heads)[:1].expand(heads)),

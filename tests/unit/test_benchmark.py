@@ -13,7 +13,7 @@ import torch
 from pe_experiments import matmul
 from pe_experiments.benchmark import report
 from pe_experiments.benchmark.peers import PEERS
-from pe_experiments.benchmark.timing import Row, compare, interleave
+from pe_experiments.benchmark.timing import Row, interleave, paired_ratios
 from pe_experiments.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
 from pe_experiments.console import Display
 from pe_experiments.encodings import ModelShape
@@ -35,7 +35,7 @@ def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
 
 def test_ratios_are_of_neighbours() -> None:
     seconds = {"a": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 5.0]}  # the machine was ten times slower for a while
-    rows = {row.case: row for row in compare("part", "setting", seconds, "a")}
+    rows = {row.case: row for row in paired_ratios("part", "setting", seconds, "a")}
     assert rows["b"].ratio == 2.0
     assert rows["b"].milliseconds == 5000
     assert (rows["a"].ratio, rows["b"].against) == (1.0, "a")
