@@ -363,6 +363,7 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
     assert again.out.count("\n") == 6  # nothing was compared anew
 
 
+@pytest.mark.slow
 def test_a_failing_job_stops_no_other_and_is_named(script: Script, results: Path) -> None:
     outcome = script(
         "train", "-m", *TINY, f"results_dir={results}", "pe=learned", "pe.beyond=error,zero,clamp"
@@ -387,6 +388,7 @@ def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, r
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_an_unnamed_sweep_compares_its_own_runs_at_all_their_lengths(script: Script, results: Path) -> None:
     script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned")
     outcome = script(
@@ -401,6 +403,7 @@ def test_an_unnamed_sweep_compares_its_own_runs_at_all_their_lengths(script: Scr
     }
 
 
+@pytest.mark.slow
 def test_several_places_in_one_sweep_are_compared_apart(script: Script, tmp_path: Path) -> None:
     both = f"results_dir={tmp_path / 'a'},{tmp_path / 'b'}"
     outcome = script("train", "-m", *TINY, both, "study=s")
@@ -467,6 +470,7 @@ def test_help_is_short_and_useful(name: str, script: Script) -> None:
     assert f"python scripts/{name}.py" in outcome.out
 
 
+@pytest.mark.slow
 def test_no_library_warns_on_the_way(tmp_path: Path) -> None:
     """In a process of its own, with Python's and the libraries' default filters."""
     command = [
@@ -512,6 +516,7 @@ def test_the_scheme_of_the_readme_is_the_one_tested() -> None:
     assert tested == shown
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_the_output_and_not_the_run(results: Path) -> None:
     command = (
         f"{sys.executable} {ROOT / 'scripts' / 'train.py'} {shlex.join(TINY)} results_dir={results} | true"
