@@ -72,6 +72,7 @@ def test_what_takes_long_says_how_far_it_is(
     assert "reading runs 1/2" in script("compare", f"results_dir={results}").out
 
 
+@pytest.mark.slow
 def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, script: Script) -> None:
     """Killed when one run has just been finished and others are under way."""
     arguments = [*TINY, "training.steps=300", *FOUR]
@@ -94,6 +95,7 @@ def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, sc
     assert len(everything(whole)) == 2 * 4 + 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, script: Script) -> None:
     # A shell in the background hands down an ignored SIGINT; a terminal does not.
     arguments = [*TINY, "training.steps=20000", *FOUR, f"results_dir={results}"]
@@ -120,6 +122,7 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
     assert listed.out.count("finished ") == 0
 
 
+@pytest.mark.slow
 def test_two_at_once_share_the_work(results: Path) -> None:
     arguments = [*TRAIN, *TINY, "training.steps=200", *FOUR, "sweep.jobs=1", f"results_dir={results}"]
     both = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -129,6 +132,7 @@ def test_two_at_once_share_the_work(results: Path) -> None:
     assert sum(out.count(": trained, finished") for out in outs) == 4, outs  # each by one of them
 
 
+@pytest.mark.slow
 def test_a_lock_of_a_killed_process_is_no_lock(results: Path, script: Script) -> None:
     """One process holds a run and is killed; the sweep that waits for it takes over."""
     arguments = [*TINY, f"results_dir={results}", "study=s"]
@@ -153,6 +157,7 @@ def test_a_lock_of_a_killed_process_is_no_lock(results: Path, script: Script) ->
     assert sweep.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_one_run_at_most(results: Path) -> None:
     """The run that ends its process is named; what ran beside it is finished."""
     arguments = (
@@ -166,6 +171,7 @@ def test_a_killed_worker_costs_one_run_at_most(results: Path) -> None:
     assert done.stdout.count("alone: ") == 1
 
 
+@pytest.mark.slow
 def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "evaluation.lengths=[4,30]", "pe=none")
     targets = "pe._target_=tests.integration.outside.FailsFar,tests.integration.outside.Recency"
@@ -206,6 +212,7 @@ def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Scr
     assert len(stamps(results)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["importing", "training"])
 def test_workers_end_with_a_killed_launching_process(moment: str, results: Path) -> None:
     arguments = [*TINY, "training.steps=100000", *FOUR, f"results_dir={results}"]
@@ -243,6 +250,7 @@ def test_a_finished_sweep_starts_nothing(
     assert "4 of 4 runs are finished already" in outcome.out
 
 
+@pytest.mark.slow
 def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     results: Path, script: Script
 ) -> None:
@@ -275,6 +283,7 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     assert "6 of 6 runs are finished already" in again.out
 
 
+@pytest.mark.slow
 def test_versus_runs_only_what_is_missing(results: Path, script: Script) -> None:
     shared = (*TINY, f"results_dir={results}", "seed=0")
     assert script("train", *shared, "pe=rope").code == 0
