@@ -8,14 +8,14 @@ and, for a quick one, ``# recipe:`` (what to add to ``python scripts/train.py``)
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydra.utils import instantiate
-
-from pe_experiments.components import shipped
+from pe_experiments.components import load_component, shipped
 from pe_experiments.config import shortest_length
-from pe_experiments.files import CONFIG_DIR
+from pe_experiments.errors import UserError, allowed, sentence
+from pe_experiments.files import CONFIG_DIR, write_atomically
 from pe_experiments.tasks import Task
 
 TIERS = ("quick", "hour", "gpu")
@@ -65,18 +65,20 @@ def read_card(path: Path) -> Card:
     """The card of one YAML.
 
     Raises:
-        ValueError: a comment is missing or unknown.
+        UserError: a comment is missing or unknown.
     """
     lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
-    notes = dict(line.split(": ", 1) for line in lines[1:])
-    known = {"suite", "tier", "recipe", "shown"}
-    if unknown := set(notes) - known:
-        raise ValueError(f"{path.name}: unknown comment {sorted(unknown)}; allowed: {sorted(known)}")
-    card = Card(path.stem, lines[0], *(notes.get(key, "") for key in ("suite", "tier", "recipe", "shown")))
+    if not lines:
+        raise UserError(f"{path.name}: its first line is no comment with an example, as in # 3 1 4 -> 3 1 4")
+    notes = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[1:]}
+    known = ("suite", "tier", "recipe", "shown")
+    if unknown := sorted(set(notes) - set(known)):
+        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(known)}")
+    card = Card(path.stem, lines[0], *(notes.get(key, "") for key in known))
     if card.tier not in TIERS:
-        raise ValueError(f"{path.name}: tier={card.tier!r} is not one of {', '.join(TIERS)}")
+        raise UserError(f"{path.name}: tier={card.tier!r} is not one of {', '.join(TIERS)}")
     if (card.tier == "quick") != bool(card.recipe and card.shown):
-        raise ValueError(f"{path.name}: a quick task, and no other, has a recipe and its result (shown)")
+        raise UserError(f"{path.name}: a quick task, and no other, has a recipe and its result (shown)")
     return card
 
 
@@ -90,7 +92,7 @@ def render() -> str:
     rows = ["| task | example | chance | bag | decoder | blind | order | tier | suite |", "|---" * 9 + "|"]
     recipes = ["## Recipes", "", "| task | `python scripts/train.py` ... | shown |", "|---|---|---|"]
     for card in cards():
-        task: Task = instantiate(shipped("task")[card.name])
+        task: Task = load_component("task", shipped("task")[card.name]).build()
         length = task.nearest_length(LENGTH) or shortest_length(task)
         name = f"`{card.name}`" + ("" if length == LENGTH else f" ({length})")
         order = "matters" if task.order_sensitive else "control"
@@ -124,6 +126,15 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-if __name__ == "__main__":
-    README.write_text(render())
+def main() -> str | None:
+    """Write the table; what is wrong with a file, if anything is."""
+    try:
+        write_atomically(README, render())
+    except (UserError, OSError) as error:
+        return f"error: {sentence(error)}"
     print(f"wrote {README}")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments import task_table
 from pe_experiments.composition import composed
 from pe_experiments.config import check, resolve
+from pe_experiments.errors import UserError
 from pe_experiments.task_table import README, cards, read_card, render
 
 CARDS = {card.name: card for card in cards()}
@@ -39,11 +41,18 @@ def test_recipes_are_complete_commands(name: str) -> None:
         ("# a -> b\n# tier: slow\n", "tier='slow' is not one of"),
         ("# a -> b\n# tier: quick\n", "a quick task, and no other, has a recipe"),
         ("# a -> b\n# tier: gpu\n# recipe: pe=none\n# shown: 1.0\n", "a quick task, and no other"),
-        ("# a -> b\n# tier: gpu\n# author: me\n", "unknown comment .'author'"),
+        ("# a -> b\n# tier: gpu\n# author: me\n", "unknown comment 'author'"),
+        ("# a -> b\n# an aside\n", "unknown comment 'an aside'"),
+        ("", "first line is no comment"),
     ],
 )
 def test_incomplete_cards_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text + "_target_: mine.Mine\n")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         read_card(path)
+
+
+def test_a_mistake_in_a_file_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_table, "shipped", lambda group: {name: {"_target_": "mine.X"} for name in CARDS})
+    assert str(task_table.main()).startswith("error: task._target_=mine.X: there is no module 'mine'")
