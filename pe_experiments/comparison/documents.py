@@ -16,6 +16,7 @@ from jinja2 import StrictUndefined, Template
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import COVERAGE, FEWEST, LEVEL, SIMULATED
+from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import count, mean, metric_in_words, number
 from pe_experiments.evaluation import FARTHEST, SOLVED
 
@@ -36,8 +37,7 @@ class ShownTable:
 def mark_of(table: pd.DataFrame) -> tuple[str, str]:
     """What stands beside a mean: the kind of a count of seeds, ``reached`` or ``solved``, and its words."""
     metric = str(table["metric"].iloc[0])
-    twice = table.get("exact_match_at_2x", pd.Series(dtype=float))
-    if metric.endswith("in_distribution") or twice.isna().any():
+    if metric.endswith("in_distribution") or table["exact_match_at_2x"].isna().all():
         return "solved", f"with exact match of at least {SOLVED:g} within the training lengths"
     return "reached", f"with exact match of at least {SOLVED:g} at twice the training length"
 
@@ -52,7 +52,8 @@ def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable
     metric, (kind, words) = str(table["metric"].iloc[0]), mark_of(table)
 
     def cell(row: Mapping[Any, Any], section: Section) -> str:
-        return f"{mean(row, metric)}; {count(row, mark_column(kind, section))}"
+        marked = mark_column(kind, section)
+        return mean(row, metric) + (f"; {count(row, marked)}" if finite(row.get(marked)) else "")
 
     intervals = " with 95 % interval" if table[f"{metric}_low"].notna().any() else ""
     caption = f"Mean {metric_in_words(metric)}{intervals}; number of seeds {words}"

@@ -139,11 +139,8 @@ def _section(
         "columns": ["scheme", *columns],
         "rows": [[index[row["scheme"]], *(_cell(row[column]) for column in columns)] for row in rows],
         "curves": {
-            index[str(label)]: {
-                accuracy: _by_seed(group, "seed", "content_length", accuracy, measured)
-                for accuracy in ACCURACIES
-            }
-            for label, group in section.curves.groupby("label")
+            accuracy: _by_run(section.curves, "content_length", accuracy, measured, index)
+            for accuracy in ACCURACIES
         },
         "milliseconds": {
             index[str(label)]: [_cell(ms) for ms in values] for label, values in milliseconds.items()
@@ -182,12 +179,17 @@ def _cell(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _by_seed(
-    rows: pd.DataFrame, key: str, x: str, column: str, points: Sequence[float]
-) -> list[list[float | None]]:
-    """A line per run: its values at these points."""
-    grid = rows.pivot_table(index=key, columns=x, values=column, aggfunc="first", dropna=False)
-    return [[_cell(value) for value in line] for line in grid.reindex(columns=list(points)).to_numpy(float)]
+def _by_run(
+    rows: pd.DataFrame, x: str, column: str, points: Sequence[float], index: Mapping[str, int]
+) -> dict[int, list[list[float | None]]]:
+    """For each scheme a line per run: its values at these points."""
+    key = ["label", "name", x]
+    grid = rows.drop_duplicates(key).set_index(key)[column].unstack()
+    lines: dict[int, list[list[float | None]]] = {}
+    values = grid.reindex(columns=list(points)).to_numpy(float)
+    for (label, _), line in zip(grid.index, values, strict=True):
+        lines.setdefault(index[str(label)], []).append([_cell(value) for value in line])
+    return lines
 
 
 def _training(training: pd.DataFrame, section: Section, index: Mapping[str, int]) -> Json | None:
@@ -207,9 +209,7 @@ def _training(training: pd.DataFrame, section: Section, index: Mapping[str, int]
         known = known[known["step"].isin(kept)]
         made[column] = {
             "steps": [_cell(float(step)) for step in kept],
-            "values": {
-                index[str(s)]: _by_seed(g, "name", "step", column, kept) for s, g in known.groupby("label")
-            },
+            "values": _by_run(known, "step", column, kept, index),
         }
     return made if any(curve["steps"] for curve in made.values()) else None
 

@@ -105,6 +105,7 @@ def _quantile(points: tuple[float, ...], share: float) -> float:
     return float(optimize.brentq(lambda value: _share_below(points, value) - share, points[0], points[-1]))
 
 
+@cache
 def share_interval(successes: int, trials: int) -> Interval:
     """``k`` of ``n`` seeds, with the exact interval of Clopper and Pearson (1934)."""
     if trials < FEWEST:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,12 @@ def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] 
             raise UserError(f"order: no run is called {label}.{nearest(label, labels)}")
     rows = []
     for section in sections:
-        groups = {str(label): group for label, group in section.runs.groupby("label")}
-        made = [_scheme_row(section, label, group, metric) for label, group in groups.items()]
-        made.sort(key=lambda row: _rank(row, order))
-        compared = [groups[row["scheme"]][metric].to_numpy(float) for row in made if row["compared"]]
-        smallest = detectable_difference(compared)
+        made = sorted(_section_rows(section, metric), key=lambda row: _rank(row, order))
+        compared = [row["scheme"] for row in made if row["compared"]]
+        values = [
+            section.runs.loc[section.runs["label"] == label, metric].to_numpy(float) for label in compared
+        ]
+        smallest = detectable_difference(values)
         rows += [row | {"detectable_difference": smallest} for row in made]
     table = pd.DataFrame(rows).fillna(math.nan)  # None, too
     per_length = [str(column) for column in table if "@" in str(column)]
@@ -68,41 +69,56 @@ def _rank(row: Row, order: Sequence[str]) -> tuple[int, float, str]:
     return ranked, math.inf if math.isnan(best) else -best, row["scheme"]
 
 
-def _scheme_row(section: Section, label: str, group: pd.DataFrame, metric: str) -> Row:
-    solved = group["solved_in_distribution"].eq(True)
-    known = bool(group["exact_match_in_distribution"].notna().any())
-    row: Row = {
+def _section_rows(section: Section, metric: str) -> Iterator[Row]:
+    past = [length for length in section.lengths if length > section.max_length]
+    first, last = (past[0], min(past[-1], FARTHEST * section.max_length)) if past else (math.nan, math.nan)
+    head = {
         "section": section.slug,
         "task": section.task,
         "model": section.model,
         "protocol": section.protocol,
         "max_length": section.max_length,
-        **_unseen_lengths(section),
+        "area_from": float(first),
+        "area_to": float(last),
+    }
+    tail = {
+        "lengths_left_out": " ".join(map(str, section.lengths_left_out)) or None,
+        "settings": "; ".join(f"{key}={value}" for key, value in section.settings.items()),
+    }
+    lowest = {name: lowest_score(section, name) for name in METRICS}
+    bounds: dict[Any, Any] = section_bounds(section).to_dict()
+    curves = dict(list(section.curves[section.curves["in_summary"]].groupby("label")))
+    for label, runs in section.runs.groupby("label"):
+        points = curves.get(label, section.curves.iloc[:0])
+        yield head | _scheme_row(str(label), runs, metric, lowest) | _by_length(points, bounds) | tail
+
+
+def _scheme_row(label: str, runs: pd.DataFrame, metric: str, lowest: Mapping[str, float]) -> Row:
+    solved = runs["solved_in_distribution"].eq(True)
+    known = bool(runs["exact_match_in_distribution"].notna().any())
+    row: Row = {
         "scheme": label,
-        "seeds": len(group),
-        "diverged": int(group["status"].eq(DIVERGED).sum()),
-        **_count("solved", int(solved.sum()), len(group)),
+        "seeds": len(runs),
+        "diverged": int(runs["status"].eq(DIVERGED).sum()),
+        **_count("solved", int(solved.sum()), len(runs)),
         "solved_in_distribution": float(solved.mean()),
         "metric": metric,
         "compared": not known or metric.endswith("in_distribution") or bool(solved.mean() >= 0.5),
     }
     for name in METRICS:
-        row |= _mean(name, group[name].to_numpy(float), lowest_score(section, name))
+        row |= _mean(name, runs[name].to_numpy(float), lowest[name])
     for accuracy in ACCURACIES:
-        past = group.loc[solved, f"{accuracy}_extrapolation"].to_numpy(float)
+        past = runs.loc[solved, f"{accuracy}_extrapolation"].to_numpy(float)
         row[f"{accuracy}_extrapolation_solved"] = mean_interval(past).estimate
-    horizons = group["horizon"].astype(float)
+    horizons = runs["horizon"].astype(float)
     return {
         **row,
         "horizon": float(horizons.mean()),
         "horizon_min": float(horizons.min()),
         "horizon_max": float(horizons.max()),
-        "horizon_censored": int(group["horizon_censored"].eq(True).sum()),
-        "parameters": group["parameters"].astype(float).mean(),
-        "encoding_parameters": group["encoding_parameters"].astype(float).mean(),
-        **_by_length(section, section.curves[section.curves["label"] == label]),
-        "lengths_left_out": " ".join(map(str, section.lengths_left_out)) or None,
-        "settings": "; ".join(f"{key}={value}" for key, value in section.settings.items()),
+        "horizon_censored": int(runs["horizon_censored"].eq(True).sum()),
+        "parameters": runs["parameters"].astype(float).mean(),
+        "encoding_parameters": runs["encoding_parameters"].astype(float).mean(),
     }
 
 
@@ -120,17 +136,15 @@ def _count(name: str, successes: int, seeds: int) -> Row:
     return {name: successes, f"{name}_low": made.low, f"{name}_high": made.high}
 
 
-def _by_length(section: Section, curves: pd.DataFrame) -> Row:
+def _by_length(curves: pd.DataFrame, bounds: Mapping[str, Mapping[Any, float]]) -> Row:
     """Means, counts and bounds at the lengths all runs share."""
     row: Row = {}
-    shared = curves[curves["in_summary"]]
-    bounds = section_bounds(section)
-    for length, points in shared.groupby("content_length"):
-        for accuracy in ACCURACIES:
-            row |= _mean(f"{accuracy}@{length}", points[accuracy].to_numpy(float))
-        reached = int((points["exact_match"] >= SOLVED).sum())
-        row |= _count(f"reached@{length}", reached, len(points))
-        row |= {f"{bound}@{length}": float(bounds[bound].to_dict()[length]) for bound in BOUNDS}
+    for length, points in curves.groupby("content_length")[list(ACCURACIES)]:
+        values = points.to_numpy(float)
+        for accuracy, column in zip(ACCURACIES, values.T, strict=True):
+            row |= _mean(f"{accuracy}@{length}", column)
+        row |= _count(f"reached@{length}", int((values[:, 0] >= SOLVED).sum()), len(values))
+        row |= {f"{bound}@{length}": float(bounds[bound][length]) for bound in BOUNDS}
     return row
 
 
@@ -139,16 +153,10 @@ def lowest_score(section: Section, metric: str) -> float:
     if not metric.endswith("extrapolation"):
         return 0.0
     accuracy = metric.removesuffix("_extrapolation")
-    rows: list[Any] = section.curves.to_dict("records")
-    chances = [chance_of(row, accuracy) for row in rows if row["content_length"] > section.max_length]
+    past = section.curves[section.curves["content_length"] > section.max_length]
+    rows: list[Any] = past.reindex(columns=["chance", "answer_tokens"]).drop_duplicates().to_dict("records")
+    chances = [chance_of(row, accuracy) for row in rows]
     return min((-chance / (1 - chance) for chance in chances if chance < 1), default=0.0)
-
-
-def _unseen_lengths(section: Section) -> Row:
-    """The ends of what is summarised past training: at most 8x; NaN where no shared length lies there."""
-    past = [length for length in section.lengths if length > section.max_length]
-    ends = (past[0], min(past[-1], FARTHEST * section.max_length)) if past else (math.nan, math.nan)
-    return {"area_from": float(ends[0]), "area_to": float(ends[1])}
 
 
 def section_bounds(section: Section) -> pd.DataFrame:

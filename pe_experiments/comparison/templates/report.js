@@ -166,7 +166,7 @@ function seriesOf(section, accuracy, seeds) {
     scheme: DATA.schemes[row.scheme],
     dashed: row.solved < row.seeds / 2,
     points: section.lengths.map((length) => [length, row[`${accuracy}@${length}`], row]).filter((point) => known(point[1])),
-    seeds: !seeds ? [] : section.curves[row.scheme][accuracy].map((values) =>
+    seeds: !seeds ? [] : (section.curves[accuracy][row.scheme] || []).map((values) =>
       values.map((value, n) => [section.measured[n], value]).filter((point) => known(point[1]))),
   }));
 }
