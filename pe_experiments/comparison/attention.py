@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.attention_by_distance import attention_by_distance
 from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.errors import UserError, nearest
+from pe_experiments.composition import parts_outside
+from pe_experiments.errors import UserError, nearest, shown
 from pe_experiments.plots import COLOURS, MARKERS, text
 from pe_experiments.runs import COMPLETED
 from pe_experiments.trained import load_model
@@ -31,6 +32,11 @@ def measure_attention(runs: Runs, results_dir: Path, names: Sequence[str]) -> pd
         if name not in set(completed):
             wrong = f"attention: {name} is no completed run of this comparison."
             raise UserError(wrong + nearest(name, completed))
+        if strange := parts_outside(runs.saved[name]):
+            raise UserError(
+                f"attention: {name} has parts from outside this package ({shown(strange[0])}), which a "
+                f"comparison does not import"
+            )
         try:
             trained = load_model(results_dir / "runs" / name)
         except UserError as error:

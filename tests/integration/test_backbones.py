@@ -75,15 +75,15 @@ def test_settings_out_of_range_are_one_sentence(tiny: Tiny, setting: str, senten
 def test_a_librarys_layers_train_and_are_part_of_the_run(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "theirs.py").write_text(LIBRARY)
+    (tmp_path / "their_layers.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
-    result = run_experiment(tiny("model._target_=theirs.Library", "+model.hidden=24"))
+    result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24"))
     assert result.status == "completed"
     assert result.directory.name.startswith("copy-Library-sinusoidal-s0-")
-    assert "theirs" in result.directory.read_config()["identity"]["sources"]["model"]
-    assert run_experiment(tiny("model._target_=theirs.Library", "+model.hidden=24")).done == "found"
+    assert "their_layers" in result.directory.read_config()["identity"]["sources"]["model"]
+    assert run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24")).done == "found"
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)
     assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24
     with pytest.raises(UserError, match="has no Backbone of that name"):
-        tiny("model._target_=theirs.Missing")
+        tiny("model._target_=their_layers.Missing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -65,7 +66,7 @@ def test_what_takes_long_says_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
     said = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true").out
-    for what in ("looking up runs 2/2", "trying out runs 2/2"):
+    for what in ("looking up runs 1/2", "looking up runs 2/2"):
         assert what in said
     for seed in (0, 1):
         write_run(tiny(f"seed={seed}"), fading(1, 0.1))
@@ -243,7 +244,8 @@ def test_a_finished_sweep_starts_nothing(
 ) -> None:
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
-    monkeypatch.setattr("pe_experiments.comparison.compare.compare", lambda *_: pytest.fail("compared again"))
+    module = importlib.import_module("pe_experiments.comparison.compare")
+    monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("compared again"))
     monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
@@ -278,7 +280,7 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     methods = (results / "t" / "methods.md").read_text()
     assert "learning\\_rate was tuned per scheme" in methods
     assert "| sinusoidal, copy, decoder | training.learning\\_rate | 0.003 | 1e-05: " in methods
-    assert "the best of the grid (1e-05, 0.003) is its edge" in (results / "t" / "report.md").read_text()
+    assert "the best of the grid (1e-05, 0.003) is its edge" in (results / "t" / "report.html").read_text()
     again = script("train", *arguments)
     assert "6 of 6 runs are finished already" in again.out
 
