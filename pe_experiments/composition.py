@@ -198,9 +198,8 @@ def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = Fal
             config[section] = _other_choice(config[section], section, str(value))
         changed.add(section)
     named = {str(o.value()).rpartition(".")[0] for o in parsed}  # one that was typed is known to who typed it
-    strange = [
-        p for p in parts_outside([config[part] for part in PARTS]) if p.rpartition(".")[0] not in named
-    ]
+    built = [config[part] for part in (*PARTS, "model") if part in config]
+    strange = [part for part in parts_outside(built) if part.rpartition(".")[0] not in named]
     if strange and not trusted:
         raise UserError(
             f"its config.yaml names {shown(strange[0])}, from outside this package; evaluating it imports "

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from pe_experiments.composition import changed_sections
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
@@ -84,6 +85,8 @@ def test_a_librarys_layers_train_and_are_part_of_the_run(
     assert run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24")).done == "found"
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)
+    with pytest.raises(UserError, match="add trust=true"):
+        changed_sections(result.directory.read_config(), ["evaluation.lengths=[5]"])
     assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24
     with pytest.raises(UserError, match="has no Backbone of that name"):
         tiny("model._target_=their_layers.Missing")
