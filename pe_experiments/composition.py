@@ -18,12 +18,12 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.config import SIZES
-from pe_experiments.errors import UserError, allowed, nearest, sentence, shown
+from pe_experiments.errors import UserError, allowed, nearest, one_line, sentence, shown
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.overrides import (
     PARTS,
     Choices,
-    merged,
+    apply,
     put,
     read_overrides,
     refuse_several,
@@ -114,7 +114,7 @@ def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[Pla
         config["model"] = {"_target_": None} | {key: config["model"][key] for key in SIZES}
     for override in parsed:
         if override not in of_groups:
-            put(hydra if override.key_or_group.startswith("hydra.") else config, override)
+            apply(hydra if override.key_or_group.startswith("hydra.") else config, override)
     return config, hydra["hydra"]
 
 
@@ -128,7 +128,9 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Plain:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             config = compose(name, overrides=[*search, *choices], return_hydra_config=True)
     except Exception as error:
-        raise UserError(sentence(error)) from error
+        of_a_file = error.__cause__ if isinstance(error.__cause__, OSError) else None
+        said = sentence(of_a_file) if of_a_file else one_line(" ".join(str(error).splitlines()[:2]))
+        raise UserError(said) from error
     finally:
         everything.hydra = outer
     mode = getattr(config.hydra.mode, "name", None)
@@ -156,12 +158,9 @@ def configuration(keys: Mapping[str, Any]) -> DictConfig:
     chosen = {group: given.pop(group) for group in CHOICES if isinstance(given.get(group), str)}
     config = composed_plain("config", [f"{group}={choice}" for group, choice in chosen.items()])
     for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections come first
-        *path, last = key.split(".")
-        node = config
-        for part in path:
-            node = node.setdefault(part, {})
-        replaces = isinstance(value, Mapping) and "_target_" in value
-        node[last] = value if replaces else merged(node.get(last), value)
+        if isinstance(value, Mapping) and "_target_" in value:
+            config[key] = {}
+        put(config, key, value, adds=True)
     return OmegaConf.create(config)
 
 
@@ -193,7 +192,7 @@ def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = Fal
                 f"{key}={shown(value)} is not a choice.{nearest(str(value), choices_of(section))}"
             )
         if rest:
-            put(config, read_overrides([f"+{str(override.input_line).lstrip('+')}"])[0])
+            put(config, key, value, adds=True)
         else:
             config[section] = _other_choice(config[section], section, str(value))
         changed.add(section)

@@ -36,12 +36,12 @@ def allowed(options: Iterable[str]) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What a person is told of an error: our sentences as they are, the first two lines of a library's."""
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    if isinstance(cause, OSError) and not isinstance(error, UserError):
-        return f"{cause.filename or 'a file'} cannot be used: {cause.strerror or cause}"
-    text = str(error) if isinstance(error, UserError) else " ".join(str(error).splitlines()[:2])
-    return one_line(text) or type(error).__name__
+    """What a person is told of an error: our sentences as they are, the first two lines of others."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'} cannot be used: {error.strerror or error}"
+    return one_line(f"{type(error).__name__}: {' '.join(str(error).splitlines()[:2])}")
 
 
 def one_line(text: str) -> str:

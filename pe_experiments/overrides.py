@@ -108,15 +108,28 @@ def refuse_several(override: Override) -> None:
         )
 
 
-def put(config: dict[str, Any], override: Override) -> None:
+def apply(config: dict[str, Any], override: Override) -> None:
     """Make one setting in a composed configuration; ``+`` adds one, ``~`` takes one away.
 
     Raises:
         UserError: several values, or no such setting.
     """
     refuse_several(override)
-    key, value = override.key_or_group, override.value()
-    adds, node = override.is_add() or override.is_force_add(), config
+    adds = override.is_add() or override.is_force_add()
+    value = GONE if override.is_delete() else override.value()
+    put(config, override.key_or_group, value, adds)
+
+
+GONE = object()
+
+
+def put(config: dict[str, Any], key: str, value: Any, adds: bool) -> None:
+    """Give a setting a value, over what is there where both are mappings, or take it away (`GONE`).
+
+    Raises:
+        UserError: there is no such setting, and none is to be added.
+    """
+    node = config
     *path, last = key.split(".")
     for depth, part in enumerate(path, 1):
         inner = node.setdefault(part, {}) if adds else node.get(part)
@@ -127,7 +140,7 @@ def put(config: dict[str, Any], override: Override) -> None:
         node = inner
     if last not in node and not adds:
         raise UserError(_unknown(config, key))
-    if override.is_delete():
+    if value is GONE:
         del node[last]
     else:
         node[last] = merged(node.get(last), value)

@@ -131,7 +131,7 @@ class RayEngine:
 Engine = LocalEngine | SubmititEngine | RayEngine
 
 
-def engine_for(settings: EngineConfig, processes: int, devices: Sequence[str], folder: Path) -> Engine:
+def engine_for(settings: EngineConfig, devices: Sequence[str], processes: int, folder: Path) -> Engine:
     """The engine that ``engine=NAME`` asks for.
 
     Raises:

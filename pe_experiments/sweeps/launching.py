@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +22,11 @@ LOST = "lost"  # the state of a run whose process was killed
 
 
 def carry_out(
-    jobs: Sequence[Job], make_engine: Callable[[Path, int | None], Engine], own: Path | None, display: Display
+    jobs: Sequence[Job],
+    engine: Callable[[int, Path], Engine],
+    processes: int,
+    own: Path | None,
+    display: Display,
 ) -> None:
     """Bring every job to an end: afterwards each is finished, diverged, failed or not applicable.
 
@@ -33,25 +35,25 @@ def carry_out(
 
     Args:
         jobs: to carry out.
-        make_engine: makes one, given a folder that every node sees and how many runs at once (None: all).
+        engine: makes one for so many runs at once, given a folder that every node sees.
+        processes: at once.
         own: folder of config files of the user's own.
         display: shows how far they are.
 
     Raises:
         UserError: the engine cannot start anything.
-        KeyboardInterrupt: interrupted; the processes of this machine have ended.
     """
     with _scratch(jobs) as folder:
         pending = list(jobs)
         while pending:
-            _round(pending, make_engine(folder, None), folder, own, display)
+            _round(pending, engine(processes, folder), folder, own, display)
             elsewhere = [job for job in jobs if job.state == ELSEWHERE]
             pending = []
             while elsewhere and not pending:
                 time.sleep(SHOW_SECONDS)
                 pending = [job for job in elsewhere if not _held(job)]
         for job in [job for job in jobs if job.state == LOST]:
-            _round([job], make_engine(folder, 1), folder, own, display)
+            _round([job], engine(1, folder), folder, own, display)
             if job.state not in (*DONE, FAILED, NOT_APPLICABLE):
                 job.state, job.reason = FAILED, "its process was killed twice (is there enough memory?)"
                 _say_ended(job, {})
@@ -71,12 +73,9 @@ def _scratch(jobs: Sequence[Job]) -> Iterator[Path]:
 def _round(jobs: Sequence[Job], engine: Engine, folder: Path, own: Path | None, display: Display) -> None:
     """Have the engine carry the jobs out, as far as it can."""
     notes = Path(mkdtemp(prefix="notes-", dir=folder))
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    orders = [
-        Order(job.config, job.alone(own), str(notes / f"{index}.json"), os.getcwd(), path)
-        for index, job in enumerate(jobs)
-    ]
-    for job in jobs:
+    orders = []
+    for index, job in enumerate(jobs):
+        orders.append(Order(job.config, job.alone(own), str(notes / f"{index}.json")))
         job.state = WAITING
     watch = Watch(jobs, notes, display)
     try:

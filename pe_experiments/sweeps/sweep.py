@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pe_experiments.composition import Plain, composed_plain
 from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
-from pe_experiments.runs import list_in_study, read_manifest, run_directory, write_manifest
-from pe_experiments.sweeps.engines import Engine, engine_for, gpus, side_by_side
+from pe_experiments.runs import list_in_study, write_manifest
+from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, without
 from pe_experiments.sweeps.jobs import (
     DONE,
@@ -37,24 +36,21 @@ class Sweep:
 
     Args:
         typed: the command's ``key=value`` texts.
-        common: what it says for all runs (`composition.master`).
-        params: what the sweep's own file varies.
+        common: what it says for all runs, and ``varied`` what the sweep's own file varies.
         own: folder of config files of the user's own.
 
     Raises:
         UserError: a wrong setting of the sweep.
     """
 
-    def __init__(
-        self, typed: Sequence[str], common: Plain, params: dict[str, Any] | None, own: Path | None = None
-    ):
+    def __init__(self, typed: Sequence[str], common: Plain, varied: Plain | None, own: Path | None = None):
         self.settings = validated(SweepConfig, common["sweep"], "sweep")
         self.engine = validated(EngineConfig, common["engine"], "engine")
         self.dry_run, self.study, self.own = is_dry_run(common), common["study"], own
         hardware = common["hardware"]
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
-        self.runs = expand(typed, params or {}, self.settings, own)
+        self.runs = expand(typed, varied or {}, self.settings, own)
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``).
@@ -64,29 +60,30 @@ class Sweep:
 
         Raises:
             UserError: nothing can be started.
-            KeyboardInterrupt: interrupted; the same command goes on.
         """
-        if self.settings.tune:
-            return self._tuned(Tuning(self.runs, self.settings, self.study and str(self.study)))
-        jobs = self._complete(self.runs)
-        return self._outcome(jobs), [] if self.dry_run else jobs
+        grid, runs = self._tuned() if self.settings.tune else ([], self.runs)
+        jobs = self._complete(runs) if runs else []
+        everything = list({job.same: job for job in [*grid, *jobs]}.values())
+        if self.dry_run:
+            return int(any(job.state == FAILED and not job.can_start for job in everything)), []
+        if grid:
+            self.tuning.note(jobs, grid)
+        self._say_outcome(everything)
+        return int(any(job.state == FAILED for job in everything)), jobs
 
-    def _tuned(self, tuning: Tuning) -> tuple[int, list[Job]]:
-        """First the grid, then the runs that follow from it, which a dry run may not know yet."""
+    def _tuned(self) -> tuple[list[Job], list[Overrides]]:
+        """The grid, carried out, and the runs that follow from it; a dry run may not know them yet."""
+        self.tuning = tuning = Tuning(self.runs, self.settings, self.study and str(self.study))
         grid = self._complete(tuning.grid())
         if self.dry_run and any(job.pending for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
-            return self._outcome(grid), []
+            return grid, []
         for _ in range(self.settings.tune_outwards):
             grid += self._complete(tuning.outwards(grid))
         runs = tuning.repeats(grid)
         for run in dict.fromkeys(without(run, "seed", "study") for run in runs):
             say(f"chosen on the training lengths: {' '.join(run)}")
-        jobs = self._complete(runs)
-        everything = list({job.same: job for job in [*grid, *jobs]}.values())
-        if not self.dry_run:
-            tuning.note(jobs, grid)
-        return self._outcome(everything), [] if self.dry_run else jobs
+        return grid, runs
 
     def _complete(self, runs: Sequence[Overrides]) -> list[Job]:
         """Look up the runs and carry out those that are left."""
@@ -101,16 +98,12 @@ class Sweep:
         for reason, those in hopeless.items():  # said now, not only when the others are done
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
         if pending := [job for job in jobs if job.pending]:
-            carry_out(pending, self._make_engine, self.own, display_for())
+            engine = partial(engine_for, self.engine, self.devices)
+            carry_out(pending, engine, self.processes, self.own, display_for())
         return jobs
 
-    def _make_engine(self, folder: Path, processes: int | None) -> Engine:
-        return engine_for(self.engine, processes or self.processes, self.devices, folder)
-
-    def _outcome(self, jobs: Sequence[Job]) -> int:
-        """Say totals and each reason once, with the command that repeats each failed run; the exit code."""
-        if self.dry_run:
-            return int(any(job.state == FAILED and not job.can_start for job in jobs))
+    def _say_outcome(self, jobs: Sequence[Job]) -> None:
+        """Totals, and each reason once, with the command that repeats each failed run."""
         say(totals(jobs))
         for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
             say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
@@ -119,31 +112,20 @@ class Sweep:
             print(f"error: {reason}", file=sys.stderr)
             for job in failed:
                 say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(self.own))}")
-        return int(any(job.state == FAILED for job in jobs))
 
 
-def list_studies(jobs: Sequence[Job]) -> list[tuple[Path, bool]]:
-    """List what is done in the manifests of its studies.
-
-    Returns:
-        Per study its folder, and whether the comparison there is newer than all it is made of.
+def list_studies(jobs: Sequence[Job]) -> list[Path]:
+    """List the runs that are done in the manifests of their studies; returns the studies' folders.
 
     Raises:
         UserError: a manifest is damaged.
     """
-    studies = []
+    folders = []
     for results_dir, study in sorted({job.study for job in jobs if job.state in DONE}):
-        names = sorted({job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)})
-        folder = Path(results_dir) / (study or UNNAMED)
-        manifest = folder / "manifest.json"
+        names = [job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)]
         if study:
             list_in_study(Path(results_dir), study, *names)
-        elif not manifest.exists() or read_manifest(manifest) != names:  # this sweep and no other
+        else:  # a sweep without a name lists its own runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
-        made_of = [manifest]
-        for run in (run_directory(results_dir, name) for name in read_manifest(manifest)):
-            made_of += [run.result, *run.path.glob("evaluations/*/result.json")]
-        newest = max(path.stat().st_mtime_ns for path in made_of if path.exists())
-        table = folder / "table.csv"
-        studies.append((folder, table.exists() and newest < table.stat().st_mtime_ns))
-    return studies
+        folders.append(Path(results_dir) / (study or UNNAMED))
+    return folders

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,8 @@ class Order:
     config: dict[str, Any]
     command: list[str]
     note: str
-    directory: str
-    path: str
+    directory: str = field(default_factory=os.getcwd)
+    path: str = field(default_factory=lambda: os.pathsep.join(entry or os.getcwd() for entry in sys.path))
 
     def start(self, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """A process that carries it out, and others that it is handed later; with these variables set."""

@@ -223,4 +223,4 @@ def test_a_missing_library_says_what_brings_it(
     for name in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=r'is not installed; pip install -e "\.\[cluster\]"'):
-        engine_for(config, 1, (), tmp_path)
+        engine_for(config, (), 1, tmp_path)
