@@ -10,7 +10,7 @@ python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe
 from pe_experiments.command_line import command, flags_apart, show_result
 from pe_experiments.composition import composed, master
 from pe_experiments.config import check, is_dry_run
-from pe_experiments.console import display_for, say
+from pe_experiments.console import display_for, say, say_files
 from pe_experiments.sweeps.jobs import Job
 from pe_experiments.sweeps.sweep import Sweep, list_studies
 
@@ -41,11 +41,14 @@ def main(arguments: list[str]) -> int:
 
 
 def compare_studies(jobs: list[Job]) -> None:
-    """Compare the runs of each study."""
-    for folder in list_studies(jobs):
-        from pe_experiments.comparison.compare import compare, show
+    """Compare the runs of each study, unless nothing has changed since that was last done."""
+    for folder, up_to_date in list_studies(jobs):
+        if up_to_date:
+            say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
+        else:
+            from pe_experiments.comparison.compare import compare, show
 
-        show(compare(str(folder.parent), folder.name, folder))
+            show(compare(str(folder.parent), folder.name, folder))
 
 
 run = command("train", __doc__, main)

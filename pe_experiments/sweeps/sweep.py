@@ -11,7 +11,7 @@ from pathlib import Path
 from pe_experiments.composition import Plain, composed_plain
 from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
-from pe_experiments.runs import list_in_study, write_manifest
+from pe_experiments.runs import list_in_study, read_manifest, write_manifest
 from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, without
 from pe_experiments.sweeps.jobs import (
@@ -114,18 +114,24 @@ class Sweep:
                 say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(self.own))}")
 
 
-def list_studies(jobs: Sequence[Job]) -> list[Path]:
-    """List the runs that are done in the manifests of their studies; returns the studies' folders.
+def list_studies(jobs: Sequence[Job]) -> list[tuple[Path, bool]]:
+    """List the runs that are done in the manifests of their studies.
+
+    Returns:
+        The folder of each study, and whether its comparison is newer than these runs and their list.
 
     Raises:
         UserError: a manifest is damaged.
     """
-    folders = []
+    studies = []
     for results_dir, study in sorted({job.study for job in jobs if job.state in DONE}):
-        names = [job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)]
+        done = [job for job in jobs if job.state in DONE and job.study == (results_dir, study)]
+        folder, names = Path(results_dir) / (study or UNNAMED), sorted({job.name for job in done})
+        manifest, table = folder / "manifest.json", folder / "table.csv"
         if study:
             list_in_study(Path(results_dir), study, *names)
-        else:  # a sweep without a name lists its own runs and no others
+        elif not manifest.exists() or read_manifest(manifest) != names:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
-        folders.append(Path(results_dir) / (study or UNNAMED))
-    return folders
+        newest = max(path.stat().st_mtime_ns for path in (manifest, *(job.run.result for job in done)))
+        studies.append((folder, table.exists() and newest < table.stat().st_mtime_ns))
+    return studies
