@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
-from torch import nn
 
 from pe_experiments.comparison import compare, load_runs
-from pe_experiments.comparison.attention_by_distance import attention_by_distance
 from pe_experiments.comparison.citations import known_entries
 from pe_experiments.components import load_component, shipped
 from pe_experiments.composition import composed
@@ -20,7 +16,6 @@ from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.experiment import run_experiment
-from pe_experiments.instantiation import build_model
 from pe_experiments.runs import RunDirectory
 from pe_experiments.tracking import read_csv
 from tests.conftest import TINY, Outcome
@@ -135,29 +130,6 @@ def test_attention_of_a_real_run_is_drawn_and_written(tiny: Tiny, script: Script
     assert set(attention["length"]) == {6, 12}
     assert attention.groupby(["length", "layer", "head"])["weight"].max().between(0, 1).all()
     assert len(list((tmp_path / "figures").glob("attention-*"))) == 3
-
-
-@pytest.mark.parametrize("model", ["decoder", "encoder"])
-def test_attention_by_distance_of_equal_weights(tiny: Tiny, model: str) -> None:
-    """With no queries every visible key gets the same weight, which a loop can follow."""
-    experiment = tiny("pe=none", f"model={model}")
-    network = build_model(experiment)
-    for layer in network.layers:
-        nn.init.zeros_(layer.attention.qkv.weight)  # type: ignore[union-attr, arg-type]
-        nn.init.zeros_(layer.attention.qkv.bias)  # type: ignore[union-attr, arg-type]
-    before = network(torch.zeros(1, 5, dtype=torch.long))
-    frame = attention_by_distance(experiment, network, 6)
-    tokens = experiment.format.tokens(6, 6)
-    causal = model == "decoder"
-    for row in frame.to_dict("records"):
-        seen = []
-        for query in range(tokens):
-            key = query - row["distance"]
-            if 0 <= key < tokens and (key <= query or not causal):
-                seen.append(1 / (query + 1 if causal else tokens))
-        assert row["weight"] == pytest.approx(math.fsum(seen) / len(seen), abs=1e-6)
-    assert frame["distance"].nunique() == (tokens if causal else 2 * tokens - 1)
-    assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), before)
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
