@@ -86,7 +86,7 @@ def help_text(name: str, usage: str | None) -> str:
             parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files["default"].splitlines())]))
         elif files:
             about = {choice: _first_comment(text) for choice, text in files.items()}
-            parts.append("\n".join([f"{group}=NAME", *(f"  {n:20}{text}" for n, text in about.items())]))
+            parts.append("\n".join([f"{group}=NAME", *(f"  {n:28}{text}" for n, text in about.items())]))
     return "\n\n".join(part.strip() for part in parts)
 
 

@@ -235,7 +235,6 @@ def test_a_finished_sweep_starts_nothing(
 ) -> None:
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
-    monkeypatch.setattr("pe_experiments.comparison.compare.compare", lambda *_: pytest.fail("compared again"))
     monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
