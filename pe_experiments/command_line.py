@@ -84,7 +84,7 @@ def help_text(name: str, usage: str | None) -> str:
         files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
         if len(files) > 1:
             about = {choice: _first_comment(text) for choice, text in files.items()}
-            parts.append("\n".join([f"{group}=NAME", *(f"  {n:20}{text}" for n, text in about.items())]))
+            parts.append("\n".join([f"{group}=NAME", *(f"  {n:28}{text}" for n, text in about.items())]))
         if start in files and (len(files) == 1 or group == "model"):  # settings that all choices share
             parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[start].splitlines())]))
     return "\n\n".join(part.strip() for part in parts)

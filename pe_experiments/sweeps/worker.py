@@ -1,5 +1,4 @@
-"""What carries out the runs of a sweep one after the other: a process that reads orders, whichever engine
-started it.
+"""The process that carries out runs of a sweep one after the other, whichever engine started it.
 
 A run neither raises nor exits here: either would end the runs behind it. It notes what has become of it in a
 file beside those of the others, and the launching process reads the notes.
@@ -31,8 +30,8 @@ from pe_experiments.files import read_json, write_atomically
 WAITING, RUNNING, ELSEWHERE = "waiting", "running", "elsewhere"
 LOOK_SECONDS = 0.1  # between looks at the notes
 METRICS = ("exact_match_in_distribution", "exact_match_at_2x")  # said of a finished run
-# Ctrl-C, Slurm's warning and a cluster's way of ending a job are for the launching process to act on.
-OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+# Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
+OF_THE_LAUNCHER = ("SIGINT", "SIGTERM", "SIGUSR2")
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def serve() -> None:
     Should the launching process be killed, standard input ends, and so does this process at once, whatever it
     is doing.
     """
-    for number in OF_THE_LAUNCHER:
+    for number in (signal.Signals[name] for name in OF_THE_LAUNCHER if hasattr(signal, name)):
         signal.signal(number, signal.SIG_IGN)
     lines: queue.Queue[str] = queue.Queue()
 

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.composition import composed
+from pe_experiments.composition import choices_of, composed, groups_of
 from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
 
@@ -360,7 +360,7 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
     assert len(table) == 4
     again = script("train", *arguments)
     assert "6 of 6 runs are finished already" in again.out
-    assert again.out.count("\n") == 6  # nothing was compared anew
+    assert again.out.count("trained") == 0
 
 
 @pytest.mark.slow
@@ -463,11 +463,47 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert wrong.code == 1
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate", "compare", "show_encoding"])
+COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_short_and_useful(name: str, script: Script) -> None:
     outcome = script(name, "--help")
     assert outcome.code == 0
     assert f"python scripts/{name}.py" in outcome.out
+    for group in groups_of("config" if name == "train" else name):
+        for choice in set(choices_of(group)) - {"default"}:
+            described = re.search(rf"^  {choice} +\S", outcome.out, re.MULTILINE)
+            assert described, f"configs/{group}/{choice}.yaml does not start with a comment"
+
+
+def test_a_file_of_ones_own_is_found_where_the_command_says(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "my configs" / "pe").mkdir(parents=True)
+    (tmp_path / "my configs" / "pe" / "mine.yaml").write_text(
+        "_target_: tests.integration.outside.Recency\nslope: 0.3\n"
+    )
+    shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
+    assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
+    assert (
+        "Recency_slope=0.4-s1"
+        in script("train", *shared, "-m", "pe=none,mine", "+pe.slope=0.4", "seed=1").out
+    )
+    assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
+    assert "there is no such folder" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("a: [", "while parsing"), ("defaults:\n- nothing\n", "pe/nothing")]
+)
+def test_a_mistake_in_ones_own_file_is_a_sentence(
+    text: str, words: str, script: Script, tmp_path: Path
+) -> None:
+    (tmp_path / "pe").mkdir()
+    (tmp_path / "pe" / "mine.yaml").write_text(text)
+    outcome = script("train", "--config-dir", str(tmp_path), "pe=mine", "dry_run=true")
+    assert (outcome.code, outcome.err.count("\n")) == (1, 1)
+    assert words in outcome.err
+    assert "unexpected" not in outcome.err
 
 
 @pytest.mark.slow
