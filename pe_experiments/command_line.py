@@ -82,7 +82,7 @@ def help_text(name: str, usage: str | None) -> str:
     parts = [str(usage), (CONFIG_DIR / f"{name}.yaml").read_text()]
     for group, start in groups_of(name).items():
         files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
-        if len(files) > 1:
+        if files and list(files) != ["default"]:
             about = {choice: _first_comment(text) for choice, text in files.items()}
             parts.append("\n".join([f"{group}=NAME", *(f"  {n:28}{text}" for n, text in about.items())]))
         if start in files and (len(files) == 1 or group == "model"):  # settings that all choices share
