@@ -21,11 +21,19 @@ OFFSET = 7  # tokens between the two positions of the linear criterion
 
 @dataclass(frozen=True)
 class Criterion:
-    """One criterion, its measurement in words, and whether it holds (None: a value without a criterion)."""
+    """One criterion of a scheme.
+
+    Attributes:
+        name: of the criterion.
+        measured: the measurement in words.
+        holds: None for a value without a criterion.
+        otherwise: whether it is bad, and for whom, if it does not hold.
+    """
 
     name: str
     measured: str
     holds: bool | None
+    otherwise: str = ""
 
 
 @torch.no_grad()
@@ -94,26 +102,31 @@ def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
             f"unique over {AUDITED:,} positions",
             f"closest pair {first} and {second}: {margin:.3g} apart",
             margin > rounding,
+            "bad for every task: nothing tells these two positions apart",
         ),
         Criterion(
             "bounded",
             f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}",
             largest < bound,
+            "bad past the training lengths: values larger than any in training",
         ),
         Criterion(
             "same distance for the same offset",
             f"spread up to {spread:.2g} over offsets 1 to 99",
             spread < max(100 * rounding, 1e-4),
+            "bad for tasks about distances: each pair of positions is learned by itself; fine for others",
         ),
         Criterion(
             "same step at any length",
             f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100",
             abs(short - long) <= rounding,
+            "bad for tasks about neighbours: one token further means another step in a longer input",
         ),
         Criterion(
             "no jumps between neighbours",
             f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest",
             ratio < 2,
+            "bad for tasks about neighbours, which can look far apart; fine for telling positions apart",
         ),
         *_linear(encoding, vectors_PW),
         trainable_parameters(encoding),
@@ -131,7 +144,8 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
         exact_WW = shift_matrix(encoding.width, encoding.base, OFFSET)
         error = float((vectors_PW[:-OFFSET] @ exact_WW.T - vectors_PW[OFFSET:]).norm(dim=-1).max())
         name = f"linear in the offset, exact map M_{OFFSET}"
-        yield Criterion(name, f"residual {error:.1e}", error < 1e-4)
+        wrong = "bad for everybody: the sinusoids are not those of the formula"
+        yield Criterion(name, f"residual {error:.1e}", error < 1e-4, wrong)
     below, past = fitted_shift(vectors_PW, OFFSET, FITTED)
     tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
     fits: bool | None = below < tolerance
@@ -139,5 +153,8 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
     if encoding.width >= FITTED:
         fits, trivial = None, " (as any vectors would: more columns than positions)"
     name = f"best linear map, fitted below position {FITTED}: below it"
-    yield Criterion(name, f"residual {below:.2g}{trivial}", fits)
-    yield Criterion("the same fitted map past it", f"residual {past:.2g}", past < tolerance)
+    unfit = "bad for tasks that look a fixed distance back, from one layer; more layers can do better"
+    yield Criterion(name, f"residual {below:.2g}{trivial}", fits, unfit)
+    name = "the same fitted map past it"
+    forgot = "bad past the training lengths: what is learned on short inputs need not hold there"
+    yield Criterion(name, f"residual {past:.2g}", past < tolerance, forgot)

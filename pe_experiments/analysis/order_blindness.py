@@ -33,14 +33,20 @@ class Blindness:
         return max(self.pooled, self.word) < 1e-6
 
 
-@torch.no_grad()
 def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Blindness:
     """Read both sentences with an untrained encoder of that shape, in float64; ``seed`` is of its weights."""
+    hidden_2WD = read_both(make_encoding, shape, seed)
+    return Blindness(_apart(hidden_2WD.mean(dim=1)), _apart(hidden_2WD[:, WORDS.index("dog")]))
+
+
+@torch.no_grad()
+def read_both(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Tensor:
+    """Outputs [2, W, d_model] of an untrained transformer for both sentences, in the order of `WORDS`."""
     model = Transformer(len(WORDS), shape, make_encoding, initialisation="pytorch", seed=seed).double()
-    tokens_BT = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
-    hidden_BTD = model.hidden(tokens_BT)
-    return Blindness(_apart(hidden_BTD.mean(dim=1)), _apart(hidden_BTD[tokens_BT == WORDS.index("dog")]))
+    tokens_2T = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
+    hidden_2TD = model.hidden(tokens_2T)
+    return hidden_2TD.take_along_dim(tokens_2T.argsort(dim=1)[..., None], dim=1)
 
 
-def _apart(pair_BD: Tensor) -> float:
-    return float((pair_BD[0] - pair_BD[1]).abs().max() / pair_BD.abs().max())
+def _apart(pair_2D: Tensor) -> float:
+    return float((pair_2D[0] - pair_2D[1]).abs().max() / pair_2D.abs().max())

@@ -74,11 +74,29 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterio
     apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
     recent, same_range = rise <= EXACT * max(1.0, nearer), farther <= 1.05 * nearer
     return [
-        Criterion("a common shift (to 4,095) changes nothing", f"{shift:.1e} of the largest", shift < EXACT),
-        Criterion("nearer keys never score lower", f"largest rise with distance {rise:.2g}", recent),
-        Criterion(f"{distances} distances told apart", f"closest two {apart:.2g} apart", apart > 1e-4),
         Criterion(
-            "same range at four times the distance", f"{nearer:.3g} and {farther:.3g}{masked}", same_range
+            "a common shift (to 4,095) changes nothing",
+            f"{shift:.1e} of the largest",
+            shift < EXACT,
+            "bad past the training lengths: a distance means something else further on",
+        ),
+        Criterion(
+            "nearer keys never score lower",
+            f"largest rise with distance {rise:.2g}",
+            recent,
+            "bad for tasks about what is near; fine for copying, which looks far back",
+        ),
+        Criterion(
+            f"{distances} distances told apart",
+            f"closest two {apart:.2g} apart",
+            apart > 1e-4,
+            "bad for tasks about exact distances; fine where far keys may look alike",
+        ),
+        Criterion(
+            "same range at four times the distance",
+            f"{nearer:.3g} and {farther:.3g}{masked}",
+            same_range,
+            "bad past the training lengths, unless far keys only sink: values never seen in training",
         ),
         trainable_parameters(scheme),
     ]

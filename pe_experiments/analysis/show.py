@@ -1,7 +1,8 @@
-"""One or several schemes shown: plots, the audit as a table, and order-blindness literally."""
+"""One or several schemes shown: plots, the audit as a table, order-blindness literally, and the explorer."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic import Field
 from rich.table import Table
 
 from pe_experiments.analysis.audit import AUDITED, audit
+from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
 from pe_experiments.analysis.figures import encoding_figure
 from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
@@ -22,6 +24,7 @@ from pe_experiments.console import print_table, say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.errors import UserError, nearest
+from pe_experiments.files import write_atomically
 from pe_experiments.identity import safe_name
 from pe_experiments.overrides import ALIASES
 from pe_experiments.randomness import named_seed
@@ -40,11 +43,11 @@ class ShowSettings(Section):
     results_dir: Folder
 
 
-def show_encodings(config: DictConfig) -> Path | None:
+def show_encodings(config: DictConfig) -> Path:
     """Print and draw what `configs/show_encoding.yaml` asks for.
 
     Returns:
-        The figure, or None where no scheme does anything to draw.
+        The page of the explorer; the figure lies beside it where a scheme does anything to draw.
 
     Raises:
         UserError: unknown schemes, impossible sizes.
@@ -61,14 +64,25 @@ def show_encodings(config: DictConfig) -> Path | None:
         print_table(_audit_table(label, encoding))
         say("")
     print_table(_blindness_table(components, asked.seed, encoder))
-    if not drawn:
-        return None
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{'-'.join(safe_name(component.label) for component in components)}.png"
-    encoding_figure(drawn, 2 * asked.train_length).savefig(path, dpi=130)
-    say(f"\nfigure: {path}")
-    return path
+    name = "-".join(safe_name(component.label) for component in components)
+    if drawn:
+        figure = folder / f"{name}.png"
+        encoding_figure(drawn, 2 * asked.train_length).savefig(figure, dpi=130)
+        say(f"\nfigure: {figure}")
+    page = folder / f"explore-{name}.html"  # explore.html is published
+    views = [scheme_view(c.label, _about(c), built[c.label]) for c in components]
+    write_atomically(page, explorer_page(views))
+    say(f"explorer, to be opened in a browser: {page}")
+    return page
+
+
+def _about(component: Component) -> str:
+    """What a scheme is, in a sentence."""
+    if component.choice in shipped("pe"):
+        return about_choice(component.choice)
+    return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
 
 
 def _components(asked: ShowSettings) -> list[Component]:
@@ -95,8 +109,8 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     else:
         size = f"head_dim {encoding.shape.head_dim}"
         criteria = audit_distances(encoding, 2 * encoding.shape.train_length)
-    words = {True: "yes", False: "no", None: ""}
-    rows = ((criterion.name, criterion.measured, words[criterion.holds]) for criterion in criteria)
+    words = {True: "yes", None: ""}
+    rows = ((c.name, c.measured, words.get(c.holds, f"no: {c.otherwise}")) for c in criteria)
     return _table(f"{label}{untrained}, {size}", ("criterion", "measured", "holds"), rows)
 
 

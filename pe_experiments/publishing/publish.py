@@ -124,6 +124,9 @@ def code_of(folder: Path) -> ModuleType:
 
 
 def _make(folder: Path, code: ModuleType) -> None:
+    if hasattr(code, "pages_without_runs"):
+        code.pages_without_runs(folder)
+        return
     facts = {name: (folder / name).read_bytes() for name in FILES}
     getattr(code, "pages", compare_archived)(folder, read_archive(folder))
     for name, content in facts.items():  # the comparison writes its own of the same names
@@ -156,9 +159,9 @@ def differences(folder: Path) -> list[Path]:
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / folder.name
         regenerate(folder, made)
-        names = {
-            str(path.relative_to(base)) for base in (folder, made) for path in base.rglob("*") if _kept(path)
-        }
+        # Beside the explorer lie the pictures and pages that show_encoding.py writes.
+        bases = (folder, made) if (folder / FILES[-1]).exists() else (made,)
+        names = {str(path.relative_to(base)) for base in bases for path in base.rglob("*") if _kept(path)}
         same, _, _ = filecmp.cmpfiles(folder, made, names, shallow=False)
         return sorted(folder / name for name in names.difference(same))
 
@@ -169,10 +172,12 @@ def published(results_dir: Path) -> list[Path]:
     Raises:
         UserError: there is none.
     """
-    found = sorted(path.parent for path in results_dir.glob(f"*/{FILES[-1]}"))
+    found = {path.parent for path in results_dir.glob(f"*/{FILES[-1]}")}
+    own = (path.parent for path in results_dir.glob("*/study.py"))
+    found |= {folder for folder in own if hasattr(code_of(folder), "pages_without_runs")}
     if not found:
         raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")
-    return found
+    return sorted(found)
 
 
 def project_readme(text: str, results_dir: Path) -> str:

@@ -1,0 +1,161 @@
+"""One page that opens from disk and asks no server, on which a reader moves what tutorials print.
+
+Sinusoids are computed in the page. Of any other scheme it holds a `scheme_view`: of the shipped ones as
+published, of those asked for as their code is now.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor, nn
+
+from pe_experiments.analysis.relative import rotated_channels, scores_over_distance
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding, is_masked
+from pe_experiments.files import CONFIG_DIR, read_json
+from pe_experiments.models.attention import makes_weights
+
+_HERE = Path(__file__).parent
+TEMPLATES = _HERE / "templates"
+# In a wheel the published data lies beside this file, in a checkout with the study that made it.
+PUBLISHED = next(
+    (path for path in (_HERE / "explorer.json",) if path.exists()),
+    CONFIG_DIR.parent / "results" / "encodings" / "explorer.json",
+)
+LONGEST = 128  # positions and distances shown of a scheme, at most
+
+Json = dict[str, Any]
+
+
+def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
+    """The page as text.
+
+    Args:
+        asked: views of the schemes it opens with, instead of published ones of the same name.
+        data: ``schemes``, ``sentences`` and ``answers``; None: the published ones.
+    """
+    content = data or read_json(PUBLISHED)
+    views = {view["name"]: view for view in (*content["schemes"], *asked)}
+    opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
+    content = content | {"schemes": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
+    text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("explore.html.j2").render(
+        style=_file("explore.css"),
+        script=_file("charts.js") + _file("explore.js"),
+        data=Markup(text.replace("<", "\\u003c")),  # so that no name can end the script element
+    )
+
+
+def _file(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
+    """What the page shows of a scheme, before training.
+
+    Returns:
+        name, about: as given.
+        action: of the first layer: ``rotation``, ``bias``, ``scale``, ``weights`` or ``nothing``.
+        content: whether that depends on the words.
+        drawn: whether its parameters, which start at zero, were drawn at random to show anything.
+        parameters: their number.
+        causal_only: whether it is for decoders only.
+        d_model, heads, train_length: the shape it was built for.
+        vectors: what it adds to embeddings, [positions, dimensions], if anything.
+        channels: of a rotation, a channel's product with itself, [channels, distances].
+        lines: change of the logit, [heads, distances], None for masked keys; absent where nothing changes.
+    """
+    shape, tokens = scheme.shape, min(2 * scheme.shape.train_length, LONGEST)
+    vectors_PW = _embedded(scheme, tokens)
+    scheme = copy.deepcopy(scheme)
+    drawn = vectors_PW is None and _redrawn(scheme, tokens)
+    channels_CN = rotated_channels(scheme, tokens)
+    action, content = _action(scheme, tokens)
+    view: Json = {
+        "name": name,
+        "about": about,
+        "action": action if channels_CN is None else "rotation",
+        "content": content,
+        "drawn": drawn,
+        "parameters": sum(parameter.numel() for parameter in scheme.parameters() if parameter.requires_grad),
+        "causal_only": scheme.causal_only,
+        "d_model": shape.d_model,
+        "heads": shape.num_heads,
+        "train_length": shape.train_length,
+    }
+    if vectors_PW is not None:
+        view["vectors"] = rounded(vectors_PW)
+    if view["action"] != "nothing":
+        lines_HN = scores_over_distance(scheme, tokens)
+        view["lines"] = rounded(lines_HN.masked_fill(is_masked(lines_HN), torch.nan))
+    if channels_CN is not None:
+        view["channels"] = rounded(channels_CN)
+    return view
+
+
+def rounded(values: Tensor, digits: int = 3) -> Any:
+    """Nested lists of numbers; None where there is none."""
+    if values.ndim:
+        return [rounded(part, digits) for part in values]
+    return None if values.isnan() else round(float(values), digits) + 0.0
+
+
+@torch.no_grad()
+def _embedded(scheme: PositionalEncoding, tokens: int) -> Tensor | None:
+    """What the scheme adds to embeddings, or puts beside them [positions, dimensions]; None if nothing."""
+    if not acts_at_embedding(scheme):
+        return None
+    tokens_W = scheme.shape.d_model - scheme.position_width  # columns that hold the token
+    made_PD = scheme.embed_sequence(torch.zeros(1, tokens, tokens_W), torch.arange(tokens)[None], None)[0]
+    vectors_PW = made_PD[:, tokens_W:] if scheme.position_width else made_PD
+    return vectors_PW if vectors_PW.any() else None
+
+
+@torch.no_grad()
+def _redrawn(scheme: PositionalEncoding, tokens: int) -> bool:
+    """Draw the parameters of a scheme that does nothing before training, such as a table of zeros."""
+    trained = [parameter for parameter in scheme.parameters() if parameter.requires_grad]
+    if not trained or scores_over_distance(scheme, tokens).any():
+        return False
+    generator = torch.Generator().manual_seed(0)
+    for parameter in trained:
+        nn.init.normal_(parameter, generator=generator)
+    return True
+
+
+@torch.no_grad()
+def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
+    """What the first layer of a scheme that rotates nothing does, and whether what it adds reads content."""
+    shape, part = scheme.shape, scheme.for_layer(0)
+    if makes_weights(part):
+        return "weights", True
+    positions = torch.arange(tokens)[None]
+    visible = torch.ones(1, tokens, tokens, dtype=torch.bool).tril()
+    generator = torch.Generator().manual_seed(0)
+    biases, rotates = [], False
+    for _ in range(2):  # two texts
+        q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
+        x = torch.randn(1, tokens, shape.d_model, generator=generator)
+        at = AttentionContext(positions, positions, visible, None, x)
+        rotated_q, rotated_k = part.rotate(q, k, at)
+        rotates = rotates or rotated_q.shape != q.shape or not torch.equal(rotated_q, q)
+        biases.append(part.bias(rotated_q, rotated_k, at))
+    first, second = biases
+    content = first is not None and second is not None and not torch.allclose(first, second)
+    return "bias" if first is not None else "scale" if rotates else "nothing", content
+
+
+def about_choice(name: str) -> str:
+    """What a shipped scheme is: the first comment of its YAML, without its mark."""
+    return (CONFIG_DIR / "pe" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
