@@ -448,6 +448,9 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert "dog bites man" in outcome.out
     assert "linear in the offset, exact map" in outcome.out
     assert (results / "encodings" / "sinusoidal-learned-none.png").stat().st_size > 20_000
+    page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()
+    assert '"opened":["sinusoidal","learned"]' in page
+    assert "no: bad past the training lengths" in " ".join(outcome.out.split())
     other = script("show_encoding", "pe=learned", "pe.beyond=error", f"results_dir={results}")
     assert other.code == 0, other.err
     assert (results / "encodings" / "learned_beyond=error.png").exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import importlib
 import itertools
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,6 @@ from tests.synthetic import fading, write_run, write_study
 pytestmark = pytest.mark.slow
 
 SCRIPT = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
 
 
@@ -56,20 +53,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
     return compare(results, out=results / "comparison").folder
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as running:
-        own = Path(running.chromium.executable_path)
-        found = next(filter(None, map(shutil.which, BROWSERS)), str(own) if own.exists() else None)
-        if not found:
-            missing = f"no browser: none of {', '.join(BROWSERS)} is installed"
-            (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(missing)
-        started = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 def opened(browser: Any, folder: Path, size: dict[str, int] = DESK, **options: Any) -> Any:

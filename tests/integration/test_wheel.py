@@ -30,6 +30,9 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    analysis = tmp_path / "site" / "pe_experiments" / "analysis"
+    assert (analysis / "explorer.json").exists()
+    assert (analysis / "templates" / "explore.js").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
     command = [sys.executable, "-m", "pe_experiments.commands.train", "pe=rope", *TINY]

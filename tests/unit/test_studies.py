@@ -266,7 +266,7 @@ def test_the_published_results_are_small() -> None:
 
 
 def _tracked() -> list[Path]:
-    kept = ("core", "tutorial_claims", "precision", "benchmark")
+    kept = ("core", "tutorial_claims", "precision", "benchmark", "encodings")
     files = [path for name in kept for path in (RESULTS / name).rglob("*") if path.is_file()]
     return [
         path for path in files if path.suffix not in (".svg", ".pdf", ".tex", ".pyc") and path.name[0] != "."

@@ -52,10 +52,12 @@ const css = (share) => `rgb(${colour(share).join(" ")})`;
 
 /* Where the pointer or the arrow keys are, as shares of width and height or steps. */
 function follow(node, { point, step, leave, choose }) {
-  node.addEventListener("pointermove", (event) => {
-    const box = node.getBoundingClientRect();
-    point((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
-  });
+  for (const kind of ["pointermove", "pointerdown"]) { // a finger may tap without a move
+    node.addEventListener(kind, (event) => {
+      const box = node.getBoundingClientRect();
+      point((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
+    });
+  }
   node.addEventListener("pointerleave", leave);
   node.addEventListener("blur", leave);
   node.addEventListener("click", () => choose?.());
@@ -68,12 +70,13 @@ function follow(node, { point, step, leave, choose }) {
   });
 }
 
-/* A heatmap. `show` takes {rows, columns, value(row, column), limit, ends: {rows, columns}, tell(row, column), name, choose}. */
+/* A heatmap. `show` takes {rows, columns, value(row, column), limit, ends: {rows, columns}, tell(row, column), name,
+   hint (said before anything is pointed at), mark: [share of the width, text], choose(row, column)}. */
 function heatmap(host) {
-  const canvas = make("canvas", { tabindex: 0, role: "img" }), cell = make("div", { class: "cell", hidden: "" });
+  const canvas = make("canvas", { tabindex: 0, role: "img" }), cell = make("div", { class: "cell", hidden: "" }), mark = make("div", { class: "mark", hidden: "" });
   const sides = { rows: make("div", { class: "rows" }), columns: make("div", { class: "columns" }) };
   const told = make("p", { class: "told", role: "status" });
-  const frame = make("div", { class: "heat" }, sides.rows, make("div", { class: "picture" }, canvas, cell), sides.columns);
+  const frame = make("div", { class: "heat" }, sides.rows, make("div", { class: "picture" }, canvas, cell, mark), sides.columns);
   host.append(frame, told);
   let spec = null, at = null;
   function move(row, column) {
@@ -107,6 +110,8 @@ function heatmap(host) {
       const grown = !spec || spec.rows !== next.rows || spec.columns !== next.columns;
       spec = next;
       canvas.setAttribute("aria-label", spec.name);
+      mark.hidden = !spec.mark;
+      if (spec.mark) (mark.style.left = `${100 * spec.mark[0]}%`), (mark.textContent = spec.mark[1]);
       for (const [side, words] of Object.entries(spec.ends)) sides[side].replaceChildren(...words.map((word) => make("span", {}, word)));
       if (grown) (at = null), (cell.hidden = true), (told.textContent = spec.hint || "");
       else if (at && !cell.hidden) move(...at);
@@ -145,7 +150,7 @@ function lineChart(host) {
     for (const tick of ticks(0, count - 1, width / 70)) svg.append(draw("text", { x: x(tick), y: box.bottom + 15, "text-anchor": "middle" }, String(tick)));
     svg.append(draw("text", { x: (box.left + box.right) / 2, y: spec.height - 4, "text-anchor": "middle" }, spec.x), draw("text", { x: 0, y: 11 }, spec.y));
     for (const [n, words] of spec.marks || []) {
-      svg.append(draw("line", { x1: x(n), x2: x(n), y1: box.top, y2: box.bottom, class: "mark" }), draw("text", { x: x(n) - 4, y: box.top + 9, "text-anchor": "end" }, words));
+      svg.append(draw("line", { x1: x(n), x2: x(n), y1: box.top, y2: box.bottom, class: "mark" }), draw("text", { x: x(n) - 4, y: box.bottom - 4, "text-anchor": "end" }, words));
     }
     for (const line of spec.lines) {
       const points = line.values.map((value, n) => (value === null ? null : `${x(n).toFixed(1)},${y(value).toFixed(1)}`));

@@ -72,7 +72,7 @@ function showCircle() {
   const points = [position, position + offset].map((p) => ({ p, sin: Math.sin(p * speed), cos: Math.cos(p * speed) }));
   const [a, b] = points, swept = (offset * speed) % (2 * Math.PI), at = (p, r) => `${(r * p.cos).toFixed(2)},${(-r * p.sin).toFixed(2)}`;
   const svg = draw("svg", { viewBox: "-120 -120 240 240", role: "img", "aria-label": `positions ${a.p} and ${b.p} on the circle of pair ${pair}` },
-    draw("circle", { r: 90, class: "ring" }), draw("text", { x: 94, y: 3 }, "cos"), draw("text", { x: -6, y: -97 }, "sin"),
+    draw("circle", { r: 90, class: "ring" }), draw("text", { x: -118, y: -108 }, "up: sine, right: cosine"),
     draw("path", { class: "arc", d: `M${at(a, 34)}A34,34 0 ${swept > Math.PI ? 1 : 0} 0 ${at(b, 34)}` }));
   points.forEach((point, n) => svg.append(
     draw("line", { x1: 0, y1: 0, x2: 90 * point.cos, y2: -90 * point.sin, class: "ab"[n] }),
@@ -121,9 +121,10 @@ function cosines(rows) { // mean over all pairs that far apart
   });
 }
 function notes(scheme) {
-  const said = [];
+  const said = [], masks = (scheme.lines || []).flat().includes(null);
   if (scheme.vectors) said.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
-  if (scheme.action in ACTIONS) said.push(ACTIONS[scheme.action]);
+  if (masks) said.push("It masks far keys.");
+  else if (scheme.action in ACTIONS) said.push(ACTIONS[scheme.action]);
   if (scheme.content && scheme.action === "bias") said.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
   if (scheme.action === "nothing" && !scheme.vectors) said.push("It changes nothing: there is nothing to draw.");
   if (scheme.drawn) said.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
@@ -141,22 +142,22 @@ function schemeCard(number_, name) {
     const scheme = DATA.schemes.find((one) => one.name === menu.value), trained = scheme.train_length;
     about.textContent = scheme.about;
     list.replaceChildren(...notes(scheme).map((text) => make("li", {}, text)));
-    const rows = scheme.vectors || scheme.channels || scheme.lines;
+    const windows = (scheme.lines || []).flat().includes(null), rows = scheme.vectors || scheme.channels || (windows ? scheme.lines : null);
     picture.hidden = !rows;
     if (rows) {
-      const limit = Math.max(...rows.flat().filter((value) => value !== null).map(Math.abs)) || 1;
       const [row, column] = scheme.vectors ? ["position", "dimension"] : [scheme.channels ? "channel" : "head", "distance"];
+      const limit = Math.max(...rows.flat().map(Math.abs)) || 1;
       heat.frame.classList.toggle("few", rows.length < 9);
       heat.show({
-        rows: rows.length, columns: rows[0].length, limit, value: (r, c) => (rows[r][c] === null ? -limit : rows[r][c]),
+        rows: rows.length, columns: rows[0].length, limit, value: (r, c) => rows[r][c] ?? -limit,
         ends: { rows: rows.length < 9 ? [row] : [`${row} 0`, String(rows.length - 1)], columns: [`${column} 0`, String(rows[0].length - 1)] },
         name: `${scheme.name}: ${row} by ${column}`,
-        hint: scheme.vectors ? "Its vectors." : scheme.channels ? "A channel's product with itself, after both are rotated: 1 at distance 0." : "What is added, by head.",
+        hint: scheme.vectors ? `The vectors of ${rows.length} positions.` : !scheme.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have turned.",
         tell: (r, c) => `${row} ${r}, ${column} ${c}: ${number(rows[r][c])}`,
       });
     }
-    chart.hidden = !rows;
-    if (!rows) return;
+    chart.hidden = !(rows || scheme.lines);
+    if (chart.hidden) return;
     const all = scheme.lines || [cosines(scheme.vectors)], seen = all[0].map((_, n) => all.map((line) => line[n]).filter((value) => value !== null));
     const mean = seen.map((values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null));
     const masked = seen.findIndex((values) => values.length < all.length);
@@ -214,8 +215,9 @@ function showAnswers() {
   }
   map.show({
     rows: models.length, columns: lengths.length, limit: 1, value: (row, column) => share(models[row], lengths[column]),
-    ends: { rows: models.map((model) => model.name), columns: [`length ${lengths[0]}`, `trained to ${max_length}`, String(lengths.at(-1))] },
-    name: "share of right digits by model and length", hint: "Dark: all right. Click a cell, or press Enter, to see its answers.",
+    ends: { rows: models.map((model) => model.name), columns: [`length ${lengths[0]}`, String(lengths.at(-1))] },
+    mark: [(lengths.indexOf(max_length) + 1) / lengths.length, `trained to ${max_length}`],
+    name: "share of right digits by model and length", hint: "Full blue: all right. Click a cell, or press Enter, to see its answers.",
     tell: (row, column) => `${models[row].name}, length ${lengths[column]}: ${Math.round(100 * share(models[row], lengths[column]))} % of the digits right`,
     choose: (_, column) => (length.set(lengths[column]), show()),
   });

@@ -1,0 +1,177 @@
+"""The explorer in a real browser: sliders and keys move things, nothing is asked of a server."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.encodings import study
+from tests.conftest import ROOT, TINY, Outcome
+
+pytestmark = pytest.mark.slow
+
+URL = f"file://{ROOT / 'results' / 'encodings' / 'explore.html'}"
+DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+
+
+def opened(browser: Any, **options: Any) -> Any:
+    """The page, with what it said and asked for."""
+    page = browser.new_page(**{"viewport": DESK, **options})
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.goto(URL)
+    page.wait_for_selector("#similarity svg")
+    return page
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    made = opened(browser)
+    yield made
+    assert made.said == []
+    assert [url for url in made.asked if not url.startswith("data:")] == [URL]
+    made.close()
+
+
+def slide(page: Any, name: str, value: float) -> None:
+    move = "(e, value) => { e.value = value; e.dispatchEvent(new Event('input')); }"
+    page.get_by_label(name, exact=True).first.evaluate(move, str(value))
+
+
+def numbers(text: str) -> list[float]:
+    return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
+
+
+def test_the_heatmap_tells_the_value_of_a_cell_from_the_keyboard(page: Any) -> None:
+    page.locator("#vectors canvas").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)  # the first shows where it is: position 0, dimension 0
+    position, dimension, value, _ = numbers(page.inner_text("#vectors .told"))
+    assert (position, dimension) == (2, 2)
+    assert value == pytest.approx(math.sin(2 * 10_000 ** (-2 / 128)), abs=5e-3)
+    slide(page, "base", 2)
+    assert numbers(page.inner_text("#vectors .told"))[2] == pytest.approx(
+        math.sin(2 * 100 ** (-2 / 128)), abs=5e-3
+    )
+
+
+def test_pointing_at_the_heatmap_tells_position_and_dimension(page: Any) -> None:
+    box = page.locator("#vectors canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.999, box["y"] + box["height"] * 0.5)
+    assert "position 25, dimension 127" in page.inner_text("#vectors .told")
+
+
+def test_sliders_move_vectors_similarity_and_circle(page: Any) -> None:
+    before = [page.inner_html(part) for part in ("#similarity", "#circle")]
+    slide(page, "d_model", 16)
+    slide(page, "length", 90)
+    assert page.locator("#vectors canvas").evaluate("e => [e.width, e.height]") == [16, 90]
+    after = [page.inner_html(part) for part in ("#similarity", "#circle")]
+    assert all(old != new for old, new in zip(before, after, strict=True))
+    assert page.locator("#similarity circle").count() == 80  # from the tenth position on
+    slide(page, "start position of the dots", 80)
+    assert page.locator("#similarity circle").count() == 10
+
+
+def test_the_dots_fall_on_the_line(page: Any) -> None:
+    line = page.locator("#similarity path.main").get_attribute("d")
+    points = [tuple(map(float, point.split(","))) for point in re.split("[ML]", line) if point]
+    slide(page, "start position of the dots", 30)
+    dots = page.locator("#similarity circle").evaluate_all(
+        "all => all.map(e => [e.cx.baseVal.value, e.cy.baseVal.value])"
+    )
+    assert len(dots) == 20
+    for (x, y), (at, value) in zip(dots, points, strict=False):
+        assert (x, y) == pytest.approx((at, value), abs=0.1)
+
+
+def test_the_angle_is_that_of_the_offset_wherever_the_pair_starts(page: Any) -> None:
+    slide(page, "pair", 0)
+    said = page.inner_text("#circle-note")
+    assert numbers(said)[1] == pytest.approx(math.degrees(3), abs=0.5)
+    table = page.inner_text("#circle table")
+    slide(page, "position", 100)
+    assert page.inner_text("#circle-note") == said
+    assert page.inner_text("#circle table") != table
+    _, sine, cosine, _, later_sine, later_cosine = numbers(page.inner_text("#circle table"))
+    between = math.atan2(later_sine, later_cosine) - math.atan2(sine, cosine)
+    assert math.cos(between) == pytest.approx(math.cos(3), abs=5e-3)
+    page.locator("#walk").press("Enter")
+    page.wait_for_function("document.querySelector('#circle table').textContent.includes('102')")
+    page.locator("#walk").press("Enter")
+
+
+def test_the_counter_says_how_many_bits_flip(page: Any) -> None:
+    assert "4 of 4 bits flip" in page.inner_text("#counter-note")
+    slide(page, "position", 0)
+    page.locator("#count input").press("ArrowRight")
+    assert page.inner_text("#counter tr.now").split()[:5] == ["1", "0", "0", "0", "1"]
+    assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
+
+
+def test_any_scheme_stands_beside_another(page: Any) -> None:
+    menus = page.locator("#schemes select")
+    assert [menus.nth(n).input_value() for n in (0, 1)] == ["sinusoidal", "rope"]
+    for name in menus.first.locator("option").all_inner_texts():
+        menus.first.select_option(name)
+        card = page.locator(".scheme").first
+        assert card.locator("svg").is_visible() == (name != "none")
+        assert card.locator("li").count() >= 2
+    menus.nth(1).select_option("alibi")
+    chart = page.locator(".scheme").nth(1).locator("svg")
+    chart.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert "distance 2: mean −0.16" in page.locator(".scheme").nth(1).inner_text()
+    menus.nth(1).select_option("fox")
+    assert "depends on content" in page.locator(".scheme").nth(1).inner_text()
+
+
+def test_trained_models_answer_token_by_token(page: Any) -> None:
+    slide(page, "input length", 6)
+    assert page.locator(".answer.model").all_inner_texts()[0].endswith("all right")
+    assert "within" in page.inner_text("#length")
+    assert page.locator("#answers b.wrong").count() == 0
+    slide(page, "input length", 30)
+    assert "past the training lengths" in page.inner_text("#length")
+    assert page.locator("#answers b.wrong").count() > 30
+    page.locator("#map canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator("#answers .input b").count() == 3
+    assert "none, length 3: 100 %" in page.inner_text("#map")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_light_and_dark(browser: Any, scheme: str) -> None:
+    page = opened(browser, viewport=PHONE, color_scheme=scheme)
+    assert page.evaluate(FITS)
+    assert page.locator("#vectors canvas").bounding_box()["y"] < PHONE["height"] * 0.7
+    lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
+    assert (page.locator("body").evaluate(lightness) < 150) == (scheme == "dark")
+    corner = "e => e.getContext('2d').getImageData(0, 0, 1, 1).data[0]"  # sin 0, the middle of the colours
+    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (scheme == "dark")
+    assert page.said == []
+    page.close()
+
+
+def test_answers_are_read_from_trained_runs(
+    script: Callable[..., Outcome], results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for scheme in study.ORDER:
+        assert script("train", f"pe={scheme}", "task=copy", f"results_dir={results}", *TINY).code == 0
+    monkeypatch.setattr(study, "LENGTHS", range(2, 5))
+    answered = study.answers((results / "runs").iterdir())
+    assert answered["max_length"] == 6
+    assert [model["name"] for model in answered["models"]] == list(study.ORDER)
+    assert all(set(model["answers"]) == {2, 3, 4} for model in answered["models"])
+    assert "results_dir" not in answered["models"][0]["command"]
