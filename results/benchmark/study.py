@@ -12,13 +12,13 @@ from pe_experiments.publishing import markdown_table
 
 # Heading: part, case and beginning of the setting of a row of table.csv.
 RATIOS = {
-    "fastest peer at its default": ("peers: fastest at its default", "pe_experiments", "d=128"),
-    "at its best": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
-    "a bare loop": ("loop", "whole training", "defaults"),
-    "no encoding: RoPE": ("schemes", "rope", "defaults"),
-    "ALiBi": ("schemes", "alibi", "defaults"),
-    "T5": ("schemes", "t5", "defaults"),
-    "FIRE": ("schemes", "fire", "defaults"),
+    "this model / fastest peer, defaults": ("peers: fastest at its default", "pe_experiments", "d=128"),
+    "same, peer at its best": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
+    "harness / bare training loop": ("loop", "whole training", "defaults"),
+    "RoPE / no encoding": ("schemes", "rope", "defaults"),
+    "ALiBi / none": ("schemes", "alibi", "defaults"),
+    "T5 / none": ("schemes", "t5", "defaults"),
+    "FIRE / none": ("schemes", "fire", "defaults"),
 }
 
 
@@ -37,7 +37,7 @@ def readme(folder: Path) -> str:
         if here.sum() != 1:
             raise UserError(f"{folder}/table.csv has no {part}, {case}, {setting}; run scripts/benchmark.py")
         cells.append(f"{table.loc[here, 'ratio'].iloc[0]:.2f}x")
-    return f"""Time of a float32 training step on {core}, as a ratio to the time of:
+    return f"""Time of a float32 training step on {core}, as ratios (below 1: the first is faster):
 
 {markdown_table(list(RATIOS), [cells])}
 

@@ -1,7 +1,7 @@
-"""Order and its absence: five tasks with and without a causal mask, by scheme.
+"""Five tasks with and without a causal mask, by encoding.
 
-What is answered is the worst of the settings tried: where a task was trained with several learning rates, a
-cell shows the one at which the scheme does worst, so that it holds at all of them.
+Where a task was trained with several learning rates, a cell shows the one at which the scheme does worst, so
+that the statement holds at all of them.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ SCHEMES = {
     "alibi": "ALiBi",
     "t5": "T5",
 }
-# What a person asks: task, model, number of different symbols (None: whatever was trained).
+# Row of the table: task, model, number of different symbols (None: as trained).
 QUESTIONS = {
     "copy, 10 different symbols": ("copy", "decoder", 10),
     "copy, 100 different symbols": ("copy", "decoder", 100),
     "copy backwards (`reverse`)": ("reverse", "decoder", None),
-    "repeat what stands three tokens back (`lag`)": ("lag", "decoder", None),
-    "which of two comes first (`precedence`)": ("precedence", "decoder", None),
-    "which symbol is the most frequent (`majority`)": ("majority", "decoder", None),
+    "repeat the symbol three tokens back (`lag`)": ("lag", "decoder", None),
+    "which of two marks comes first (`precedence`)": ("precedence", "decoder", None),
+    "which bit is more frequent (`majority`)": ("majority", "decoder", None),
     "copy, encoder": ("copy", "encoder", None),
     "copy backwards, encoder": ("reverse", "encoder", None),
-    "repeat what stands three tokens back, encoder": ("lag", "encoder", None),
-    "which of two comes first, encoder": ("precedence", "encoder", None),
-    "which symbol is the most frequent, encoder": ("majority", "encoder", None),
+    "repeat the symbol three tokens back, encoder": ("lag", "encoder", None),
+    "which of two marks comes first, encoder": ("precedence", "encoder", None),
+    "which bit is more frequent, encoder": ("majority", "encoder", None),
 }
 ABSENT = "–"
 NEAR = 1 - SOLVED  # seeds this close to 0 or 1 are counted, not averaged
-LEGEND = """`k of n seeds` reach an exact match of 0.9; where seeds fall between, the mean with its 95 % interval.
-*Not learned*: fewer than half of the seeds solve the training lengths."""
-WORST = " Where several learning rates were run, a cell is that of the worst."
+LEGEND = """`k of n seeds`: k reach an exact match of 0.9, the others at most 0.1; otherwise the mean with its 95 % interval.
+*Not learned*: fewer than half of the seeds reach 0.9 within the training lengths. –: not run."""
+WORST = " Where several learning rates were run, a cell shows the worst of them."
 
 
 def outcome(values: Iterable[float]) -> str:
-    """``3 of 5 seeds`` where each seed has (nearly) all or nothing, else the mean with its interval."""
+    """``3 of 5 seeds`` where every seed is within `NEAR` of 0 or 1, else the mean with its interval."""
     numbers = list(values)
     if all(min(value, 1 - value) <= NEAR + 1e-9 for value in numbers):
         return f"{sum(value >= SOLVED for value in numbers)} of {len(numbers)} seeds"
@@ -60,7 +60,7 @@ def outcome(values: Iterable[float]) -> str:
 
 
 def cell(runs: pd.DataFrame) -> str:
-    """What a scheme reaches at twice the training length in the worst of its settings."""
+    """Exact match of a scheme at twice the training length, in the worst of its settings."""
     if runs.empty:
         return ABSENT
     settings = [group for _, group in runs.groupby("protocol")]
@@ -83,7 +83,7 @@ def with_rates(runs: Runs) -> pd.DataFrame:
 
 
 def answers(runs: Runs, model: str = "") -> str:
-    """A row per question that was run, a column per scheme, and how to read it; ``model`` narrows."""
+    """The table: a row per question that was run, a column per scheme, and the legend; ``model`` selects rows."""
     table = with_rates(runs)
     rows = []
     for text, (task, of, vocabulary) in QUESTIONS.items():
@@ -98,7 +98,7 @@ def answers(runs: Runs, model: str = "") -> str:
 
 
 def _guessing(runs: Runs, mine: pd.DataFrame) -> str:
-    """What guessing reaches, where an answer is one token."""
+    """The accuracy of guessing, where an answer is one token."""
     curves = runs.curves[runs.curves["name"].isin(mine["name"])]
     twice = curves[curves["content_length"] == 2 * mine["max_length"].iloc[0]]
     return f"; guessing: {twice['chance'].mean():.2f}" if twice["answer_tokens"].eq(1).any() else ""
@@ -113,7 +113,7 @@ def survival(runs: Runs) -> str:
         for (vocabulary, rate), group in copied.groupby(["vocabulary", "rate"])
     }
     if len(settings) < 2:
-        return "One vocabulary and one learning rate were run: whether the answer survives others is open."
+        return "One vocabulary and one learning rate were run: whether the results hold for others is open."
 
     def shown(group: pd.DataFrame) -> str:
         if group.empty:
@@ -125,9 +125,7 @@ def survival(runs: Runs) -> str:
         for scheme, name in SCHEMES.items()
     ]
     table_ = markdown_table(["copy, decoder", *settings], rows)
-    return (
-        f"Seeds that solve the training lengths; then exact match at twice the training length.\n\n{table_}"
-    )
+    return f"Seeds that reach 0.9 within the training lengths; then exact match at twice the longest.\n\n{table_}"
 
 
 def _longest(runs: Runs) -> int:
@@ -142,17 +140,16 @@ def _seeds(runs: Runs) -> str:
 def readme(folder: Path) -> str:
     """The answer in the project's README."""
     runs = read_archive(folder)
-    return f"""Decoders trained to {_longest(runs)} symbols and evaluated at twice that (2x), {_seeds(runs)} seeds per scheme
-([core](results/core/README.md)):
+    return f"""Decoders trained to {_longest(runs)} symbols, evaluated at twice that (2x), {_seeds(runs)} seeds each ([core](results/core/README.md)):
 
 {answers(runs, "decoder")}
-*What this cannot tell:* your task, your size, language models. `python scripts/train.py sweep=versus task=sort`
-asks about sorting.
+*Limits:* this says nothing about your task, your model size or language models.
+`python scripts/train.py sweep=versus task=sort` compares encodings on sorting.
 """
 
 
 def pages(folder: Path, runs: Runs) -> None:
-    """The comparison, and ``README.md`` with a picture of the comparison's."""
+    """The comparison, and ``README.md`` with one of its figures."""
     sections = compare_archived(folder, runs).table.set_index("protocol")["section"].to_dict()
     table = with_rates(runs)
     copied = table[(table["task"] == "copy") & (table["model"] == "decoder")].sort_values(
@@ -176,7 +173,7 @@ def page(runs: Runs) -> str:
     table = with_rates(runs)
     rates = ", ".join(f"{rate:g}" for rate in sorted(set(table["rate"])))
     farthest = runs.curves["content_length"].max()
-    return f"""# Order and its absence
+    return f"""# Which encodings extrapolate?
 
 *Does a fixed, a learned, a relative or no encoding carry a small transformer past its training lengths?*
 
@@ -184,24 +181,23 @@ def page(runs: Runs) -> str:
 
 {answers(runs)}
 
-## Does the answer survive another vocabulary and another learning rate?
+## Do the results hold for another vocabulary and learning rate?
 
 {survival(runs)}
 
 ## Set-up
 
 Five tasks, trained on 1 to {_longest(runs)} symbols and evaluated up to {farthest} (2x: {2 * _longest(runs)}); a decoder (causal mask)
-and an encoder (none); 2 layers, d=64, 4 heads; {_steps(table)},
-of 64 examples each; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match needs every
-scored symbol right, in a decoder the end mark too (in `lag` the answer to a token is read at that token, and there
-is no end mark). Intervals are Gaffke's.
+and an encoder (no mask); 2 layers, d=64, 4 heads; {_steps(table)};
+batch size 64; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match requires every
+scored symbol to be right, in a decoder the end mark included (`lag` has none: each answer is read at its own token).
+[Gaffke's intervals](../../docs/statistics.md).
 
-**What this cannot tell.** One size, short trainings of synthetic tasks: nothing about language models or
-fine-tuning at longer lengths. `majority` is a control that ignores order.
+**Limits.** One model size and short training on synthetic tasks: this says nothing about language models or
+about fine-tuning at longer lengths. `majority` is a control: its answer does not depend on order.
 
-Which schemes the seeds separate, values by length, pairs and methods: [report.html](report.html),
-[report.md](report.md), [table.csv](table.csv), [pairs.csv](pairs.csv); the runs and the command that repeats
-each: [runs.csv](runs.csv).
+Values by length, tests of all pairs of schemes, and methods: [report.html](report.html), [report.md](report.md),
+[table.csv](table.csv), [pairs.csv](pairs.csv). All runs, each with the command that repeats it: [runs.csv](runs.csv).
 
 ```
 python scripts/train.py sweep=core       # the runs; resumable
