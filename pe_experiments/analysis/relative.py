@@ -96,7 +96,7 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterio
             "same range at four times the distance",
             f"{nearer:.3g} and {farther:.3g}{masked}",
             same_range,
-            "bad past the training lengths, unless far keys only sink: values never seen in training",
+            "bad past the training lengths where far keys must count: values never seen in training",
         ),
         trainable_parameters(scheme),
     ]

@@ -1,4 +1,4 @@
-"""Show a scheme, or several side by side, without training.
+"""Show a scheme, or several side by side, without training: tables, a figure, and a page with sliders.
 
 python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'

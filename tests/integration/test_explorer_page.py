@@ -105,14 +105,14 @@ def test_the_angle_is_that_of_the_offset_wherever_the_pair_starts(page: Any) -> 
     between = math.atan2(later_sine, later_cosine) - math.atan2(sine, cosine)
     assert math.cos(between) == pytest.approx(math.cos(3), abs=5e-3)
     page.locator("#walk").press("Enter")
-    page.wait_for_function("document.querySelector('#circle table').textContent.includes('102')")
+    page.locator("#circle td", has_text=re.compile("^100$")).wait_for(state="detached")
     page.locator("#walk").press("Enter")
 
 
 def test_the_counter_says_how_many_bits_flip(page: Any) -> None:
     assert "4 of 4 bits flip" in page.inner_text("#counter-note")
-    slide(page, "position", 0)
-    page.locator("#count input").press("ArrowRight")
+    for _ in range(6):
+        page.locator("#count input").press("ArrowLeft")
     assert page.inner_text("#counter tr.now").split()[:5] == ["1", "0", "0", "0", "1"]
     assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
 
