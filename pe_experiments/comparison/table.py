@@ -26,10 +26,10 @@ Row = dict[str, Any]
 def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] = ()) -> pd.DataFrame:
     """One row per section and scheme.
 
-    A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, such as ``exact_match@20``
-    (at length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval, ``X_min`` and ``X_max``
-    the extremes of the seeds. ``reached@20`` is the number of seeds whose exact match at length 20 is at least
-    0.9, with the ends of the Clopper-Pearson interval of its share; ``solved`` is the same for the training
+    A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, as ``exact_match@20`` (at
+    length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval, ``X_min`` and ``X_max`` the
+    extremes of the seeds. ``reached@20`` is the number of seeds with exact match at least 0.9 at length 20,
+    with the ends of the Clopper-Pearson interval of its share; ``solved`` is the same for the training
     lengths. Intervals are empty below three seeds. ``compared`` tells whether the scheme is tested against
     others: past training only if at least half of its runs solved the training lengths.
     ``detectable_difference`` belongs to all compared schemes of the section.
