@@ -1,6 +1,6 @@
 """Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
 
-With one seed every scheme sees the same batches, and so does a run that was interrupted and resumed.
+With the same seed every scheme sees the same batches, and so does a resumed run.
 
 Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T).
 """
@@ -140,7 +140,7 @@ class TrainingStream:
         return drawn.repeat_interleave(self.batch_size)
 
     def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The inputs of a draw as the task made them, not laid out, by length up to ``longest``.
+        """The task's inputs in a draw, before layout, by length up to ``longest``.
 
         Yields:
             A length, the rows of the draw that have it, and their symbols [rows, N].
@@ -161,7 +161,7 @@ def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
 
     Args:
         batch: of mixed lengths; a batch of a single length is returned whole.
-        train_length: tokens of the longest training sequence, which determines the rows of a part.
+        train_length: tokens of the longest training sequence; determines the rows of a part.
     """
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():

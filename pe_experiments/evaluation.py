@@ -1,11 +1,11 @@
-"""The extrapolation curve of a model and the figures that summarise it. Every figure is defined here, once.
+"""The extrapolation curve of a model and the metrics that summarise it, each defined here and nowhere else.
 
 Exact match is the share of examples in which every scored token is right, EOS included. It is the same under
-teacher forcing and under greedy decoding: up to the first mistake both read the same tokens, at the same ids,
-under the same declared length. That holds for schemes that read, at a token, no more than the tokens up to it
-and the declared length. Token accuracy leaves EOS out and is not the same: behind a mistake teacher forcing
-goes on from the right answer, greedy decoding from the model's own. Where a format feeds nothing back (slots,
-targets read out at the inputs) both are one and the same forward pass.
+teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the same
+ids and the same declared length. This holds for schemes that at each token depend only on the tokens up to it
+and on the declared length. Token accuracy leaves EOS out and differs: after a mistake teacher forcing
+continues from the right answer, greedy decoding from the model's own. In formats that feed nothing back
+(slots, aligned) both are the same forward pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Tally:
-    """Counts over examples, from which every rate follows."""
+    """Counts over examples, from which the rates follow."""
 
     examples: int = 0
     exact: int = 0
@@ -53,7 +53,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding, which has none."""
+        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -101,7 +101,7 @@ def _rows(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
-    """What the model answers at each scored place, -100 elsewhere, when it reads the right answer so far.
+    """The model's answer at each scored token, -100 elsewhere, under teacher forcing.
 
     Returns:
         The answers [B, T], and the summed cross entropy of the scored tokens in nats.
@@ -116,10 +116,10 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
 
 
 def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
-    """What the model answers place by place when it reads its own answer so far; -100 once it has said EOS.
+    """The model's answers decoded greedily, token by token; -100 after EOS.
 
-    All rows are decoded together, the whole prefix anew for every token, up to the place behind the longest
-    target: what would stand further back is compared with nothing.
+    All rows are decoded together, recomputing the whole prefix for every token, up to the token after the
+    longest target; later tokens would not be scored.
 
     Args:
         model: a decoder.
@@ -127,7 +127,7 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
         eos: the token that ends an answer.
 
     Returns:
-        The answers [B, T], -100 where nothing is asked for.
+        The answers [B, T], -100 where no answer is expected.
     """
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
@@ -145,7 +145,7 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
 
 
 def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
-    """Exact match of each example [B]: every scored place holds its label."""
+    """Exact match of each example [B]: the answer equals the label at every scored token."""
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
@@ -179,8 +179,8 @@ def extrapolation_curve(
 
     Args:
         model: trained; evaluated by the code that trained it.
-        source: what examples are made from.
-        lengths: input lengths as asked for; each snaps down to the nearest the task can make.
+        source: makes the examples.
+        lengths: requested input lengths; each is lowered to the nearest at which the task exists.
         examples: per length.
         max_length: longest input length of the training.
         decoding: as in `tally`; the column ``loss`` is empty under ``greedy``.
@@ -249,26 +249,25 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
 
 
 def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
-    """The metrics that stand for a curve; None where its grid of lengths cannot tell.
+    """The metrics that summarise a curve; None where the evaluated lengths do not determine one.
 
     * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. A length at
-      which training has seen half of the inputs or more (column ``seen``) is left out, unless all are.
+      which at least half of the inputs occurred in training (column ``seen``) is left out, unless all are.
     * ``exact_match_at_2x``: at twice the longest training length, when evaluated there.
     * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length
-      past training to 8x the training length (or the grid's end), divided by its width, straight lines
-      between the points; the value itself where there is one such length. Each point is
-      ``(x - chance) / (1 - chance)``, so that guessing scores 0: a scheme that falls to chance at once scores
-      0, and 1 is 1 throughout. Exact match has chance 0, except where the answer is one token. The area
-      depends on the grid (on which length past training comes first), so only curves over the same lengths
-      can be compared.
+      past training to 8x the training length (or the longest evaluated), divided by the width, with straight
+      lines between the points; the value itself if there is one such length. Each point is
+      ``(x - chance) / (1 - chance)``, so guessing scores 0 and a perfect curve 1. Exact match has chance 0,
+      except where the answer is one token. The area depends on the evaluated lengths, so only curves over
+      the same lengths can be compared.
     * the same three for ``token_accuracy``.
     * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
-    * ``horizon``: the length at which exact match first falls below 0.9, straight lines between the points
-      over log length; 0 where the first point is below. ``horizon_censored`` where it never falls below: then
-      it is the longest evaluated. ``horizon_ratio`` in training lengths.
+    * ``horizon``: the length at which exact match first falls below 0.9, interpolated linearly over log
+      length; 0 if the first point is below. If it never falls below, the horizon is the longest evaluated
+      length and ``horizon_censored`` is true. ``horizon_ratio``: in units of the training length.
 
     Args:
-        rows: of ``extrapolation.csv``; without ``seen``, ``chance`` or ``answer_tokens`` as if they were 0.
+        rows: of ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
         max_length: longest input length of the training.
     """
     summary: dict[str, Any] = {}
@@ -290,7 +289,7 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
 
 
 def chance_of(row: Row, metric: str) -> float:
-    """What guessing reaches in this metric at the length of a row."""
+    """The value of this metric under guessing, at the length of a row."""
     guessed = metric == "token_accuracy" or row.get("answer_tokens") == 1
     return (row.get("chance") or 0.0) if guessed else 0.0
 

@@ -1,7 +1,7 @@
-"""One experiment from configuration to result, read from top to bottom like the sentence it is:
+"""One experiment from configuration to result.
 
-a config picks an encoding, a task and a model; one run trains it on short sequences, measures it on long
-ones, and leaves a directory that says everything about itself.
+A configuration picks an encoding, a task and a model; a run trains the model on short sequences, evaluates it
+on long ones, and leaves a directory with everything about it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from pe_experiments.trained import FinishedRun
 def run_experiment(
     config: DictConfig | dict[str, Any] | Config | Experiment, display: console.Display | None = None
 ) -> RunResult:
-    """Train and evaluate what a configuration describes, or find it done.
+    """Train and evaluate what a configuration describes, or return the finished run.
 
     Args:
         config: composed by Hydra, typed, resolved, or a mapping of the command line's keys
@@ -84,7 +84,7 @@ def run_experiment(
         aside = run.set_aside() if experiment.config.rerun else None
         try:
             outcome = _train_and_evaluate(experiment, identity, run, device, display)
-            if aside and outcome.status == ERROR:  # what was finished before is worth more
+            if aside and outcome.status == ERROR:  # keep the earlier finished run instead
                 run.put_back(aside)
             return outcome
         except (UserError, KeyboardInterrupt, OSError) as error:
@@ -105,10 +105,10 @@ def run_experiment(
 
 
 def try_out(experiment: Experiment) -> None:
-    """Everything that can be found wrong with an experiment without writing anything (``dry_run=true``).
+    """Check all that can be checked of an experiment without writing anything (``dry_run=true``).
 
     Raises:
-        UserError: something is.
+        UserError: a check fails.
     """
     prepare_hardware(experiment.config.hardware)
     refuse_large_training(experiment)

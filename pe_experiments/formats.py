@@ -23,10 +23,10 @@ class Sequences:
         tokens_BT: int64 tokens, right-padded.
         labels_BT: the expected output at each token, -100 where it is not scored.
         lengths_B: tokens of each row without padding.
-        declared_B: tokens of each row if its answer were the longest possible at this input length. Known
-            before the answer; schemes and position policies that depend on the length read it.
-        ids_BT: position ids that the task gives its symbols, 0 for all other tokens; None where the position
-            policy does not use them.
+        declared_B: the declared length: tokens of each row with the longest answer possible at this input
+            length. Schemes and position policies that depend on the length read it.
+        ids_BT: position ids that the task gives its symbols, 0 for all other tokens; None unless the position
+            policy uses them.
     """
 
     tokens_BT: Tensor
@@ -37,15 +37,15 @@ class Sequences:
 
 
 class Format:
-    """The marks, and the contract of the formats: lay out examples of one input length as sequences.
+    """The marks, and the contract of a format: to lay out examples of one input length as sequences.
 
     Args:
         symbols: the task's ``vocab_size``.
         causal: whether the model is a decoder.
     """
 
-    prefix_is_known = False  # True when the model has read, in order, all tokens before the one it predicts
-    feeds_back = False  # True when a model that decodes reads its own answer so far
+    prefix_is_known = False  # True if the model has read, in order, all tokens before the one it predicts
+    feeds_back = False  # True if a decoding model reads its own answer so far
 
     def __init__(self, symbols: int, causal: bool):
         self.bos, self.sep, self.eos, self.slot = range(symbols, symbols + 4)
@@ -53,7 +53,7 @@ class Format:
         self.causal = causal
 
     def tokens(self, inputs: int, targets: int) -> int:
-        """Tokens of a sequence with that many input and target symbols."""
+        """Tokens of a sequence with this many input and target symbols."""
         raise TypeError(f"{type(self).__name__} does not define tokens()")
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
@@ -147,10 +147,10 @@ FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsForma
 
 
 def refuse_misfit(theirs: Format, trained: Format) -> None:
-    """Refuse the format of a task that a model trained on another could not read.
+    """Refuse a task's format that a model trained on another task cannot read.
 
     Raises:
-        ValueError: other symbols, and so other marks, or another layout.
+        ValueError: another vocabulary (hence other marks) or another layout.
     """
     names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (theirs, trained))
     for what, (has, needs) in (("symbols are", (theirs.bos, trained.bos)), ("format is", names)):

@@ -1,4 +1,4 @@
-"""A finished run in Python: its configuration, its weights, and its answers to inputs of one's own."""
+"""A finished run in Python: its configuration, its weights, and its answers to your own inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TrainedModel:
     """A model with the weights of a run.
 
     Attributes:
-        experiment: what was trained, with task, format and positions.
+        experiment: the trained experiment, with task, format and positions.
         model: in evaluation mode, on the CPU.
     """
 
@@ -41,11 +41,11 @@ class TrainedModel:
 
     @property
     def encoding(self) -> PositionalEncoding:
-        """The scheme; that of the first layer where every layer has its own."""
+        """The scheme; that of the first layer if every layer has its own."""
         return self.model.scheme(0)
 
     def batch(self, inputs_BN: Tensor) -> Batch:
-        """These inputs with their right answers, as the model reads them: tokens, labels, position ids."""
+        """The inputs with their right answers in the model's format: tokens, labels, position ids."""
         source, task = source_of(self.experiment), self.experiment.task
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
@@ -62,7 +62,7 @@ class TrainedModel:
 
     @torch.no_grad()
     def answers(self, inputs_BN: Tensor) -> list[list[int]]:
-        """What the model answers to inputs of one length, decoded greedily where it reads its own answer.
+        """The model's answers to inputs of one length, decoded greedily if the format feeds answers back.
 
         Args:
             inputs_BN: symbols of the task, ``0 .. vocab_size - 1``.
@@ -80,7 +80,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A completed run, and the experiment it is to be evaluated as.
+    """A completed run, and the experiment to evaluate it as.
 
     Attributes:
         experiment: as trained, or with changed sections.
@@ -100,10 +100,10 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
     Args:
         run: its directory, ``results/runs/NAME``.
-        trust: import the modules outside this package that its ``config.yaml`` names; they run their code.
+        trust: import modules outside this package that its ``config.yaml`` names, which runs their code.
 
     Raises:
-        UserError: as `finished_run`; or parts from outside without ``trust``.
+        UserError: as `finished_run`; or modules outside this package without ``trust``.
     """
     directory = RunDirectory(Path(run))
     if not directory.config.exists():
@@ -118,14 +118,14 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
 
 def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None) -> FinishedRun:
-    """A completed run whose training code is still what it was.
+    """A completed run, checked to have been trained by the present code.
 
     Args:
         run: its directory.
-        changes: sections of the saved configuration to replace; ``task``: one to evaluate on instead.
+        changes: sections of the saved configuration to replace; ``task`` is a task to evaluate on instead.
 
     Raises:
-        UserError: no such run, not completed, or its code has changed since.
+        UserError: no such run, not completed, or its code has been edited since.
     """
     saved, changes = run.read_config(), dict(changes or {})
     try:
@@ -154,7 +154,7 @@ def model_of(finished: FinishedRun) -> Backbone:
     """The model of the experiment with the weights of the run.
 
     Raises:
-        UserError: the checkpoint is gone or damaged, or its weights do not fit the experiment's scheme.
+        UserError: the checkpoint is missing or damaged, or its weights do not fit the experiment's scheme.
     """
     experiment, run = finished.experiment, finished.directory
     if (checkpoint := read_checkpoint(run.checkpoint)) is None:

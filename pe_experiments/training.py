@@ -61,7 +61,7 @@ class TrainingModule(pl.LightningModule):
         self.finished = False
         self.last_step = 0
         self.gradient_norm = torch.tensor(math.nan)
-        self.bad_step = torch.tensor(-1)  # first step with a loss that is not finite; read only now and then
+        self.bad_step = torch.tensor(-1)  # first step with a non-finite loss; read only now and then
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         # A scheme may draw random numbers in forward; they follow from seed and step, also after a resume.
@@ -188,7 +188,7 @@ class StreamDataModule(pl.LightningDataModule):
 
 
 class Recorder(Callback):
-    """Records the training curve and every ``check_every`` steps evaluates on new examples in distribution.
+    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution.
 
     Args:
         validation: the stream of those examples.
@@ -297,11 +297,11 @@ def train_model(
 
     Args:
         model: with its initial weights; trained in place.
-        source: what the examples are made from; its seed is the run's.
+        source: makes the examples; its seed is the run's.
         training: the ``training`` section.
         device: ``cpu`` or ``cuda``.
-        checkpoint: where to keep one, and to resume from.
-        first: step of the checkpoint to resume from; 0 begins.
+        checkpoint: file to save to and to resume from.
+        first: step of the checkpoint to resume from; 0 starts anew.
         record: called with each row of ``metrics.csv``.
         show: called after every step with its number.
 

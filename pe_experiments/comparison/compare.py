@@ -27,7 +27,7 @@ from pe_experiments.errors import UserError, allowed, few, nearest
 from pe_experiments.files import write_atomically
 from pe_experiments.plots import WIDTHS, styles
 
-MADE_WITH = ("version", "source", "device", "command")  # columns of runs.csv that are not of `Runs.runs`
+MADE_WITH = ("version", "source", "device", "command")  # columns of runs.csv beside those of `Runs.runs`
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Options:
     """How runs are compared and drawn.
 
     Attributes:
-        metric: what schemes are compared in.
+        metric: column that schemes are compared in, such as ``exact_match_at_2x``.
         baseline: test only the differences from the scheme of this label; None tests all pairs.
-        order: schemes in the order they come in; the others follow, the best first.
-        labels: what to call schemes instead of their labels.
+        order: schemes to list first, in this order; the others follow, the best first.
+        labels: other names for schemes, by label.
         attention: names of runs whose attention by distance is drawn.
         width: of the figures: ``single``, ``double`` (columns of a journal), or millimetres.
     """
@@ -51,7 +51,7 @@ class Options:
     width: str | float = "double"
 
     def __post_init__(self) -> None:
-        self.inches  # noqa: B018  # a width that is none is said before anything is read
+        self.inches  # noqa: B018  # a wrong width raises before anything is read
 
     @property
     def inches(self) -> float:
@@ -69,16 +69,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` made.
+    """The result of `compare`.
 
     Attributes:
         table: one row per section and scheme.
         pairs: one row per section and pair of schemes.
-        runs: one row per run, per length and per training step, and what was left out.
+        runs: one row per run, per length and per training step, and the runs left out.
         sentences: the result of each section in one sentence, by its title.
-        notes: what to know before believing it.
-        folder: where it was written, if it was.
-        files: what was written.
+        notes: its caveats.
+        folder: where it was written, or None.
+        files: the files written.
     """
 
     table: pd.DataFrame
@@ -103,19 +103,19 @@ def compare(
 ) -> Comparison:
     """Compare schemes over seeds; with ``out`` also write tables, figures and pages there.
 
-    Runs are grouped by protocol (everything that was trained except scheme, position policy and seed) and
-    never pooled across protocols. The same runs give the same bytes.
+    Runs are grouped by protocol (everything that determines a training except scheme, position policy and
+    seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
         results_dir: where ``runs`` and studies live.
         study: only the runs it lists.
         out: where to write; None writes nothing.
         pe, task, model: only these, as in `load_runs`.
-        display: shows how far reading and drawing are; None shows nothing.
-        options: how to compare and draw, the fields of `Options`: ``metric="token_accuracy_at_2x"``.
+        display: shows the progress of reading and drawing; None shows nothing.
+        options: fields of `Options`, such as ``metric="token_accuracy_at_2x"``.
 
     Raises:
-        UserError: nothing to compare, or an option that no run answers to.
+        UserError: nothing to compare, or an option that matches no run.
     """
     known = {field.name for field in fields(Options)}
     for key in set(options) - known:
@@ -134,15 +134,15 @@ def compare(
 
 
 def usual_folder(results_dir: str | Path, study: str | None) -> Path:
-    """Where the commands write a comparison."""
+    """The folder that the commands write a comparison to."""
     return Path(results_dir) / (study or "comparison")
 
 
 def compared(runs: Runs, options: Options) -> Comparison:
-    """The numbers and sentences of a comparison, from runs read before; writes nothing.
+    """The numbers and sentences of a comparison of runs; writes nothing.
 
     Raises:
-        UserError: an option that no run answers to.
+        UserError: an option that matches no run.
     """
     sections = sections_of(runs)
     table, pairs = tables(sections, options)
@@ -169,7 +169,7 @@ def write_comparison(
         folder: where to write.
         options: how to compare and draw.
         attention: by distance, of some of the runs.
-        display: shows how far the figures are; None shows nothing.
+        display: shows the progress of the figures; None shows nothing.
     """
     result, sections = compared(runs, options), sections_of(runs)
     table, pairs = result.table, result.pairs
@@ -192,7 +192,7 @@ def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame,
     """One row per section and scheme, and one per section and pair of schemes.
 
     Raises:
-        UserError: an option that no run answers to.
+        UserError: an option that matches no run.
     """
     named = options.labels.get
     baseline = None if options.baseline is None else named(options.baseline, options.baseline)
@@ -210,7 +210,7 @@ def _texts(
     sentences: Mapping[str, str],
     looks: Mapping[str, tuple[str, str]],
 ) -> dict[str, str]:
-    """The files that are text, by name."""
+    """The text files by name."""
     cited, bibtex = cite(runs)
     paragraphs = documents.methods(runs, sections, table, pairs, cited)
     references = documents.reference_tables(runs, sections, bool(table["solved_low"].notna().any()))
@@ -244,7 +244,7 @@ def _make(folder: Path) -> None:
 
 
 def _drop_stale(folder: Path, pictures: Sequence[Path]) -> None:
-    """Remove what an earlier comparison drew here and this one did not; never a file of somebody else's."""
+    """Remove figures of an earlier comparison that this one did not draw, and no other file."""
     listing = folder / ".written"
     before = listing.read_text().splitlines() if listing.exists() else []
     names = sorted(path.name for path in pictures)
@@ -255,7 +255,7 @@ def _drop_stale(folder: Path, pictures: Sequence[Path]) -> None:
 
 
 def runs_csv(runs: Runs) -> str:
-    """The runs, with what each was made with."""
+    """The runs, with version, source, device and command of each."""
     made = runs.runs.copy()
     environments = [runs.environments[name] for name in made["name"]]
     for column, key in zip(MADE_WITH, ("pe_experiments", "source", "device", "command"), strict=True):
@@ -287,7 +287,7 @@ def as_table(table: pd.DataFrame) -> Table:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the table, what to know about it, what was left out and where the files are."""
+    """Print the table, its caveats, the runs left out and the files."""
     print_table(as_table(comparison.table))
     for note in comparison.notes:
         say(f"note: {note}")

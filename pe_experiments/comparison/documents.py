@@ -35,7 +35,7 @@ class ShownTable:
 
 
 def mark_of(table: pd.DataFrame) -> tuple[str, str]:
-    """What stands beside a mean: the kind of a count of seeds, ``reached`` or ``solved``, and its words."""
+    """The count of seeds shown beside a mean: its kind, ``reached`` or ``solved``, and its description."""
     metric = str(table["metric"].iloc[0])
     if metric.endswith("in_distribution") or table["exact_match_at_2x"].isna().all():
         return "solved", f"with exact match of at least {SOLVED:g} within the training lengths"
@@ -48,7 +48,7 @@ def mark_column(kind: str, section: Section) -> str:
 
 
 def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable:
-    """Schemes x tasks, the longer of the two down: the mean with its interval, and the seeds that did it."""
+    """Schemes x tasks, the longer of the two as rows: mean, interval, and the count of `mark_of`."""
     metric, (kind, words) = str(table["metric"].iloc[0]), mark_of(table)
 
     def cell(row: Mapping[Any, Any], section: Section) -> str:
@@ -84,14 +84,14 @@ def report_markdown(
     sentences: Mapping[str, str],
     left_out: Mapping[str, str],
 ) -> str:
-    """Pictures, the table and a sentence per task; what was left out."""
+    """Figures, the table, a sentence per task, and the runs left out."""
     lines = [f"# {markdown(title)}", ""]
     lines += ["![Matrix of schemes and tasks](figures/matrix.png)", ""]
     lines += [to_markdown(matrix_table(sections, table))]
     for section in sections:
         lines += [f"## {markdown(section.title)}", "", markdown(sentences[section.protocol]), ""]
         lines += [f"![Accuracy over input length](figures/{section.slug}.png)", ""]
-    lines += ["Everything else is in report.html, table.csv, pairs.csv and methods.md.", ""]
+    lines += ["More: report.html, table.csv, pairs.csv and methods.md.", ""]
     if left_out:
         lines += ["## Left out", ""]
         lines += [f"- {markdown(name)}: {markdown(reason)}" for name, reason in left_out.items()]
@@ -136,7 +136,7 @@ def methods(
     pairs: pd.DataFrame,
     cited: Mapping[str, Sequence[str]],
 ) -> list[str]:
-    """The methods paragraphs: how runs were made comparable, and what every value and interval means."""
+    """The methods paragraphs: protocol, metrics, intervals and tests."""
     schemes = [
         f"{label} [{'; '.join('@' + k for k in keys)}]" if keys else label for label, keys in cited.items()
     ]
@@ -165,7 +165,7 @@ def methods(
 
 
 def _end_mark(sections: Sequence[Section]) -> str:
-    """Where the end mark is scored: in a decoder that reads ``BOS x SEP y``, not where y is read in place."""
+    """Where the end mark is scored: in a decoder that reads ``BOS x SEP y``, not in the aligned format."""
     scored: list[str] = []
     in_place: list[str] = []
     for section in sections:
@@ -185,7 +185,7 @@ def _range(counts: pd.Series) -> str:
 
 
 def reference_tables(runs: Runs, sections: Sequence[Section], intervals: bool) -> list[ShownTable]:
-    """What the methods refer to: settings by protocol, tuned settings, simulated coverage."""
+    """The tables that the methods refer to: settings by protocol, tuned settings, simulated coverage."""
     keys = list(dict.fromkeys(key for section in sections for key in section.settings))
     rows = [[key, *(section.settings.get(key, "") for section in sections)] for key in keys]
     made = [ShownTable("Settings by protocol", ["setting", *(s.title for s in sections)], rows)]
@@ -237,7 +237,7 @@ def _cited(text: str, escape: Callable[[str], str], citation: Callable[[str], st
 
 
 def commands(runs: Runs) -> list[tuple[str, int]]:
-    """What was typed, with the number of runs it made; the many of a sweep stand in runs.csv."""
+    """The commands, each with the number of its runs; a sweep has too many, and refers to runs.csv."""
     made = Counter(_command(runs.environments[name]) for name in runs.saved)
     if len(made) <= MOST_COMMANDS:
         return sorted(made.items())
@@ -253,7 +253,7 @@ def _command(environment: Mapping[str, Any]) -> str:
 
 
 def versions(runs: Runs) -> list[tuple[str, int]]:
-    """What was installed where, with the number of runs it made."""
+    """Versions and machines, each with the number of its runs."""
     return sorted(Counter(_versions(runs.environments[name]) for name in runs.saved).items())
 
 
@@ -283,7 +283,7 @@ def to_latex(table: ShownTable) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text with what Markdown and the HTML in it would read as marks escaped, on one line."""
+    """Text on one line, with the signs of Markdown and HTML escaped."""
     escaped = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", re.sub(r"\s+", " ", text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -297,7 +297,7 @@ LATEX = {
 
 
 def latex(text: str) -> str:
-    """Text with what LaTeX would read as commands escaped, on one line."""
+    """Text on one line, with the signs of LaTeX escaped."""
     return "".join(LATEX.get(sign, sign) for sign in re.sub(r"\s+", " ", text))
 
 

@@ -1,7 +1,7 @@
-"""One HTML file that opens from disk and asks no server: the data once, as JSON, and a script that shows it.
+"""One HTML file that opens from disk without a server: the data once, as JSON, and a script that shows it.
 
-The charts are drawn by a script of our own (15 kB): the bundle of a charting library is 60 times as large,
-needs ``eval``, and neither moves labels apart nor joins those of lines that coincide.
+The charts are drawn by our own script (15 kB): the bundle of a charting library is 60 times as large, needs
+``eval``, and neither moves overlapping labels apart nor joins those of coinciding lines.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def render_page(
         title: of the page.
         runs, sections, table, pairs, sentences: of the comparison.
         looks: colour and marker by scheme.
-        appendix: what does not depend on a task: methods, tables, commands, versions, left_out, bibtex.
+        appendix: the parts common to all tasks: methods, tables, commands, versions, left_out, bibtex.
     """
     metric = str(table["metric"].iloc[0])
     accuracy = next(name for name in ACCURACIES if metric.startswith(name))
@@ -106,7 +106,7 @@ def _file(name: str) -> Markup:
 
 
 def _inside_script(content: Json) -> Markup:
-    """JSON that no text in it can end the script element of."""
+    """JSON in which no text can end the script element."""
     text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -116,7 +116,7 @@ def _inside_script(content: Json) -> Markup:
 def _section(
     section: Section, runs: Runs, rows: Sequence[dict], pairs: Sequence[dict], schemes: Sequence[str]
 ) -> Json:
-    """What the page shows of one section; schemes by their index."""
+    """The data of one section; schemes by their index."""
     columns = [
         c for c in rows[0] if c not in LEFT_TO_CSV and not c.endswith(("_min", "_max")) and _is_used(c, rows)
     ]
@@ -159,7 +159,7 @@ def _section(
 
 
 def _is_used(column: str, rows: Sequence[dict]) -> bool:
-    """The page shows bounds as lines, and intervals where there are any; counts of seeds have none there."""
+    """Whether the page shows a column: bounds are lines in the charts, counts of seeds have no interval."""
     name, _, ending = column.rpartition("_")
     if column.startswith(BOUNDS) or (ending in ("low", "high") and name.startswith(("reached", "solved"))):
         return column == "solved_low" and finite(rows[0][column])
@@ -171,7 +171,7 @@ def _missing(value: Any) -> bool:
 
 
 def _cell(value: Any) -> Any:
-    """A value as JSON holds it, to four digits."""
+    """A value for JSON, to four digits."""
     if _missing(value):
         return None
     if isinstance(value, float | np.floating):

@@ -1,4 +1,4 @@
-"""All pairs of schemes of a section: how they differ, and which of them the seeds separate."""
+"""All pairs of schemes of a section: their difference, and whether the tests separate them."""
 
 from __future__ import annotations
 
@@ -121,8 +121,7 @@ def _adjusted(rows: Sequence[Row]) -> list[Row]:
 def with_groups(table: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
     """The table with a column ``group``: schemes that share a letter are not separated by their seeds.
 
-    Schemes that were tested against no other have none, and neither has anybody where not all pairs were
-    looked at.
+    Schemes that were tested against no other have none; where not all pairs were tested, no scheme has one.
     """
     groups = dict.fromkeys(table.index, "")
     for protocol, rows in table.groupby("protocol"):

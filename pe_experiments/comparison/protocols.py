@@ -1,4 +1,4 @@
-"""What was held fixed: the settings of each protocol, and what the sections of a comparison are called."""
+"""The settings of each protocol, and the names of a comparison's sections."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LONGEST = 80  # characters of a slug
 
 @dataclass(frozen=True)
 class Section:
-    """One task x model x protocol: what may be compared with each other.
+    """One task x model x protocol: the runs that may be compared with each other.
 
     Attributes:
         protocol: its hash.
         slug: name of its files, as ``copy-decoder-d64``.
-        told_apart_by: the settings that tell it from others of the same task and model, as ``d_model=64``.
+        told_apart_by: the settings in which it differs from others of its task and model, as ``d_model=64``.
         runs, curves: its rows of `Runs`.
         settings: every setting of the protocol by its key.
     """

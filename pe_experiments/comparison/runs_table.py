@@ -1,7 +1,7 @@
 """Many run directories as tables: one row per run, one per run and length, one per run and training step.
 
-What is no sound, finished run is left out with the reason and never averaged in. Which runs may be compared
-with which is decided here: by protocol, everything that was trained except scheme, position policy and seed.
+Directories that are not a valid finished run are left out, with the reason. Runs may be compared only within
+a protocol: everything that determines a training except scheme, position policy and seed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pe_experiments.tracking import read_csv, read_curve
 
 ACCURACIES = ("exact_match", "token_accuracy")
 TRAINED = ("pe", "positions", "task", "model", "training")
-OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that no run decides
+OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend on the task alone
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
@@ -42,7 +42,7 @@ OTHER_TASKS = (
     "name", "label", "seed", "task", "model", "protocol", "evaluated_on", "decoding", "length",
     "content_length", "examples", "exact_match", "token_accuracy",
 )  # fmt: skip
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged file raises
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged file
 
 Row = dict[str, Any]
 
@@ -50,17 +50,16 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Runs:
     """Attributes:
-    runs: one row per run: name, label, seed, task, model, protocol, status and the summary, which is
-        that of the lengths that all runs of the protocol share.
+    runs: one row per run: name, label, seed, task, model, protocol, status, and the summary over the
+        lengths that all runs of the protocol share.
     curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed, protocol,
-        status, and ``in_summary`` where the summary uses the length. A diverged run is 0 throughout.
-    training: one row per run and recorded step: loss, and exact match where it was looked at.
-    left_out: directories that are no completed or diverged run, with the reason.
+        status, and whether the summary uses the length (``in_summary``). A diverged run is 0 throughout.
+    training: one row per run and recorded step: loss, and exact match where it was measured.
+    left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
-    environments: what each run was made with, by name.
-    tuning: of a study that chose a setting per scheme, one entry per choice (see `sweeps.tuning`).
-    other_tasks: one row per run, length and task it was evaluated on (``evaluate.py task=...``) without
-        having been trained on it.
+    environments: versions, machine and command of each run, by name.
+    tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
+    other_tasks: one row per run, length and other task it was evaluated on (``evaluate.py task=...``).
     """
 
     runs: pd.DataFrame
@@ -87,7 +86,7 @@ class _Loaded:
 
     @property
     def names(self) -> set[str]:
-        """What ``pe=`` may call its scheme: the label, or the config choice it begins with."""
+        """Names of its scheme for ``pe=``: the label, or the config choice that the label begins with."""
         label = self.row["label"]
         return {label, label.partition("(")[0].partition("+")[0].partition(" [")[0]}
 
@@ -110,11 +109,11 @@ def load_runs(
         pe: only these schemes, by label (``rope(base=500)``) or by choice (``rope``, whatever its arguments).
         task: only these tasks.
         model: only these models.
-        labels: what to call schemes instead.
-        display: shows how many are read; None shows nothing.
+        labels: other names for schemes, by label.
+        display: shows the progress; None shows nothing.
 
     Raises:
-        UserError: there is no such directory or study, or a filter or label that no run answers to.
+        UserError: no such directory or study, or a filter or label that matches no run.
     """
     left_out: dict[str, str] = {}
     manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
@@ -193,9 +192,9 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
         )
     if not all(isinstance(trained[group], dict) for group in TRAINED):
         raise UserError(f"{run.config} is damaged (a section that is none)")
-    # A source belongs to what it defines: an edited task is another protocol, not another scheme.
+    # Edited code of the task makes another protocol, not another scheme.
     scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
-    # What was tuned is each scheme's own, and no other protocol.
+    # A tuned setting differs by scheme and does not belong to the protocol.
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
     examples = result["evaluation"]["examples"]
     protocol = [
@@ -228,9 +227,9 @@ def _finite(value: Any) -> float | None:
 
 
 def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
-    """The run with what later evaluations have added: lengths, where nothing else differs, and other tasks.
+    """The run with the results of later evaluations: more lengths, if nothing else differs, and other tasks.
 
-    An evaluation under another scheme than the one that was trained is not this run's.
+    Evaluations under another scheme than the trained one are ignored.
     """
     points = {point["content_length"]: point for point in loaded.curve}
     measured = _but_lengths(result["evaluation"])
@@ -257,7 +256,7 @@ def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) ->
 
 
 def _other_tasks(loaded: Sequence[_Loaded]) -> pd.DataFrame:
-    """Of one run, task and length evaluated twice, the row with more examples is kept."""
+    """The other tasks of all runs; of a length evaluated twice the row with more examples is kept."""
     rows = [{**point, **run.keys} for run in loaded for point in run.other_tasks]
     table = pd.DataFrame(rows, columns=list(OTHER_TASKS)).sort_values("examples", kind="stable")
     key = ["name", "evaluated_on", "decoding", "content_length"]
@@ -281,7 +280,7 @@ def _sound_curve(run: RunDirectory, result: Row) -> list[Row]:
 
 
 def _without_duplicates(loaded: list[_Loaded], left_out: dict[str, str]) -> list[_Loaded]:
-    """One of each training; a copied directory gives way to the one that bears the run's name."""
+    """One directory per training; of copies the one with the run's own name is kept."""
     kept: dict[tuple[str, str, int], _Loaded] = {}
     for run in sorted(loaded, key=lambda run: run.directory.name != run.saved["identity"]["name"]):
         same = kept.setdefault((run.row["protocol"], run.row["scheme"], run.row["seed"]), run)
@@ -302,7 +301,7 @@ def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> 
 
 
 def _one_label_each(loaded: list[_Loaded]) -> None:
-    """A scheme that was given another name between its runs bears the shortest of its names."""
+    """A scheme whose runs have different labels gets the shortest of them."""
     names: dict[tuple[str, str], set[str]] = {}
     for run in loaded:
         names.setdefault((run.row["protocol"], run.row["scheme"]), set()).add(run.row["label"])
@@ -361,7 +360,7 @@ def _summarise_protocol(loaded: list[_Loaded]) -> None:
 
 
 def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
-    """`evaluation.summarise` with NaN for what is not known; past training a diverged run scores 0."""
+    """`evaluation.summarise` with NaN for unknown values; past training a diverged run scores 0."""
     summary = {
         key: math.nan if value is None else value for key, value in summarise(points, max_length).items()
     }
@@ -372,7 +371,7 @@ def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
 
 
 def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """The training curve; a row that is not made of numbers is left out, and so is a file that is none."""
+    """The training curve; rows that do not consist of numbers and unreadable files are left out."""
     rows: list[Row] = []
     try:
         stored = read_csv(run.metrics)

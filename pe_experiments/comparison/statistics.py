@@ -1,8 +1,8 @@
-"""Statistics for a handful of seeds, which past the training lengths often are all or nothing.
+"""Statistics for a handful of seeds, whose outcomes past the training lengths are often all or nothing.
 
-Seeds are the unit of replication. Intervals and tests assume no normal errors: past training, a t interval
-of five seeds that are 0 or 0.5 covers 23 to 94 % where it says 95. Numbers in, numbers out; what they mean
-is decided in `table` and `pairs`.
+Seeds are the unit of replication. Intervals and tests do not assume normal errors: a nominal 95 % t interval
+of five seeds that are 0 or 0.5 covers 23 to 94 %. Functions take and return numbers; `table` and `pairs`
+apply them to runs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from scipy import optimize, stats
 LEVEL = 0.95  # of every interval
 ALPHA = 1 - LEVEL  # of every test
 POWER = 0.8  # at which a difference counts as detectable
-FEWEST = 3  # seeds below which there is neither an interval nor a test
-RESAMPLES = 200_000  # permutations looked at: all of them up to 10 against 10 seeds, else a sample of so many
-ROUNDING = 1e-12  # values no farther apart are equal
-MOST_FLIPS = 16  # pairs up to which all sign patterns are looked at
+FEWEST = 3  # with fewer seeds there is neither an interval nor a test
+RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
+ROUNDING = 1e-12  # closer values are equal
+MOST_FLIPS = 16  # all sign patterns up to this many pairs, else a sample
 
 # Share of studies, in %, whose `mean_interval` holds the true mean, with 3, 5 and 10 seeds. The outcomes of a
 # seed: 0 or 0.5, and 0 or 1, with the probability of the higher one; two smooth ones. A test simulates it.
@@ -55,13 +55,13 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
 
     The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex),
     the lower end one of the values and ``lowest``. For values that are 0 or 1 this is the Clopper-Pearson
-    interval, and no distribution is known that it covers too rarely (Gaffke 2005; Learned-Miller and Thomas
-    2019, arXiv:1905.06208). It never leaves the range. Simulated it covers 98 to 100 % (`COVERAGE`): at least
-    what it says. It is wide: five seeds of value 1 do not exclude a mean of 0.48.
+    interval, and no distribution is known for which its coverage falls below 95 % (Gaffke 2005;
+    Learned-Miller and Thomas 2019, arXiv:1905.06208). It never leaves the range. Its simulated coverage is
+    98 to 100 % (`COVERAGE`). It is wide: five seeds of value 1 do not exclude a mean of 0.48.
 
     Args:
         values: one per seed; NaN (not measured) makes the mean NaN.
-        lowest: the smallest value there can be.
+        lowest: the smallest possible value.
     """
     x = np.asarray(values, dtype=float)
     if len(x) == 0:
@@ -117,8 +117,8 @@ def share_interval(successes: int, trials: int) -> Interval:
 def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     """Two-sided p-value of a difference of means between two sets of seeds, by permutation.
 
-    Exact up to ten seeds against ten, by a fixed sample of permutations above. Five against five are never
-    below 2 / 252. NaN under three seeds or where a value is missing.
+    Exact up to ten seeds against ten, else from a fixed sample of permutations. With five against five it is
+    at least 2 / 252. NaN below three seeds or where a value is missing.
     """
     pooled = np.array([*first, *second], dtype=float)
     if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
@@ -149,9 +149,9 @@ def _splits(first: int, second: int) -> np.ndarray:
 
 
 def sign_flip_p(differences: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p-value of a mean difference of paired seeds under random signs; never below 2 / 2^pairs.
+    """Two-sided p-value of a mean difference of paired seeds under random signs; at least 2 / 2^pairs.
 
-    All sign patterns up to 16 pairs, then a fixed sample. NaN under three pairs.
+    All sign patterns up to 16 pairs, then a fixed sample. NaN below three pairs.
     """
     d = np.asarray(differences, dtype=float)
     if len(d) < FEWEST or np.isnan(d).any():
@@ -171,8 +171,8 @@ def _signs(pairs: int) -> np.ndarray:
 def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> float:
     """p-value of "the mean difference of paired seeds is ``margin`` or more in size" (two one-sided tests).
 
-    Each side is an exact sign-flip test, which assumes that differences lie symmetrically around their mean.
-    Five pairs are never below 1 / 32, and that low only where all of them lie within the margin. NaN under
+    Each side is an exact sign-flip test, which assumes that differences are symmetric around their mean. With
+    five pairs the p-value is at least 1 / 32, reached only if all of them lie within the margin. NaN below
     three pairs.
     """
     d = np.asarray(differences, dtype=float)
@@ -183,7 +183,7 @@ def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment (1979). NaN, where nothing was tested, stays NaN and is no member of the family."""
+    """Holm's adjustment (1979). NaN (not tested) stays NaN and does not count as a test."""
     adjusted = [NAN] * len(p_values)
     known = sorted((p, index) for index, p in enumerate(p_values) if not np.isnan(p))
     largest = 0.0
@@ -194,7 +194,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A compact letter display: two names share a letter where they are not separated, and only there.
+    """A compact letter display: two names share a letter if and only if they are not separated.
 
     Source: Piepho 2004, insert and absorb.
 
@@ -225,7 +225,10 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
     For one test, not adjusted for others.
 
     Args:
-        groups: values of the seeds of each scheme. NaN comes out where there is no pair of three seeds.
+        groups: values of the seeds of each scheme.
+
+    Returns:
+        NaN with fewer than two schemes or three seeds.
     """
     arrays = [np.asarray(group, dtype=float) for group in groups]
     seeds = min((len(group) for group in arrays), default=0)
@@ -237,7 +240,7 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
 
 
 def detectable_change(differences: Sequence[float] | np.ndarray) -> float:
-    """As `detectable_difference` for paired seeds: ``shift / sqrt(n) * s`` with n - 1 degrees of freedom.
+    """`detectable_difference` for paired seeds: ``shift / sqrt(n) * s`` with n - 1 degrees of freedom.
 
     With 5, 10, 20 pairs 1.68, 1.00, 0.66 times the standard deviation s of the differences.
     """
@@ -259,7 +262,7 @@ def shift_at_power(freedom: int) -> float:
 
 
 def probability_of_improvement(scheme: Sequence[float], other: Sequence[float]) -> float:
-    """How often a run of one scheme beats a run of another, over all pairs of runs; ties count half.
+    """Share of all pairs of runs in which the run of the first scheme is better; ties count half.
 
     Source: Agarwal et al. 2021, arXiv:2108.13264, section 4.3 (the Mann-Whitney statistic).
     """
@@ -270,5 +273,5 @@ def probability_of_improvement(scheme: Sequence[float], other: Sequence[float]) 
 
 
 def shared_differences(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
-    """First minus second at the seeds both have."""
+    """First minus second, at the seeds that both have."""
     return np.array([first[seed] - second[seed] for seed in sorted(set(first) & set(second))], dtype=float)

@@ -1,4 +1,4 @@
-"""The table: one row per section and scheme, with every value that a report states of a scheme."""
+"""The table: one row per section and scheme, with every value that a report states about a scheme."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ Row = dict[str, Any]
 def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] = ()) -> pd.DataFrame:
     """One row per section and scheme.
 
-    A diverged run counts as unsolved and as accuracy 0. Of a mean over seeds ``X``, as ``exact_match@20`` (at
+    A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, as ``exact_match@20`` (at
     length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval, ``X_min`` and ``X_max`` the
-    extremes of the seeds. ``reached@20`` is the number of seeds whose exact match there is at least 0.9, with
-    the ends of the Clopper-Pearson interval of its share, and so is ``solved`` for the training lengths.
-    Intervals are empty under three seeds. ``compared`` tells whether the scheme is tested against others:
-    past training only where at least half of its runs solved the training lengths.
-    ``detectable_difference`` is that of the schemes of the section that are.
+    extremes of the seeds. ``reached@20`` is the number of seeds with exact match at least 0.9 at length 20,
+    with the ends of the Clopper-Pearson interval of its share; ``solved`` is the same for the training
+    lengths. Intervals are empty below three seeds. ``compared`` tells whether the scheme is tested against
+    others: past training only if at least half of its runs solved the training lengths.
+    ``detectable_difference`` belongs to all compared schemes of the section.
 
     Args:
         sections: from `sections_of`.
-        metric: what schemes are compared in, one of ``METRICS``.
-        order: schemes in the order they shall come in; the others follow, the best past training first.
+        metric: column that schemes are compared in, one of ``METRICS``.
+        order: schemes to list first, in this order; the others follow, the best past training first.
 
     Raises:
-        UserError: an unknown metric, or a scheme in ``order`` that is nowhere.
+        UserError: an unknown metric, or an unknown scheme in ``order``.
     """
     if metric not in METRICS:
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, METRICS)}")

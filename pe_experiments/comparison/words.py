@@ -1,4 +1,4 @@
-"""Values as people read them, one sentence per section, and what to know before believing it."""
+"""Values as text, one sentence per section, and its caveats."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def count(row: Row, column: str) -> str:
 
 
 def learned(row: Row) -> bool:
-    """Whether at least half of the runs solved the training lengths, as far as that was measured."""
+    """Whether at least half of the runs solved the training lengths; True where that was not measured."""
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
 
@@ -96,12 +96,12 @@ def listed(names: Sequence[str]) -> str:
 
 
 def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """What a reader must know before believing a section.
+    """The caveats of a section.
 
     Args:
-        section: what was held fixed.
+        section: the section.
         rows: of the table.
-        tuning: of `Runs`; entries of other sections are passed over.
+        tuning: of `Runs`; entries of other sections are ignored.
     """
     found = []
     if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:
@@ -110,9 +110,9 @@ def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, A
         who = "every scheme" if len(few) == len(rows) else listed(few)
         found.append(f"No intervals and tests under three seeds: {who}.")
     if not section.lengths:
-        found.append("The runs share no evaluated length; evaluate.py measures them alike.")
+        found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
     elif apart := section.lengths_left_out:
-        found.append(f"Not in the summaries, because not every run has them: lengths {listed(_text(apart))}.")
+        found.append(f"Left out of summaries, because some runs lack them: lengths {listed(_text(apart))}.")
     here = [row for row in tuning if (row["task"], row["model"]) == (section.task, section.model)]
     return found + [note for choice in here if (note := _edge(choice))]
 
@@ -126,15 +126,15 @@ def _edge(choice: Mapping[str, Any]) -> str | None:
     if float(choice["chosen"]) not in (tried[0], tried[-1]):
         return None
     where, grid = f"{choice['setting']} of {choice['scheme']}", ", ".join(f"{value:g}" for value in tried)
-    return f"{where}: the best of {grid} is its edge, {choice['chosen']}; a better value may lie outside."
+    return f"{where}: the best of {grid} is at the edge, {choice['chosen']}; a better value may lie outside."
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
-    """What the tests of a section could find at best, and what was not tested."""
+    """The smallest differences the tests of a section can find, and the pairs not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
-    smallest = "Smallest difference found in 80 % of studies of this size: "
+    smallest = "Smallest true difference detected with 80 % power: "
     smallest += f"{number(rows[0]['detectable_difference'])} (one two-sided t test at {ALPHA:.2g})."
     best = min(tested, key=lambda pair: pair["smallest_p_holm"])
     least = f"Separated: at most {ALPHA:.2g} after Holm over {best['tests']} tests"

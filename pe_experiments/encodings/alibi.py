@@ -25,19 +25,19 @@ def alibi_slopes(num_heads: int) -> Tensor:
 class Alibi(PositionalEncoding):
     """ALiBi: bias -m_h (i - j) on the logit of query i and key j, with a fixed slope m_h per head.
 
-    Source: Press, Smith and Lewis 2022, arXiv:2108.12409. Parameters: none. Beyond training: defined
-    everywhere and made for it; the bias falls linearly with distance at any length.
+    Source: Press, Smith and Lewis 2022, arXiv:2108.12409. Parameters: none. Beyond training: defined at
+    every distance; the bias falls linearly at any length, which it was designed for.
 
     In an encoder, where keys are on both sides of the query:
         ``symmetric``    -m |i - j|; cannot tell a sequence from its mirror image.
         ``asymmetric``   -m (|i - j| - 1/2 [j < i]): keys to the left are half a step nearer.
 
-    In a decoder only the left side is seen and both mean the paper's bias, up to a constant half step.
+    In a decoder, where all keys are to the left, both are the paper's bias.
 
     Args:
         shape: the model it serves.
-        symmetry: one of the above; of no effect in a decoder. ``asymmetric`` is that of the released code of
-            Ruoss et al. 2023, arXiv:2305.16843.
+        symmetry: one of the above; no effect in a decoder. ``asymmetric`` is as in the released code of Ruoss
+            et al. 2023, arXiv:2305.16843.
     """
 
     cites = {"": "2108.12409", "symmetry": "2305.16843"}

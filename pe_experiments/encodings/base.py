@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from pe_experiments.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]
-# The bias of a key that a scheme masks. Its weight is 0 beside any key that is not masked; unlike minus
-# infinity it keeps a row finite in which every key is masked (a padded row of an encoder's batch, with a
-# window).
+# The bias of a key that a scheme masks. Beside any unmasked key its weight is 0; unlike minus infinity it
+# keeps the softmax finite in a row whose keys are all masked (padding in an encoder's batch, with a window).
 MASKED = -1e9
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What an encoding may know about the model it serves. Nothing of the evaluation enters it.
+    """The sizes of the model, which are all that an encoding is built from; none depends on the evaluation.
 
     Args:
         d_model: width of the hidden states.
@@ -34,8 +33,8 @@ class ModelShape:
         num_layers: transformer layers.
         causal: True in a decoder, where a query sees only itself and earlier tokens.
         train_length: tokens of the longest training sequence (T5's buckets, YaRN's original length).
-        train_positions: how many position ids can occur in training (rows of a learned table); larger than
-            ``train_length`` under random offsets.
+        train_positions: number of position ids that can occur in training (rows of a learned table); larger
+            than ``train_length`` under random offsets.
 
     Raises:
         ValueError: a size below 1, or ``num_heads`` does not divide ``d_model``.
@@ -61,16 +60,18 @@ class ModelShape:
 
 
 class AttentionContext:
-    """What a hook may read besides q and k. It can grow without breaking schemes written elsewhere.
+    """The inputs of a hook (a method that attention calls) besides q and k.
+
+    Attributes can be added without breaking schemes outside the package.
 
     Attributes:
         q_positions_BT, k_positions_BS: position ids of the queries and of the keys (B may be 1).
         visible_BTS: True where a query may see a key (causality and padding). It is computed on first use: at
             long lengths it is large, and most schemes never read it.
         lengths_B: tokens of each row without padding.
-        declared_B: tokens of each row if its answer were as long as it can be. It is known before the first
-            token of the answer and stays the same while the answer is decoded. A scheme that depends on the
-            length therefore reads it (through `tokens_B`), never the number of tokens decoded so far.
+        declared_B: the declared length of each row: its tokens with the longest possible answer. It is known
+            before the first token of the answer and stays the same during decoding. A scheme that depends on
+            the length must therefore read it (through `tokens_B`), never the number of tokens so far.
         x_BSD: the hidden states from which the layer computes queries and keys (after its norm), for gates.
         layer: index of the layer, from 0.
         first_query: index of the first query in the sequence; not 0 in a block of queries.
@@ -172,19 +173,18 @@ class PositionalEncoding(nn.Module):
     defined everywhere.
 
     Class attributes:
-        cites: arXiv identifiers of its sources, separated by blanks, under ``""``; under an argument's name
-            those of what the argument adds.
-        per_layer: True when every layer needs an instance of its own; the transformer then builds
-            ``num_layers`` of them.
+        cites: arXiv identifiers, separated by blanks: under ``""`` those of the scheme, under an argument's
+            name those of the argument.
+        per_layer: True when every layer needs its own instance; the transformer then builds ``num_layers``.
         causal_only: True when the scheme is defined under a causal mask only; an encoder refuses it.
-        position_width: columns of ``d_model`` the scheme fills by itself (concatenation instead of addition).
-            The transformer then embeds tokens in the columns that remain.
-        looks_ahead: True when a query may depend on later tokens although the model is causal; a run of any
-            other scheme that does is refused.
-        invariant_to: which change of a sequence's position ids leaves every output unchanged: ``nothing``, a
-            common ``shift`` of all ids, or any change (``ids``: the scheme does not read them; order enters
-            through the mask or the content). The statement is tested; None states nothing.
-        remark: what a user should know about the scheme in this model; said when a run starts.
+        position_width: columns of ``d_model`` that the scheme fills by itself (concatenation instead of
+            addition); tokens are embedded in the remaining columns.
+        looks_ahead: True when a query may depend on later tokens even in a causal model. Runs of schemes that
+            look ahead without declaring it are refused.
+        invariant_to: the changes of position ids that leave every output unchanged: ``nothing``, a common
+            ``shift`` of all ids, or ``ids``, any change (the scheme does not read them; order enters through
+            the mask or the content). The contract tests check it; None makes no statement.
+        remark: a warning about the scheme in this model, printed when a run starts.
     """
 
     cites = {"": "2305.19466"}
@@ -237,8 +237,8 @@ class PositionalEncoding(nn.Module):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
         """The term added to the scaled logits, from rotated q and k; None adds nothing.
 
-        Broadcastable to BHTS, at least float32. ``at`` may cover a block of the queries only, so the bias
-        must follow from ``at`` and ``q_BHTK``, never from a remembered length.
+        Broadcastable to BHTS, at least float32. ``at`` may cover only a block of the queries, so compute the
+        bias from ``at`` and ``q_BHTK``, never from a stored length.
         """
         return None
 
@@ -279,7 +279,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """A parameter clamped to a range, with the gradient of the identity: from outside it can come back."""
+    """A parameter clamped to a range, with the gradient of the identity: from outside it can return."""
     return parameter + (parameter.clamp(low, high) - parameter).detach()
 
 
@@ -290,5 +290,5 @@ def additive_mask(at: AttentionContext) -> Tensor:
 
 
 def is_masked(logits: Tensor) -> Tensor:
-    """Whether a logit is that of a masked key: `MASKED` or minus infinity, whatever its content adds."""
+    """Whether a logit belongs to a masked key: `MASKED` or minus infinity, plus a content term."""
     return logits <= MASKED / 2

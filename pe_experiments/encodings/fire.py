@@ -13,12 +13,12 @@ EPSILON = 1e-6  # keeps the share finite, as in the authors' code
 class Fire(PositionalEncoding):
     """Bias MLP(psi(i - j) / psi(max(L, i))) on the logit of query i and key j, psi(x) = ln(|c x| + 1).
 
-    The MLP's input lies in 0 .. 1 at any length, so longer sequences bring no new inputs (progressive
+    The MLP's input lies in 0 .. 1 at any length, so longer sequences give no new inputs (progressive
     interpolation). c and L are learned; the MLP has one hidden layer and an output per head.
 
     Source: Li et al. 2024, arXiv:2310.04418, section 3 and its code. Parameters:
     ``2 + 2 * width + (width + 1) * num_heads`` per layer. Beyond training: inputs of the MLP stay in the
-    range of training. Causal only: keys after the query would leave 0 .. 1.
+    range of training. Causal only: for keys after the query the input may exceed 1.
 
     Args:
         shape: the model it serves.

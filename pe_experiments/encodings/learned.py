@@ -1,4 +1,4 @@
-"""A trained vector per position id (BERT, GPT-2), with a choice of what follows the trained rows."""
+"""A trained vector per position id (BERT, GPT-2), and several choices for ids past the trained rows."""
 
 import math
 from typing import Literal, get_args
@@ -14,7 +14,7 @@ from pe_experiments.errors import NotApplicable
 
 Initial = Literal["normal", "sinusoidal"]
 Beyond = Literal["untrained", "clamp", "wrap", "zero", "interpolate", "error"]
-UNTRAINED_BLOCK = 64  # rows drawn at a time; part of what "row r of seed s" means
+UNTRAINED_BLOCK = 64  # rows drawn at a time; another number would change the untrained rows
 
 
 class Learned(AbsoluteEncoding):
@@ -25,7 +25,7 @@ class Learned(AbsoluteEncoding):
     sequence length, so a model trained at 40 tokens loads and runs at 4,000.
 
     Beyond the trained rows:
-        ``untrained``    initial rows, a function of (seed, row): those a longer table would have kept there.
+        ``untrained``    initial rows, drawn from (seed, row), as if the table had been longer.
         ``clamp``        the last trained row.
         ``wrap``         row p modulo the number of rows.
         ``zero``         the zero vector.
@@ -37,10 +37,10 @@ class Learned(AbsoluteEncoding):
         shape: the model it serves.
         beyond: one of the above.
         initial: rows before training: ``normal``, N(0, std^2), or ``sinusoidal``, those of `Sinusoidal` with
-            base 10,000 (``std`` is of no effect then).
-        std: of the initial rows. What matters is its ratio to the token embeddings: BERT and GPT-2 draw both
-            with 0.02. The default suits `initialisation=pytorch`, where token embeddings have 1, and is close
-            to the 0.7 of sinusoids. With 0.02, learning is several times slower there.
+            base 10,000 (``std`` then has no effect).
+        std: of the initial rows. Its ratio to the token embeddings matters: BERT and GPT-2 draw both with
+            0.02. The default suits `initialisation=pytorch`, whose token embeddings have 1, and is close to
+            the 0.7 of sinusoids; with 0.02 learning is several times slower under that initialisation.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:

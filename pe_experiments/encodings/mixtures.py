@@ -20,9 +20,8 @@ MakeScheme = Callable[[ModelShape], PositionalEncoding]
 class Composition(PositionalEncoding):
     """Schemes one after the other at every hook: embeddings and rotations in the order given, biases added.
 
-    The logit scale stays, and every scheme keeps its own parameters (one set per layer if it is
-    ``per_layer``). The composition is shift-invariant only if all parts are, and causal only if one of them
-    is.
+    The logit scale is unchanged, and every scheme keeps its own parameters (one set per layer if it is
+    ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
 
     Source: those of the parts. Parameters: those of the parts. Beyond training: as the parts.
 
@@ -83,8 +82,8 @@ class Composition(PositionalEncoding):
 class ByLayer(PositionalEncoding):
     """Schemes that alternate: layer l has scheme l modulo their number.
 
-    RoPE in a sliding window alternating with no encoding is the mixture of recent long-context models: local
-    layers with positions between global layers without.
+    Recent long-context models alternate RoPE in a sliding window with full attention without an encoding:
+    local layers with positions, global layers without.
 
     Source: Yang et al. 2025, arXiv:2501.18795 (RNoPE). Parameters: those of the parts. Beyond training: as
     the parts.

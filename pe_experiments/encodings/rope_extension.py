@@ -1,7 +1,6 @@
-"""RoPE stretched to longer sequences than it was trained on: interpolation, NTK-aware bases, YaRN.
+"""RoPE for longer sequences than in training: interpolation, NTK-aware bases, YaRN.
 
-Made for evaluating a model that was trained with RoPE. In training, with ``factor`` null, they are RoPE
-itself.
+For evaluating a model that was trained with RoPE. In training, with ``factor`` null, they are RoPE itself.
 """
 
 import math
@@ -61,9 +60,8 @@ class ExtendedRope(Rope):
 class RopeLinear(ExtendedRope):
     """Linear position interpolation: every angle is divided by s and stays in the range of training.
 
-    Source: Chen et al. 2023, arXiv:2306.15595, section 3. Parameters: none. Beyond training: neighbours are
-        1/s
-    apart, a distance the model has not seen in training. In decoders and encoders.
+    Source: Chen et al. 2023, arXiv:2306.15595, section 3. Parameters: none. Beyond training:
+    neighbours are 1/s apart, a distance that does not occur in training. In decoders and encoders.
 
     Args:
         shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
@@ -117,12 +115,12 @@ class RopeDynamicNtk(RopeNtk):
 
 
 class RopeYarn(ExtendedRope):
-    """YaRN: slow pairs are interpolated by s, fast ones kept, those between blended; logits grow with ln s.
+    """YaRN: slow pairs are interpolated by s, fast pairs kept, pairs between blended; logits grow with ln s.
 
     Pair m makes L0 theta_m / 2 pi rotations over the training length. Its frequency is kept if these are more
-    than ``beta_fast``, divided by s if fewer than ``beta_slow``, and blended by a linear ramp over pair
-    indices between; all are divided if no pair makes ``beta_slow``. cos and sin are multiplied by
-    0.1 ln s + 1, and so the logits of the rotated channels by its square.
+    than ``beta_fast``, divided by s if fewer than ``beta_slow``, and between them blended by a linear ramp
+    over pair indices; all are divided if no pair makes ``beta_slow``. cos and sin are multiplied by
+    0.1 ln s + 1, hence the logits of the rotated channels by its square.
 
     Source: Peng et al. 2023, arXiv:2309.00071, section 3.4; rounding as in its code and in transformers.
     Parameters: none. Beyond training: fast pairs rotate as in training, slow ones are interpolated. In
@@ -176,7 +174,7 @@ class RopeYarn(ExtendedRope):
         return ((pairs_R - first) / max(last - first, 0.001)).clamp(0, 1)
 
     def _pair_with(self, rotations: float) -> float:
-        """The (fractional) index of the pair that makes so many rotations over the training length."""
+        """The (fractional) index of the pair that makes this many rotations over the training length."""
         inverse_frequency = self.shape.train_length / (2 * math.pi * rotations)
         return self.pairs * math.log(inverse_frequency) / math.log(self.base)
 

@@ -15,8 +15,8 @@ class LogN(PositionalEncoding):
     carries no order by itself; compose it with one that does (`Composition`).
 
     Source: Chiang and Cholak 2022, arXiv:2202.12172, section 5.3; Su 2021 (log n scaling, as in Qwen, which
-    does not scale below L0). Parameters: none. Beyond training: weights stay as sharp as at L0. In decoders,
-    where n counts the keys up to the query, and in encoders.
+    does not scale below L0). Parameters: none. Beyond training: weights stay as concentrated as at L0. In
+    decoders, where n counts the keys up to the query, and in encoders.
 
     Args:
         shape: the model it serves.
@@ -38,7 +38,7 @@ class ScalableSoftmax(PositionalEncoding):
 
     Source: Nakanishi 2025, arXiv:2501.19399, section 2. Parameters: ``num_heads`` per layer, starting at
     1 / ln L0 (L0 = ``train_length``), so that logits at n = L0 start unscaled. Beyond training: weights stay
-    sharp. In decoders and encoders.
+    concentrated. In decoders and encoders.
 
     Args:
         shape: the model it serves.

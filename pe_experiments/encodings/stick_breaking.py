@@ -15,7 +15,7 @@ class StickBreaking(PositionalEncoding):
     """Weight of key j < i for query i: sigmoid(z_ij) prod_{j<s<i} (1 - sigmoid(z_is)), z the scaled logits.
 
     The nearest key takes its share first; the query's own key gets none. Weights may sum to less than 1, and
-    the first token attends to nothing. Order is that of the sequence; position ids are not read.
+    the first token attends to nothing. Order is the order of the sequence; position ids are not read.
 
     Source: Tan et al. 2025, arXiv:2410.17980, section 2, and its released kernels. Parameters: none. Beyond
     training: near keys take their shares first, so far keys get what is left. Causal only.

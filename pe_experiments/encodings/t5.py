@@ -12,8 +12,8 @@ from pe_experiments.errors import NotApplicable
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
     """The bucket of each relative position.
 
-    In each direction the first half of the buckets hold one distance each. The others hold logarithmically
-    growing ranges up to ``max_distance``; the last one also holds all larger distances.
+    In each direction the first half of the buckets hold one distance each, the others logarithmically growing
+    ranges up to ``max_distance``; the last one also holds all larger distances.
 
     Args:
         relative_positions: key position minus query position, int64 of any shape.
@@ -37,10 +37,9 @@ class T5Bias(PositionalEncoding):
     """A learned bias per head and bucket of distances on the logit of query i and key j.
 
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; one table for all
-        layers.
-    Parameters: ``num_buckets * num_heads``, starting at 0. Beyond training: far keys share the last bucket,
-    which must have been trained. With the paper's ``max_distance`` of 128, a model trained on 40 tokens meets
-    untrained buckets from distance 46 on; the defaults therefore follow the training length.
+    layers. Parameters: ``num_buckets * num_heads``, starting at 0. Beyond training: far keys share the last
+    bucket, which must have been trained. With the paper's ``max_distance`` of 128, a model trained on 40
+    tokens meets untrained buckets from distance 46 on; the defaults therefore follow the training length.
 
     Args:
         shape: the model it serves.

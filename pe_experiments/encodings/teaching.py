@@ -1,7 +1,7 @@
-"""What tutorials try before sinusoids: the index itself, the index as a fraction, the index in binary.
+"""The steps by which tutorials lead to sinusoids: the index itself, as a fraction, and in binary.
 
-Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows which. They are the usual steps to
-sinusoids (Kazemnejad 2019, "Transformer Architecture: The Positional Encoding").
+Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows which (Kazemnejad 2019,
+"Transformer Architecture: The Positional Encoding").
 """
 
 import torch
@@ -13,7 +13,7 @@ from pe_experiments.errors import NotApplicable
 
 
 class RawIndex(AbsoluteEncoding):
-    """The position itself in the first column, 0 in the others. Unbounded: far positions dwarf the token.
+    """The position itself in the first column, 0 in the others. Unbounded: it comes to outweigh the token.
 
     It uses one column, because the following layer norm would remove a number added to all of them.
 
@@ -35,7 +35,7 @@ class ScaledIndex(AbsoluteEncoding):
     """The position divided by the row's largest one, 0 .. 1, in the first column.
 
     The step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. The
-    length is the declared one (with the longest answer), since it must be known before the first token.
+    declared length counts (that with the longest answer), since it must be known before the first token.
 
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
     the range stays, the step shrinks.

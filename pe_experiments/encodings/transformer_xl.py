@@ -21,9 +21,9 @@ class TransformerXL(PositionalEncoding):
     ``d_model * num_heads * head_dim + 2 * num_heads * head_dim`` per layer. Beyond training: defined
     everywhere, at untrained distances.
 
-    The distance term is computed in one of two ways. Where few distinct distances occur, as in training, R is
-    computed for each of them and gathered. Elsewhere the sines and cosines of i - j are split into factors of
-    i and of j; no table limits the distance.
+    The distance term is computed in one of two ways. If few distinct distances occur, as in training, R is
+    computed for each of them and gathered; else the sines and cosines of i - j are expanded into products of
+    functions of i and of j. Distances are unlimited.
 
     Args:
         shape: the model it serves. At an odd ``d_model`` R has one cosine fewer than sines.

@@ -1,4 +1,4 @@
-"""One transformer, causal or not, its attention, and the contract of other models."""
+"""One transformer (decoder or encoder), its attention, and the contract of other models."""
 
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.transformer import Transformer

@@ -1,7 +1,7 @@
 """Multi-head attention with interchangeable implementations of the same result.
 
 Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and an
-encoding to the attended values; all agree to float tolerance.
+encoding to the weighted values; all agree up to rounding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FUSED = (
 def eager(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """Weights, then the weighted sum. The fastest to train with on a CPU."""
+    """Weights, then the weighted sum; the fastest for training on a CPU."""
     weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
@@ -54,7 +54,7 @@ def blocked(
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
-    # Allocated once: small results kept between large temporaries would fragment the heap at every block.
+    # Allocated once: small results kept between large temporaries would fragment the heap.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
         rows_BHtK = q_BHTK[:, :, start : start + size]
@@ -77,7 +77,7 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
 def choose_implementation(
     implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
 ) -> Implementation:
-    """The function to call; ``auto`` decides by device, length and whether gradients are wanted."""
+    """The function to call; ``auto`` decides by device, length and whether gradients are recorded."""
     if makes_weights(encoding):  # the fused kernel cannot compute them
         long = implementation == "auto" and q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled()
         return blocked if long or implementation == "blocked" else eager

@@ -1,4 +1,4 @@
-"""The contract of a model: token embeddings and an encoding in, logits out, whatever lies between.
+"""The contract of a model: from tokens and an encoding to logits.
 
 Shapes: B batch, T tokens, P position ids (of the declared tokens, P >= T), D d_model, V vocabulary.
 """
@@ -16,11 +16,11 @@ MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 
 
 class Backbone(nn.Module):
-    """Embedding, encoding and head around the layers of a subclass, which runs them in `layers_of`.
+    """Embedding, encoding and head; a subclass runs its layers between them in `layers_of`.
 
-    A model of one's own, a library's included, is a subclass named by ``model._target_``; arguments after
-    ``seed`` are settings of the ``model`` section. What it draws for its weights follows from torch's random
-    numbers, which the run seeds before it is built.
+    Other models, those of libraries included, are subclasses named by ``model._target_``; arguments after
+    ``seed`` are settings of the ``model`` section. Weights may be drawn from torch's global generator, which
+    the run seeds before it builds the model.
 
     Args:
         vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
@@ -30,7 +30,7 @@ class Backbone(nn.Module):
 
     Attributes:
         encodings: the scheme, or one per layer.
-        embedding: of tokens, in the columns the scheme does not fill by itself.
+        embedding: of tokens, in the columns that the scheme does not fill by itself.
         head: from hidden states to logits.
     """
 
@@ -46,11 +46,11 @@ class Backbone(nn.Module):
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         """Hidden states [B, T, D] after the last layer and norm.
 
-        For its attention, layer ``i`` asks ``scheme = self.scheme(i)``, with ``here = at.at_layer(i, x_BTD)``
-        for the hidden states it computes queries and keys from: ``scheme.weights(q_BHTK, k_BHSK, here)`` are
-        the weights [B, H, T, S] of the values, masked and normalised. A kernel that masks and normalises by
-        itself takes ``scheme.rotate(q, k, here)`` and adds ``scheme.bias(q, k, here)`` to the scaled logits;
-        schemes that override ``weights`` cannot be used with it.
+        Layer ``i`` takes ``scheme = self.scheme(i)`` and ``here = at.at_layer(i, x_BTD)`` with the hidden
+        states it computes queries and keys from. ``scheme.weights(q_BHTK, k_BHSK, here)`` returns the masked
+        and normalised attention weights [B, H, T, S]. For a kernel that masks and normalises by itself, take
+        ``scheme.rotate(q, k, here)`` and add ``scheme.bias(q, k, here)`` to the scaled logits; schemes that
+        override ``weights`` cannot be used with it.
 
         Args:
             x_BTD: token embeddings, after the encoding's ``embed``.
@@ -77,7 +77,7 @@ class Backbone(nn.Module):
             positions_BP: position ids (B may be 1) of the declared tokens; the first T belong to
                 ``tokens_BT``. None means 0, 1, 2, ...
             lengths_B: tokens of each row without padding; None means no padding.
-            declared_B: tokens of each row if its answer were as long as it can be, at most P; None means
+            declared_B: tokens of each row with the longest possible answer, at most P; None means
                 ``lengths_B``.
         """
         return self.head(self.hidden(tokens_BT, positions_BP, lengths_B, declared_B))
@@ -89,7 +89,7 @@ class Backbone(nn.Module):
         lengths_B: Tensor | None = None,
         declared_B: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [B, T, D] before the head, for a caller that reads scored tokens alone."""
+        """Hidden states [B, T, D] before the head, for callers that need logits of scored tokens only."""
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B
         if positions_BP is None:

@@ -17,7 +17,7 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
     """Draw every weight of the model except those of its encodings.
 
     Each parameter has its own stream, named by (seed, parameter), and does not depend on the others: the same
-    seed gives the same backbone under every encoding.
+    seed gives the same backbone with every encoding.
 
     Styles:
         ``gpt2``     weights N(0, 0.02^2), divided by sqrt(2 num_layers) where they write to the residual

@@ -1,4 +1,4 @@
-"""What one layer of attention makes of a scheme for given queries and keys, without a model around it."""
+"""Attention scores under a scheme for given queries and keys, without a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pe_experiments.models.attention import makes_weights
 
 @dataclass(frozen=True)
 class Inputs:
-    """What attention reads; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
+    """The inputs of attention; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
 
     q_BHTK: Tensor
     k_BHTK: Tensor

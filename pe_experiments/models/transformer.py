@@ -1,4 +1,4 @@
-"""One pre-norm transformer, decoder or encoder, that never names a scheme or a task.
+"""One pre-norm transformer, decoder or encoder, independent of scheme and task.
 
 Shapes: B batch, T tokens, D d_model, F hidden width of the MLP.
 """
@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 @dataclass(frozen=True)
 class LayerForm:
-    """What all layers have in common besides their sizes; see `Transformer`."""
+    """Settings that all layers share, besides their sizes; see `Transformer`."""
 
     activation: Activation
     norm: Norm
@@ -51,7 +51,7 @@ class LayerForm:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
 
     def hidden_width(self, d_model: int) -> int:
-        """Of the MLP: 4 times the model; with a gate 8/3 times, a multiple of 8, as many weights in all."""
+        """Of the MLP: 4 d_model; with a gate 8/3 d_model (a multiple of 8), for about as many weights."""
         return 8 * round(d_model / 3) if self.activation == "swiglu" else 4 * d_model
 
 
@@ -81,11 +81,11 @@ class Transformer(Backbone):
 
     Args:
         vocab_size, shape, make_encoding: see `Backbone`.
-        seed: of the backbone's weights, which are the same under every encoding.
+        seed: of the backbone's weights, which are the same with every encoding.
         activation: of the MLP: ``relu``, ``gelu``, or ``swiglu`` with a gate.
         norm: ``layer``, or ``rms`` (Zhang and Sennrich 2019, arXiv:1910.07467).
         biases: of the projections and layer norms; False as in Llama.
-        dropout: share of the embeddings, and of what attention and MLP add, that is dropped in training.
+        dropout: rate, applied to the embeddings and to the outputs of attention and MLP in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``: the same result.

@@ -1,9 +1,9 @@
 """Position policies: the position ids of a sequence's tokens, independent of the encoding that reads them.
 
-Shapes: B rows, P ids. Each row gets ids for its declared length (its tokens if its answer were as long as it
-can be), of which its tokens use the first. So no id depends on the length of the answer, and decoding token
-by token uses the same ids. Random ids are drawn per row from the data stream, so no result depends on how an
-evaluation is cut into batches.
+Shapes: B rows, P ids. Each row gets ids for its declared length (its tokens with the longest possible
+answer); its tokens use the first of them. So no id depends on the length of the actual answer, and decoding
+token by token uses the same ids. Random ids are drawn per row from the data stream, so results do not
+depend on the evaluation's batch size.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ class PositionPolicy:
     """Consecutive ids 0 .. n-1, and the contract of every other policy.
 
     Attributes:
-        task_ids: kinds of `Task.position_ids` to use instead of counting tokens; the first one that the task
-            has is taken. Empty: tokens are counted.
+        task_ids: kinds of `Task.position_ids` to use, the first that the task has; empty: ids count tokens.
     """
 
     task_ids: tuple[str, ...] = ()
@@ -30,7 +29,7 @@ class PositionPolicy:
         """Check that the policy has ids for this task at these input lengths.
 
         Raises:
-            ValueError: it has not.
+            ValueError: it has none.
         """
 
     def train_positions(self, train_length: int) -> int:
@@ -50,7 +49,7 @@ class PositionPolicy:
         return torch.arange(int(declared_B.max()))[None]
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Ids [B, P] for training rows from those of the task; only for policies with ``task_ids``."""
+        """The task's ids as training rows use them, [B, P]; only for policies with ``task_ids``."""
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 

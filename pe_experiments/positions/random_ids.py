@@ -13,8 +13,8 @@ from pe_experiments.positions.base import PositionPolicy
 class RandomOffset(PositionPolicy):
     """Ids o .. o+n-1 in training, with a random o per row, so that all ids below the maximum are trained.
 
-    Evaluation starts at 0. Distances between tokens are those of consecutive ids; only more absolute ids are
-    trained. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
+    Evaluation starts at 0. Distances between tokens are those of consecutive ids; training only covers more
+    absolute ids. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
 
     Args:
         max_positions: ids in all; None means four times the longest training sequence.

@@ -19,8 +19,8 @@ class TaskProvided(PositionPolicy):
     """Ids from the task (`Task.position_ids`), which related symbols share; other tokens have id 0.
 
     In training a random start is added to all ids of a row, so that all ids below the maximum are trained;
-    evaluation uses them as they are, from 1. The ids contain knowledge of the task that no other policy has:
-    compare such runs with each other only.
+    evaluation uses them as they are, from 1. The ids carry knowledge of the task that no other policy has:
+    compare such runs only with each other.
 
     Sources: ``coupling``, Cho et al. 2024, arXiv:2405.20671 (digits of one significance, a symbol and its
     copy); ``abacus``, McLeish et al. 2024, arXiv:2405.17399 (index of a digit in its number).

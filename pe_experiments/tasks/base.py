@@ -19,8 +19,8 @@ IGNORE = -100  # a target that is not scored; the default of torch's cross entro
 class PositionIds(NamedTuple):
     """Ids from 1 on that related symbols share; 0 means "has none". B may be 1.
 
-    The model reads them before it answers: they may depend on the inputs and on the number of targets, never
-    on the targets' values.
+    The model reads them before it answers, so they may depend on the inputs and on the number of targets, but
+    not on the targets' values.
     """
 
     inputs_BN: Tensor
@@ -29,16 +29,16 @@ class PositionIds(NamedTuple):
 
 
 class Task(ABC):
-    """A rule from input to target symbols, sampled at any length it can make.
+    """A rule from input to target symbols, sampled at any length at which it exists.
 
     Attributes:
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
-        order_sensitive: False when a bag of tokens solves it (a control).
-        formats: formats a model can read examples in: ``causal`` and ``slots`` (the answer after the input),
-            or ``aligned`` (target t is predicted at input t).
-        data_files: files that examples are made from, besides those an argument or the source names; their
-            content is part of a run's identity.
+        order_sensitive: False when the answer does not depend on the order of the input (a control).
+        formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
+            ``aligned`` (target t is predicted at input t).
+        data_files: files that examples are made from, besides those that an argument or the source code names;
+            their content is part of a run's identity.
     """
 
     vocab_size: int
@@ -54,9 +54,9 @@ class Task(ABC):
         """
 
     def for_split(self, split: Split) -> Task:
-        """The task whose `sample` draws for this split: itself, unless it draws from data.
+        """The task to sample from for this split: itself, unless it draws from data files.
 
-        A task over data returns one that draws from that share of the data alone.
+        A task over data returns one that draws only from that split's share of the data.
         """
         return self
 
@@ -69,12 +69,12 @@ class Task(ABC):
         return length if length >= 1 else None
 
     def target_length(self, length: int) -> int:
-        """M at this input length; the maximum where it varies, so that slots do not reveal the answer."""
+        """M at this input length; the maximum if it varies, so that slots do not reveal a length."""
         return length
 
     @abstractmethod
     def chance(self, length: int) -> float:
-        """Token accuracy of a uniform guess over the symbols a target can hold."""
+        """Token accuracy of a uniform guess over the possible target symbols."""
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
         """The best token accuracy an order-blind predictor can reach: 1 for a control, None where unknown.
@@ -84,8 +84,8 @@ class Task(ABC):
 
         Args:
             length: of the input.
-            prefix: the predictor is a decoder: it also sees the targets before the one it predicts or, in the
-                aligned format, the inputs so far and no others.
+            prefix: the predictor is a decoder: it also sees the targets before the one it predicts; in the
+                aligned format, only the inputs so far.
         """
         return None if self.order_sensitive else 1.0
 
@@ -94,11 +94,11 @@ class Task(ABC):
         return 0.0
 
     def input_blind(self, length: int) -> float | None:
-        """Best token accuracy without reading the input, where that is far above chance; else None."""
+        """Best token accuracy without reading the input, if far above chance; else None."""
         return None
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """Ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty where no symbols are related.
+        """Ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty if no symbols are related.
 
         No id exceeds max(N, M) + 1.
         """

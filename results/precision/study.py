@@ -1,8 +1,7 @@
 """Do conclusions change when training computes in bfloat16?
 
-Equivalence is a claim of its own: a change of the mean exact match past the training lengths of less than
-``MARGIN`` is called none, and the two one-sided tests of `statistics.equivalence_p` decide. 0.1 is a tenth of
-the scale.
+Equivalence needs its own test: a change of less than ``MARGIN`` (a tenth of the scale) in mean exact match past
+the training lengths counts as no change, and the two one-sided tests of `statistics.equivalence_p` decide.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ TASKS = ("copy", "reverse", "lag")
 SCHEMES = ("rope", "alibi", "t5")
 MARGIN = 0.1  # of mean exact match
 SAME, OPEN, CHANGED = "equivalent", "not decided", "changed"
-HEADING = ("task", "scheme", "float32", "bfloat16", "mean difference", "largest of a seed",
-           "p (equivalence)", "smallest detectable", "reading")  # fmt: skip
+HEADING = ("task", "scheme", "float32", "bfloat16", "mean difference", "largest difference of a seed",
+           "p (equivalence)", "smallest detectable", "result")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Change:
 
     @property
     def can_move(self) -> bool:
-        """Whether it is anything but 0 in all runs or 1 in all runs."""
+        """Whether the runs are neither all 0 nor all 1."""
         return {*self.full.values(), *self.half.values()} not in ({0.0}, {1.0})
 
     @property
@@ -132,7 +131,7 @@ def page(runs: Runs, made: list[Change]) -> str:
         f"Equivalent within {MARGIN:.2f}": [c for c in moving if c.reading == SAME],
         "Not decided": [c for c in moving if c.reading == OPEN],
         "Changed": [c for c in moving if c.reading == CHANGED],
-        "Cannot move, being 0 or 1 in every run, and left out of the table": [
+        "Left out of the table because every run has 0, or every run has 1": [
             c for c in made if not c.can_move
         ],
     }
@@ -154,17 +153,17 @@ def page(runs: Runs, made: list[Change]) -> str:
 
 {answer}
 - Within the training lengths no run changes by more than {largest:.3f}.
-- The default stays float32: three tasks and one size are no general answer.
+- The default stays float32: three tasks and one model size do not settle the question in general.
 
-**Set-up.** Three decoder tasks, three schemes, {pairs} seeds, each run twice: the same weights, batches and
-steps, in float32 and in bfloat16 (autocast); the rest as in [core](../core/README.md). Compared is exact match
-past the training lengths, bfloat16 minus float32, paired by seed. A change of the mean of less than {MARGIN:.2f}
-counts as none: `equivalent` means that two one-sided sign-flip tests both exclude a change of {MARGIN:.2f} at
-level 0.05. With {pairs} pairs they can do so only where every seed changes by less. They assume that differences
-lie symmetrically around their mean; nothing corrects for the number of rows. *Smallest detectable* is the
-change of the mean that {pairs} pairs find with 80 % power (two-sided paired t test at 0.05).
+**Set-up.** Three decoder tasks, three schemes and {pairs} seeds. Each run was trained twice, in float32 and in bfloat16
+(autocast), with the same initial weights, batches and steps; the rest as in [core](../core/README.md). The table
+compares exact match past the training lengths, bfloat16 minus float32, paired by seed. A change of the mean of less
+than {MARGIN:.2f} counts as no change: `equivalent` means that two one-sided sign-flip tests both exclude a change of
+{MARGIN:.2f} at level 0.05. With {pairs} pairs they can do so only if every seed changes by less. The tests assume that
+differences are symmetric around their mean; p values are not adjusted for the number of rows. *Smallest detectable*
+is the change of the mean that {pairs} pairs detect with 80 % power (two-sided paired t test at 0.05).
 
-The runs and the command that repeats each: [runs.csv](runs.csv).
+All runs, each with the command that repeats it: [runs.csv](runs.csv).
 
 ```
 python scripts/train.py sweep=precision

@@ -1,7 +1,7 @@
 """What tutorials on sinusoidal encodings claim, and what was measured: a verdict per claim, from data alone.
 
-Claims of vectors and code are judged in `untrained`, those of trained models in `trained`. A verdict follows
-from a rule, so that other numbers give another one.
+Claims about vectors and code are judged in `untrained`, claims about trained models in `trained`. Each verdict
+follows from the data by a fixed rule.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TWICE, Trained, of_traini
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict, judged
 
 COLUMNS = ("length", "exact_match", "token_accuracy")
-HEADING = ("claim", "stands in a document as", "how tested", "finding", "verdict", "figure")
+HEADING = ("claim", "wording of the source", "how tested", "finding", "verdict", "figure")
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``audits.csv``, and ``extension.csv``: every RoPE run read as trained and rescaled, per length."""
+    """``audits.csv``, and ``extension.csv``: every RoPE run evaluated as trained and rescaled, per length."""
     audits.measure().to_csv(folder / "audits.csv", index=False)
     rows = []
     for run in runs.runs[runs.runs["label"] == "rope"].to_dict("records"):
@@ -75,35 +75,35 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
     rows = [[v.claim, v.document, v.tested, v.finding, v.verdict, _link(v.figure)] for v in verdicts]
     counts = Counter(verdict.verdict for verdict in verdicts)
     absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
-    waiting = f", {absent} wait for runs" if absent else ""
+    waiting = f"; {absent} are pending (their runs are not finished)" if absent else ""
     ours = sum(verdict.document == OURS for verdict in verdicts)
     inside, twice = (mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (INSIDE, TWICE))
     seeds = len(t.of("copy", "sinusoidal"))
     return f"""# What tutorials on sinusoidal encodings claim
 
-*Which claims that tutorials make of positional encodings hold when they are measured?*
+*Which claims of tutorials about positional encodings hold when they are measured?*
 
 ![Fixed or learned, in distribution and past training](figures/claims-fixed-or-learned.png)
 
 Exact match and token accuracy by input length: training lengths are shaded, lines are means, dots the seeds.
 
-Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, for {counts[DEPENDS]} it depends on what the finding
-names, {counts[UNSUPPORTED]} cannot be decided by any test{waiting}. {ours} claims are ours: no document states them.
-Sinusoids copy with an exact match of {inside} in distribution and {twice} at twice
+Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} hold under some conditions only (see the
+finding), and no test decides {counts[UNSUPPORTED]}{waiting}. {ours} claims are ours: no source states them.
+With sinusoids, copying reaches an exact match of {inside} in distribution and {twice} at twice
 the longest training length.
 
 {markdown_table(HEADING, rows)}
 
-**Set-up.** Claims of vectors, order and code are audited without training. Claims of trained models rest on
-exact match in copying (decoder) and precedence (encoder), trained up to {t.longest} symbols, {seeds} seeds per scheme.
-Means have Gaffke's 95 % interval; `all {seeds} seeds 1.00` means that the seeds agree. Differences are tested by
-permuting the seeds of two schemes, adjusted by Holm within the claim. *Past training* is the area over log
-length from the first length not trained to 8x the longest trained, above chance.
+**Set-up.** Claims about vectors, order and code are tested without training. Claims about trained models are tested by
+exact match on copying (decoder) and precedence (encoder), trained on up to {t.longest} symbols, {seeds} seeds per scheme.
+Means have Gaffke's 95 % interval; `all {seeds} seeds 1.00` means that all have this value. Differences between two schemes
+are tested by permuting their seeds; p values are adjusted by Holm's method within the claim. *Past training* is the area
+under exact match (above chance) over log length, from the first length past training to 8x the longest trained.
 
-A claim about differences *holds* where a test favours it and none speaks against it, *does not hold* where a
-test speaks against it and none favours it, *depends* where tests disagree, and is *not supported* where none
-decides. That a scheme carries over to twice the length is tested as a mean exact match of at least 0.9
-(one-sided, by Gaffke's bound). A scheme that did not learn the task is not tested past training.
+A claim about a difference *holds* if at least one test is significant for it and none against it, *does not hold* if
+at least one is significant against it and none for it, *depends* if significant tests disagree, and is *not supported*
+if no test is significant. A claim that a scheme works at twice the length is tested as a mean exact match of at least
+0.9 (one-sided, by Gaffke's bound). A scheme that did not learn the task is not tested past the training lengths.
 {_detectable(t, seeds)}
 ```
 python scripts/train.py sweep=tutorial_claims
@@ -123,8 +123,8 @@ def _detectable(t: Trained, seeds: int) -> str:
     if not shown:
         return ""
     return f"""
-The smallest difference in exact match past training that {seeds} seeds per scheme detect is {", ".join(shown)}
-(two-sided t test at 0.05 with 80 % power, standard deviation pooled over the absolute schemes, one test).
+The smallest difference in exact match past training that {seeds} seeds per scheme can detect is {", ".join(shown)}
+(one two-sided t test at 0.05 with 80 % power; standard deviation pooled over the schemes at the embedding).
 """
 
 

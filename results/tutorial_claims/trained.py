@@ -1,8 +1,7 @@
-"""What trained models say of the claims of tutorials: one verdict per claim, from rules fixed beforehand.
+"""Claims of tutorials that need trained models: one verdict per claim, by rules fixed beforehand.
 
-Compared is exact match: on these tasks the token accuracies past training lie at or below what an order-blind
-predictor reaches, and where an answer is one token both are the same. Each claim is a family of its own for
-Holm's adjustment.
+The metric is exact match: on these tasks token accuracy past training lies at or below the bag ceiling, and
+for one-token answers both are the same. Each claim is its own family for Holm's adjustment.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Trained:
 
     Args:
         runs: of the study.
-        extension: columns ``seed, scheme, length, exact_match, token_accuracy``: RoPE models read with their
+        extension: columns ``seed, scheme, length, exact_match, token_accuracy``: RoPE models evaluated with
             frequencies as trained (``rope``) and rescaled.
     """
 
@@ -52,7 +51,7 @@ class Trained:
         if not (table["label"] == "rope").any():
             raise UserError(f"tutorial_claims has no runs of rope; finish {SWEEP}")
         self.longest = int(table["max_length"].iloc[0])
-        # The width that schemes are compared at is the one at which there is more than sinusoidal.
+        # Schemes are compared at the width of the RoPE runs; other widths have sinusoidal only.
         self.width = int(table.loc[table["label"] == "rope", "width"].iloc[0])
         self.groups: dict[Any, pd.DataFrame] = {
             key: rows.set_index("seed") for key, rows in table.groupby(["task", "label", "width"])
@@ -65,7 +64,7 @@ class Trained:
             self.groups["copy", scheme, self.width] = pd.DataFrame.from_dict(rows, orient="index")
 
     def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
-        """A row per seed; ``width`` 0 is the common one.
+        """A row per seed; ``width`` 0 means `self.width`.
 
         Raises:
             UserError: there is none, or more than one protocol.
@@ -94,7 +93,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Difference:
-    """A value per seed of two sets of runs; the claim says that the first is better."""
+    """Two sets of runs, a value per seed; the claim says that the first is better."""
 
     first: pd.Series
     second: pd.Series
@@ -105,7 +104,7 @@ class Difference:
 
     @property
     def p(self) -> float:
-        """Of the permutation test; NaN where all runs have one value, so that there is nothing to test."""
+        """Of the permutation test; NaN where all runs have the same value, so that nothing can be tested."""
         same = np.ptp([*self.first, *self.second]) <= ROUNDING
         return float("nan") if same else permutation_p(list(self.first), list(self.second))
 
@@ -133,20 +132,20 @@ def weigh(differences: Sequence[Difference]) -> str:
 
 
 def weighed(differences: Differences) -> tuple[str, str]:
-    """What came of these differences in words, and the verdict."""
+    """The finding of these differences in words, and the verdict."""
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
     parts = [f"{name} {made[name].mean:+.2f} (p {p:.2g})" for name, p in tested.items()]
     if untested := len(made) - len(tested):
-        parts.append(f"{untested} not tested: all runs have the same value, or there are under three")
+        parts.append(f"{untested} not tested: all runs have the same value, or there are fewer than three")
     if unlearnt := len(differences) - len(made):
         parts.append(f"{unlearnt} not tested: a scheme did not learn the task")
     return "; ".join(parts) + ".", weigh(list(made.values()))
 
 
 def kept(values: pd.Series, tests: int = 1) -> bool | None:
-    """Whether the mean is 0.9 or more (True), less (False), or neither can be said; Bonferroni over tests."""
+    """Whether the mean is 0.9 or more (True), less (False), or undecided (None); Bonferroni over tests."""
     if len(values) < FEWEST:
         return None
     if tests * mean_below_p(list(values), SOLVED) <= ALPHA:
@@ -176,7 +175,7 @@ def offset(t: Trained) -> Iterator[Verdict]:
     about = ("hence relative positions are easy to learn", "Relative positions are easily learnt",
              "lag (the symbol three back), decoder, sinusoidal")  # fmt: skip
     if ("lag", "sinusoidal", t.width) not in t.groups:
-        yield Verdict(*about, f"No runs of lag in these CSVs yet: {SWEEP}.", ABSENT)
+        yield Verdict(*about, f"Pending: no runs of lag yet ({SWEEP}).", ABSENT)
         return
     runs = t.of("lag", "sinusoidal")
     finding = (
@@ -199,12 +198,12 @@ def added_or_concatenated(t: Trained, width: int) -> Differences:
 
 def combined(t: Trained) -> Iterator[Verdict]:
     for size, width, how, figure in (
-        ("a larger vector", 2 * t.width, "beside them, the vector twice as wide", ""),
-        ("a vector as large", t.width, "in half of the columns of a vector as wide", "claims-add-or-concat"),
+        ("a larger vector", 2 * t.width, "concatenated, the vector twice as wide", ""),
+        ("a vector as large", t.width, "in half the columns, the width unchanged", "claims-add-or-concat"),
     ):
         differences = added_or_concatenated(t, width)
-        found = weighed(differences) if differences else (f"No such runs in these CSVs yet: {SWEEP}.", ABSENT)
-        claim, tested = f"Add, do not concatenate ({size})", f"Positions added to the tokens minus put {how}"
+        found = weighed(differences) if differences else (f"Pending: no such runs yet ({SWEEP}).", ABSENT)
+        claim, tested = f"Add, do not concatenate ({size})", f"Positions added, minus positions {how}"
         yield Verdict("add, do not concatenate", claim, tested, *found, figure if differences else "")
 
 
@@ -229,7 +228,7 @@ def room(t: Trained) -> Iterator[Verdict]:
 
 def reach(t: Trained) -> Iterator[Verdict]:
     figure = "claims-fixed-or-learned"
-    tested = "Trained short, read at twice the length: is the mean exact match 0.9?"
+    tested = "Trained on short inputs, evaluated at twice the length: is the mean exact match 0.9 or more?"
     for scheme, document, claim, wanted in (
         ("sinusoidal", "it “generalises to lengths not seen”",
          "Fixed sinusoids generalise to lengths not seen", True),
@@ -271,13 +270,13 @@ def extended(t: Trained) -> Iterator[Verdict]:
     finding = (
         f"At {2 * t.longest} digits: {shown}. rope_linear at {first}: {mean_in_words(linear[first])}, which "
     )
-    finding += "assumes the final length known before the answer begins. Past training, minus as trained: "
+    finding += "assumes that the final length is known beforehand. Past training, minus as trained: "
     if True in carried:
         verdict = HOLDS
     elif better == HOLDS:
-        verdict = DEPENDS  # better than as trained, and still not carried to twice the length
+        verdict = DEPENDS  # better than as trained, but not solved at twice the length
     else:
         verdict = FAILS if False in carried else better
-    tested = f"RoPE trained to {t.longest} digits (copy), frequencies rescaled when it is read"
+    tested = f"RoPE trained on up to {t.longest} digits (copy), frequencies rescaled at evaluation"
     claim = "Rescaled frequencies carry RoPE to longer inputs without training"
     yield Verdict(OURS, claim, tested, finding + text, verdict, "claims-extension")

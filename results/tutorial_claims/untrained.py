@@ -19,8 +19,8 @@ OURS = "ours"  # no document states the claim
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, in a document's words (or ``ours``) and in ours: how it was tested, what was found, and
-    whether it holds: ``holds``, ``does not hold``, ``depends``, or ``not supported`` where nothing decides.
+    """One claim: the source's wording (or ``ours``), our wording, the test, the finding, and the verdict:
+    ``holds``, ``does not hold``, ``depends``, or ``not supported`` where no test decides.
     """
 
     document: str
@@ -32,7 +32,7 @@ class Verdict:
 
 
 class Value(float):
-    """A measured value; as text ``below 1e-09`` where there is nothing but rounding."""
+    """A measured value; written ``below 1e-09`` where only rounding is left."""
 
     def __str__(self) -> str:
         return f"{float(self):.3g}" if self else f"below {NOISE:g}"
@@ -44,7 +44,7 @@ class Value(float):
 
 
 class Values(dict[str, Any]):
-    """The audits by quantity, and of each alternative ``NAME breaks``: the criteria it does not meet."""
+    """The audits by quantity; ``NAME breaks`` are the criteria that an alternative does not meet."""
 
     def __init__(self, audits: pd.DataFrame):
         super().__init__(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
@@ -57,7 +57,7 @@ class Values(dict[str, Any]):
 
 
 class Case(NamedTuple):
-    """A claim: it holds where all conditions do, and depends where some do; ``finding`` formats audits."""
+    """A claim: it holds if all conditions do, and depends if some do; ``finding`` formats audits."""
 
     claim: str
     document: str
@@ -97,7 +97,7 @@ AUDIT = "Five criteria of a good encoding, audited"
 CASES = (
     Case("PE(p,2i) = sin(p/10000^(2i/d)), PE(p,2i+1) = cos(same)",
          "PE(p,2i)=sin(p/10000^(2i/d)), PE(p,2i+1)=cos(same)",
-         "The implementation against a loop of scalars",
+         "The implementation compared with a scalar loop",
          f"Error {{formula, error, d={WIDTH}}} at d={WIDTH} and {{formula, error, d=7}} at d=7, gaps and "
          "fractions included.",
          lambda v: (max(v[f"formula, error, d={d}"] for d in (WIDTH, 7)) < NOISE,)),
@@ -120,12 +120,12 @@ CASES = (
          lambda v: (not v["sample crashes at d=7"],)),
     Case("The module sample can be used as it is", "module sample, sequence-first",
          "The module sample fed [batch, length, d]",
-         "Without an error, it adds one constant vector per sequence: what it adds differs between positions "
-         "by {spread over positions, sample, batch first:.3g} (here by "
-         "{spread over positions, encoding here:.3g}); fed sequence-first, as documented, it is right.",
+         "No error, but all positions of a sequence get the same vector: they differ over positions by "
+         "{spread over positions, sample, batch first:.3g} (here by "
+         "{spread over positions, encoding here:.3g}). Fed sequence-first, as documented, it is right.",
          lambda v: (v["spread over positions, sample, sequence first"] > 0,
                     v["spread over positions, sample, batch first"] > 0)),
-    Case("Its fixed table serves any length", OURS, "Longer than its table",
+    Case("Its fixed table serves any length", OURS, "A sequence longer than its table",
          f"At {LONGEST + 1:,} tokens the sample {{sample crashes past its table:crash}}, the encoding here "
          "{encoding here crashes there:crash}.",
          lambda v: (not v["sample crashes past its table"],)),
@@ -137,7 +137,7 @@ CASES = (
     Case("The sample function runs", "position / s", "Run as printed",
          "It {printed sample crashes:crash}: it defines `position` and reads `s`.",
          lambda v: (not v["printed sample crashes"],)),
-    Case("In a binary counter 1010 stands for 2", "the counter labels 1010 as 2", "Read in binary",
+    Case("In a binary counter 1010 stands for 2", "the counter labels 1010 as 2", "Read as binary",
          "1010 in binary is {1010 read in binary:.0f}; 2 is 0010.",
          lambda v: (v["1010 read in binary"] == 2,)),
     Case("A loop over k up to d/2 fills every column", "k up to d/2", "The loop, run at odd d",
@@ -151,29 +151,29 @@ CASES = (
          lambda v: (v["parameters, fixed"] == 0, v["parameters, learned"] == ROWS * WIDTH)),
     Case("Adding needs fewer parameters than concatenating", "parameters of addition against concatenation",
          "Parameters of a two-layer transformer, 10 symbols",
-         f"Added at d={WIDTH} {{parameters, added:,.0f}}; beside a token as wide, which doubles the vector, "
-         "{parameters, beside a token as wide:,.0f}; beside a token half as wide, which keeps it, "
+         f"Added at d={WIDTH}: {{parameters, added:,.0f}}; concatenated with as wide a token (d doubles): "
+         "{parameters, beside a token as wide:,.0f}; with a token half as wide (d stays): "
          "{parameters, beside a token half as wide:,.0f}.",
          lambda v: tuple(v["parameters, added"] < v[f"parameters, beside a token {how}"]
                          for how in ("as wide", "half as wide"))),
     Case("Self-attention is permutation-invariant", "self-attention is permutation-invariant", PERMUTED,
-         f"An encoder's output changes by {{{FREE}output at the same index}} at an index, by "
-         f"{{{FREE}output at the same token}} at a token: it is equivariant; pooled it changes by "
-         f"{{{FREE}pooled output}}: that is invariant.",
+         f"An encoder's output changes by {{{FREE}output at the same index}} at a fixed index and by "
+         f"{{{FREE}output at the same token}} at a fixed token: it is equivariant. Pooled it changes by "
+         f"{{{FREE}pooled output}}: it is invariant.",
          lambda v: (v[FREE + "output at the same index"] < NOISE, v[FREE + "pooled output"] < NOISE),
          "claims-order"),
     Case("Without positions `dog bites man` = `man bites dog`", "“dog bites man” = “man bites dog”",
          "Both sentences, pooled",
          f"Relative to their size, pooled outputs of an encoder differ by {{{FREE}{BITES}}} (with "
-         f"sinusoids by {{order, encoder, sinusoidal, {BITES}}}), those of a causal decoder of depth 2 by "
+         f"sinusoids by {{order, encoder, sinusoidal, {BITES}}}), those of a two-layer causal decoder by "
          f"{{{CAUSAL.format(2)}{BITES}}}.",
          lambda v: (v[FREE + BITES] < NOISE, v[CAUSAL.format(2) + BITES] < NOISE), "claims-order"),
     Case("A causal decoder is blind to order, too", OURS, PERMUTED,
-         f"Last output, prefix permuted: changes by {{{CAUSAL.format(1)}{PREFIX}}} at depth 1, by "
-         f"{{{CAUSAL.format(2)}{PREFIX}}} at depth 2.",
+         f"Prefix permuted, the last output changes by {{{CAUSAL.format(1)}{PREFIX}}} with one layer and "
+         f"by {{{CAUSAL.format(2)}{PREFIX}}} with two.",
          lambda v: tuple(v[CAUSAL.format(depth) + PREFIX] < NOISE for depth in (1, 2)), "claims-order"),
     Case("Every position has its own vector", "a good encoding is unique per position", "All pairs compared",
-         f"Closest two of {LONGEST:,} positions: "
+         f"Smallest distance between two of {LONGEST:,} positions: "
          + ", ".join(f"{{closest two positions, d={d}:.3g}} (d={d})" for d in WIDTHS)
          + "; in bfloat16 at d=2: {closest two positions, d=2, bfloat16:.3g}.",
          lambda v: (min(v[f"closest two positions, d={d}"] for d in WIDTHS) > 0,
@@ -189,9 +189,9 @@ CASES = (
          "{spread of the similarity over positions}.",
          lambda v: (v["spread of the similarity over positions"] < NOISE,), "claims-offsets"),
     Case("The distance grows with k", OURS, "Distance by k",
-         "It rises only up to k = "
+         "It first falls after k = "
          + ", ".join(f"{{distance rises up to, d={d}:.0f}} (d={d})" for d in CURVES)
-         + ", then falls for the first time.",
+         + ".",
          lambda v: tuple(v[f"distance rises up to, d={d}"] >= 198 for d in CURVES),  # of 200 looked at
          "claims-offsets"),
     Case("A heatmap of 50 positions by 512 dimensions shows it", "heatmap of 50 positions x 512 dimensions",
@@ -210,7 +210,7 @@ CASES = (
          "positions.",
          lambda v: (v["raw_index breaks"] != "nothing",), "claims-bounds"),
     Case("The index as a share of the length is no good encoding", INTUITION, AUDIT,
-         "Breaks: {scaled_index breaks}; first step {scaled_index, first step of 10:.3g} among 10 tokens, "
+         "Breaks: {scaled_index breaks}; a step is {scaled_index, first step of 10:.3g} among 10 tokens and "
          "{scaled_index, first step of 100:.3g} among 100.",
          lambda v: (v["scaled_index breaks"] != "nothing",), "claims-bounds"),
     Case("Sinusoids are a binary counter made smooth, with fast and slow columns at the same ends", INTUITION,
@@ -218,8 +218,8 @@ CASES = (
          "The counter breaks: {binary_counter breaks} (largest step "
          "{binary_counter, largest step over the smallest:.3g} times the smallest); sinusoids: "
          "{sinusoidal breaks}; "
-         f"column that changes most: {{binary_counter, column that changes most:.0f}} of {WIDTH} there, "
-         "{sinusoidal, column that changes most:.0f} here.",
+         f"column of {WIDTH} that changes most: {{binary_counter, column that changes most:.0f}} in the "
+         "counter, {sinusoidal, column that changes most:.0f} in sinusoids.",
          lambda v: (
              v["binary_counter breaks"] != "nothing" and v["sinusoidal breaks"] == "nothing",
              v["sinusoidal, column that changes most"] == v["binary_counter, column that changes most"],
