@@ -37,7 +37,7 @@ class Task(ABC):
         order_sensitive: False when the answer does not depend on the order of the input (a control).
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
-        data_files: files that examples are made from, besides those that an argument or the source code names;
+        data_files: files that examples are made from, besides those an argument or the source code names;
             their content is part of a run's identity.
     """
 
