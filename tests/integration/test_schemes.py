@@ -53,7 +53,7 @@ strength: 1.0
 def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
     """In a copy of the project: contract tests, listing, training and pictures pick it up."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for folder in ("pe_experiments", "configs", "scripts", "tests"):
+    for folder in ("pe_experiments", "configs", "scripts", "tests", "results/encodings"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "pe_experiments" / "encodings" / "odd.py").write_text(SCHEME)
