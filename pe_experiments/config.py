@@ -29,11 +29,11 @@ LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
 Count = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 NAME = r"^[A-Za-z0-9_+=(),-][A-Za-z0-9_.+=(),-]*$"
-# A name becomes part of a path and of a command line; a year is a fair name for a study.
-Name = Annotated[
+# A name becomes part of a path and of a command line; a year is a fair name for a study, and so is bank/v1.
+Study = Annotated[
     str,
     BeforeValidator(lambda value: str(value) if type(value) is int else value),
-    Field(pattern=NAME, max_length=120),
+    Field(pattern=f"{NAME[:-1]}(/{NAME[1:-1]})?$", max_length=120),
 ]
 Folder = Annotated[str, Field(min_length=1)]
 Label = Annotated[str, Field(pattern=NAME, max_length=120)]
@@ -144,10 +144,12 @@ class SweepConfig(Section):
     jobs_per_device: Count
     baselines: list[str]
     cases: list[list[str]]
+    schemes: list[list[str]] = Field(default_factory=list)
     tune: str | None
     tuning_seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None
     tune_outwards: Annotated[int, Field(ge=0)]
     publish: Literal["seeds", "finished"] = "seeds"
+    against: Study | None = None
 
 
 class EngineConfig(Section):
@@ -191,14 +193,14 @@ class Config(Section):
     hardware: HardwareConfig
     logger: LoggerConfig
     seed: Annotated[int, Field(ge=0)]
-    study: Name | None
+    study: Study | None
     label: Label | None
     results_dir: Folder
     rerun: bool
 
     @model_validator(mode="after")
     def _study_has_a_folder_of_its_own(self) -> Config:
-        if self.study in RESERVED:
+        if self.study and self.study.partition("/")[0] in RESERVED:
             raise ValueError(f"study={self.study} is reserved; allowed: any name but {allowed(RESERVED)}")
         if self.label and not any(map(str.isalpha, self.label)):
             raise ValueError(

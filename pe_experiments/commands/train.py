@@ -7,11 +7,13 @@ python scripts/train.py sweep=first_look                      a prepared sweep, 
 python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe/mine.yaml of your own
 """
 
+from pathlib import Path
+
 from pe_experiments.command_line import command, flags_apart, show_result
-from pe_experiments.composition import composed, master
+from pe_experiments.composition import Plain, composed, master
 from pe_experiments.config import check, is_dry_run
 from pe_experiments.console import display_for, say, say_files
-from pe_experiments.sweeps.jobs import Job
+from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep, list_studies
 
 
@@ -19,7 +21,10 @@ def main(arguments: list[str]) -> int:
     texts, many, folder = flags_apart(arguments)
     common, hydra = master(texts, folder)
     if many or hydra["mode"] == "MULTIRUN":
-        code, jobs = Sweep(texts, common, hydra["sweeper"]["params"], folder).carry_out()
+        varied = hydra["sweeper"]["params"]
+        if common["sweep"]["against"]:
+            return against_a_bank(texts, common, varied, folder)
+        code, jobs = Sweep(texts, common, varied, folder).carry_out()
         compare_studies(jobs)
         return code
     config = composed("config", texts, folder)
@@ -40,15 +45,28 @@ def main(arguments: list[str]) -> int:
     return 0 if result.status == "completed" else 1
 
 
+def against_a_bank(texts: list[str], common: Plain, varied: Plain | None, folder: Path | None) -> int:
+    """Run one scheme against a published bank, and show the verdicts."""
+    from pe_experiments.bank.page import show_verdicts, write_page
+    from pe_experiments.bank.versus import Versus
+
+    versus = Versus(texts, common, varied, folder)
+    code, jobs = versus.carry_out()
+    if any(job.state in DONE for job in jobs):
+        show_verdicts(versus, write_page(versus))
+    return code
+
+
 def compare_studies(jobs: list[Job]) -> None:
     """Compare the runs of each study, unless nothing has changed since that was last done."""
-    for folder, up_to_date in list_studies(jobs):
+    for results_dir, study, up_to_date in list_studies(jobs):
+        folder = Path(results_dir) / study
         if up_to_date:
             say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
         else:
             from pe_experiments.comparison.compare import compare, show
 
-            show(compare(str(folder.parent), folder.name, folder))
+            show(compare(results_dir, study, folder))
 
 
 run = command("train", __doc__, main)

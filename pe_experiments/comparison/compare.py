@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 from rich.markup import escape
 from rich.table import Table
 
@@ -160,6 +161,7 @@ def write_comparison(
     options: Options,
     attention: pd.DataFrame | None = None,
     display: Display | None = None,
+    panel: Markup | None = None,
 ) -> Comparison:
     """Tables, figures and pages of these runs; the same runs give the same bytes.
 
@@ -170,6 +172,7 @@ def write_comparison(
         options: how to compare and draw.
         attention: by distance, of some of the runs.
         display: shows the progress of the figures; None shows nothing.
+        panel: HTML to show on the page after its first screen.
     """
     result, sections = compared(runs, options), sections_of(runs)
     table, pairs = result.table, result.pairs
@@ -179,7 +182,7 @@ def write_comparison(
     _make(folder)
     pictures = draw_all(runs, sections, table, attention, looks, inches, folder / "figures", display)
     sentences = {s.protocol: result.sentences[s.title] for s in sections}
-    texts = _texts(title, runs, sections, table, pairs, sentences, looks)
+    texts = _texts(title, runs, sections, table, pairs, sentences, looks, panel)
     texts |= {"other_tasks.csv": runs.other_tasks.to_csv(index=False)} if len(runs.other_tasks) else {}
     texts |= {"attention.csv": attention.to_csv(index=False)} if len(attention) else {}
     for name, text in texts.items():
@@ -209,6 +212,7 @@ def _texts(
     pairs: pd.DataFrame,
     sentences: Mapping[str, str],
     looks: Mapping[str, tuple[str, str]],
+    panel: Markup | None,
 ) -> dict[str, str]:
     """The text files by name."""
     cited, bibtex = cite(runs)
@@ -232,7 +236,7 @@ def _texts(
         "methods.tex": documents.methods_latex(paragraphs, references),
         "references.bib": bibtex,
         "report.md": documents.report_markdown(title, sections, table, sentences, runs.left_out),
-        "report.html": render_page(title, runs, sections, table, pairs, sentences, looks, appendix),
+        "report.html": render_page(title, runs, sections, table, pairs, sentences, looks, appendix, panel),
     }
 
 

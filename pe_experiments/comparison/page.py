@@ -50,6 +50,7 @@ def render_page(
     sentences: Mapping[str, str],
     looks: Mapping[str, Look],
     appendix: Json,
+    panel: Markup | None = None,
 ) -> str:
     """The page as text.
 
@@ -58,6 +59,7 @@ def render_page(
         runs, sections, table, pairs, sentences: of the comparison.
         looks: colour and marker by scheme.
         appendix: the parts common to all tasks: methods, tables, commands, versions, left_out, bibtex.
+        panel: HTML to show after the first screen.
     """
     metric = str(table["metric"].iloc[0])
     accuracy = next(name for name in ACCURACIES if metric.startswith(name))
@@ -95,6 +97,7 @@ def render_page(
         mark=words,
         unlearned=not all(learned(row) for row in table.to_dict("records")),
         colours=COLOURS,
+        panel=panel or "",
         style=_file("report.css"),
         script=Markup("\n".join(map(_file, SCRIPTS))),
         data=_inside_script(content),

@@ -50,7 +50,9 @@ class Interval:
     high: float = NAN
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
+def mean_interval(
+    values: Sequence[float] | np.ndarray, lowest: float = 0.0, alpha: float = ALPHA
+) -> Interval:
     """The mean of a variable that lies between ``lowest`` and 1, with Gaffke's 95 % interval.
 
     The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex),
@@ -62,6 +64,7 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
     Args:
         values: one per seed; NaN (not measured) makes the mean NaN.
         lowest: the smallest possible value.
+        alpha: 1 minus the level of the interval.
     """
     x = np.asarray(values, dtype=float)
     if len(x) == 0:
@@ -70,7 +73,28 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
     if len(x) < FEWEST or np.isnan(mean):
         return Interval(mean)
     below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
-    return Interval(mean, _quantile(below, ALPHA / 2), _quantile(above, 1 - ALPHA / 2))
+    return Interval(mean, _quantile(below, alpha / 2), _quantile(above, 1 - alpha / 2))
+
+
+def difference_interval(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, alpha: float = ALPHA
+) -> Interval:
+    """The difference of two means of values between 0 and 1, from the interval of each.
+
+    Each end is as far from the difference as the root of the summed squares of the two intervals' ends are
+    from their means (Zou and Donner 2008, MOVER). Not paired: past training, seeds correlate little.
+
+    Args:
+        first, second: one value per seed.
+        alpha: 1 minus the level; divided by their number, intervals hold together (Bonferroni).
+    """
+    one, other = mean_interval(first, alpha=alpha), mean_interval(second, alpha=alpha)
+    difference = one.estimate - other.estimate
+    return Interval(
+        difference,
+        difference - math.hypot(one.estimate - one.low, other.high - other.estimate),
+        difference + math.hypot(one.high - one.estimate, other.estimate - other.low),
+    )
 
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:
@@ -120,13 +144,19 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     Exact up to ten seeds against ten, else from a fixed sample of permutations. With five against five it is
     at least 2 / 252. NaN below three seeds or where a value is missing.
     """
-    pooled = np.array([*first, *second], dtype=float)
-    if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
+    if min(len(first), len(second)) < FEWEST or np.isnan([*first, *second]).any():
         return NAN
-    sums = _splits(len(first), len(second)) @ pooled
-    apart = np.abs(sums / len(first) - (pooled.sum() - sums) / len(second))
-    observed = abs(float(np.mean(first)) - float(np.mean(second)))
-    return float((apart >= observed - ROUNDING).mean())
+    return float(permutation_ps(np.array([first], dtype=float), second)[0])
+
+
+def permutation_ps(firsts: np.ndarray, second: Sequence[float]) -> np.ndarray:
+    """`permutation_p` of each row of ``firsts`` [sets, seeds] against the same seeds."""
+    n, m = firsts.shape[1], len(second)
+    pooled = np.hstack([firsts, np.tile(np.asarray(second, dtype=float), (len(firsts), 1))]).T
+    sums = _splits(n, m) @ pooled
+    apart = np.abs(sums / n - (pooled.sum(axis=0) - sums) / m)
+    observed = np.abs(pooled[:n].mean(axis=0) - pooled[n:].mean(axis=0))
+    return np.asarray((apart >= observed - ROUNDING).mean(axis=0))
 
 
 def seeds_needed(tests: int) -> int:

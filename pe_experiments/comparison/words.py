@@ -113,8 +113,16 @@ def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, A
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
     elif apart := section.lengths_left_out:
         found.append(f"Left out of summaries, because some runs lack them: lengths {listed(_text(apart))}.")
-    here = [row for row in tuning if (row["task"], row["model"]) == (section.task, section.model)]
+    here = [row for row in tuning if _is_of(row, section)]
     return found + [note for choice in here if (note := _edge(choice))]
+
+
+def _is_of(choice: Mapping[str, Any], section: Section) -> bool:
+    """Whether a setting was chosen for the task of a section."""
+    settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
+    return (choice["task"], choice["model"]) == (section.task, section.model) and all(
+        section.settings.get(key, value) in (value, "null") for key, value in settings.items()
+    )
 
 
 def _edge(choice: Mapping[str, Any]) -> str | None:

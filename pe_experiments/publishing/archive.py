@@ -5,13 +5,14 @@ curves.csv      a row per run and evaluated length
 training.csv    a row per run and look at the training lengths
 provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
                 was trained, the digests of the code and data files that trained and evaluated it, the machine
-tuning.json     only where a setting was tuned per scheme: how it was chosen
+tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,14 @@ import pandas as pd
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
 from pe_experiments.comparison.runs_table import Runs, summary_of
 from pe_experiments.errors import UserError
-from pe_experiments.files import read_json, write_atomically
+from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
 
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
-TUNING = "tuning.json"
+TUNING = "tuning.csv"
+TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
-TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split", "value")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
 
@@ -55,7 +57,7 @@ def joined(earlier: Runs, runs: Runs) -> Runs:
     )
     curves["in_summary"] = here == in_all
     saved = dict(sorted({**old.saved, **runs.saved}.items()))
-    tuning = [*(choice for choice in old.tuning if choice not in runs.tuning), *runs.tuning]
+    tuning = _choices(pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last"))
     made = {**old.environments, **runs.environments}
     return Runs(_summarised(both, curves), curves, runs.left_out, training, saved, made, tuning)
 
@@ -78,7 +80,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     for file, content in zip(FILES, contents, strict=True):
         write_atomically(folder / file, content)
     if runs.tuning:
-        write_atomically(folder / TUNING, json.dumps(runs.tuning, indent=2) + "\n")
+        write_atomically(folder / TUNING, _grid(runs.tuning).to_csv(index=False))
 
 
 def read_archive(folder: Path) -> Runs:
@@ -96,10 +98,40 @@ def read_archive(folder: Path) -> Runs:
         made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
         training = training.merge(runs[["name", *KEYS]], on="name", how="left")
         runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
-        tuning = read_json(folder / TUNING) if (folder / TUNING).exists() else []
+        tuning = _choices(read_table(folder / TUNING)) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, made, tuning)
+
+
+def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The runs that choices were made from, one row each."""
+    rows = [
+        {key: choice[key] for key in TUNED} | {"settings": json.dumps(choice["settings"])} | row
+        for choice in tuning
+        for row in choice["losses"]
+    ]
+    return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])
+
+
+def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
+    """The choices that follow from the runs of a grid: the value with the lowest mean loss."""
+    made = []
+    for keys, rows in grid.groupby(TUNED, sort=False):
+        losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
+        seeds = sorted(int(seed) for seed in set(rows["seed"]))
+        choice = dict(zip(TUNED, keys, strict=True))
+        made.append(
+            choice
+            | {
+                "settings": json.loads(str(choice["settings"])),
+                "seed": seeds[0] if len(seeds) == 1 else seeds,
+                "tried": {value: None if math.isinf(loss) else loss for value, loss in losses.items()},
+                "chosen": losses.idxmin(),
+                "losses": rows[["name", "seed", "value", "loss"]].to_dict("records"),
+            }
+        )
+    return made
 
 
 def read_table(path: Path) -> pd.DataFrame:

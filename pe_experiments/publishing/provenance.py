@@ -6,10 +6,11 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.runs_table import Row, Runs
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
 from pe_experiments.files import CONFIG_DIR, read_json
@@ -103,21 +104,27 @@ def _require_same(study: str, run: RunDirectory, repeated: RunDirectory) -> None
     if not others:
         raise UserError(f"{what}, on the same kind of machine")
     machine = "; ".join(f"{key}: {there.get(key)} there, {here.get(key)} here" for key in others)
-    if difference := _more_than_rounding(run, repeated):
+    losses = [float(read_csv(directory.metrics)[0]["loss"]) for directory in (run, repeated)]
+    if difference := more_than_rounding(losses, read_curve(run.curve), read_curve(repeated.curve)):
         raise UserError(f"{what}, by more than rounding: {difference} ({machine})")
     say(f"{run.name}: repeated up to rounding, on another machine ({machine})")
 
 
-def _more_than_rounding(run: RunDirectory, repeated: RunDirectory) -> str:
-    """Where two runs differ by more than another order of summation may cause; empty where nowhere.
+def more_than_rounding(losses: Sequence[float], curve: Sequence[Row], repeated: Sequence[Row]) -> str:
+    """Where a run and its repetition differ by more than another order of summation may cause.
 
-    The first recorded loss, before differences have grown, and in distribution the intervals of exact match;
-    past the training lengths a rounding error may decide what a seed does.
+    Args:
+        losses: the first that each recorded, before differences have grown.
+        curve, repeated: their rows of ``extrapolation.csv``. Within the training lengths the intervals of
+            exact match must meet; past these a rounding error may decide what a seed does.
+
+    Returns:
+        What differs, or nothing.
     """
-    one, other = (float(read_csv(directory.metrics)[0]["loss"]) for directory in (run, repeated))
+    one, other = losses
     if abs(one - other) > FIRST_LOSS * abs(one):
         return f"first recorded loss {one:.6g} and {other:.6g}"
-    for a, b in zip(read_curve(run.curve), read_curve(repeated.curve), strict=True):
+    for a, b in zip(curve, repeated, strict=True):
         apart = a["exact_match_low"] > b["exact_match_high"] or b["exact_match_low"] > a["exact_match_high"]
         if a["split"] == "in_distribution" and apart:
             return f"exact match {a['exact_match']:.3g} and {b['exact_match']:.3g} at length {a['length']}"

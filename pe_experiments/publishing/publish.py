@@ -31,22 +31,29 @@ from pe_experiments.runs import COMPLETED, run_directory, seed_and_hash
 FACTS = ("*.csv", "*.json")  # what a study keeps; a sweep leaves its manifest there, too
 OTHER = (".svg", ".pdf", ".tex")  # what a comparison makes and is not published: half of the space
 CODE = (".py", ".pyc")
+DEPTHS = ("*", "*/*")  # core, bank/v1
 COLOURS = 64  # of a published picture; a third of its size
-BLOCK = re.compile(r"(<!-- from results/(\w+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- from results/([\w/]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def publish(study: str, results_dir: Path) -> None:
+def publish(named: str, results_dir: Path) -> None:
     """Write the CSVs of a study and everything that follows from them; all of it or nothing.
 
     Published are the seeds of which every run is finished. Where the sweep of the study says
     ``sweep.publish: finished``, every finished run is, and runs published earlier stay.
 
+    Args:
+        named: the study, or the sweep that makes it.
+        results_dir: where its runs are, and where it is written.
+
     Raises:
         UserError: no such study, nothing of it that is finished, or runs that `provenance` refuses.
     """
-    folder, sweep = results_dir / study, CONFIG_DIR / "sweep" / f"{study}.yaml"
+    sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
+    said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
+    study = str(OmegaConf.select(said, "study") or named)
+    folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
     found = load_runs(results_dir, study)
-    grows = sweep.exists() and OmegaConf.select(OmegaConf.load(sweep), "sweep.publish") == "finished"
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
     for name, saved in found.saved.items():
@@ -110,7 +117,9 @@ def regenerate(folder: Path, out: Path | None = None) -> None:
 def code_of(folder: Path) -> ModuleType:
     """The ``study.py`` of a folder, or of the project's study of that name; without one, nothing."""
     name = re.sub(r"\W", "_", f"study_{folder.name}")
-    found = (base / folder.name / "study.py" for base in (folder.parent, CONFIG_DIR.parent / "results"))
+    shipped = CONFIG_DIR.parent / "results"
+    places = (folder, shipped / folder.name, shipped / folder.parent.name / folder.name)
+    found = (place / "study.py" for place in places)
     path = next((path for path in found if path.exists()), None)
     if path is None:
         return ModuleType(name)
@@ -172,8 +181,8 @@ def published(results_dir: Path) -> list[Path]:
     Raises:
         UserError: there is none.
     """
-    found = {path.parent for path in results_dir.glob(f"*/{FILES[-1]}")}
-    own = (path.parent for path in results_dir.glob("*/study.py"))
+    found = {path.parent for depth in DEPTHS for path in results_dir.glob(f"{depth}/{FILES[-1]}")}
+    own = (path.parent for depth in DEPTHS for path in results_dir.glob(f"{depth}/study.py"))
     found |= {folder for folder in own if hasattr(code_of(folder), "pages_without_runs")}
     if not found:
         raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")

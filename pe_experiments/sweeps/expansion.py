@@ -39,13 +39,14 @@ def expand(
             )
     typed = [str(override.input_line) for override in read_overrides(typed)]
     runs = combinations([str(override.input_line) for override in parsed], choices)
-    if settings.cases:
-        cases = [one for case in settings.cases for one in combinations(case, choices)]
-        runs = [both for run in runs for both in _in_cases(run, cases, typed)]
-    if not runs:
-        chosen = " ".join(text for text in typed if "." not in key_of(text) and key_of(text) != "sweep")
-        raise UserError(f"no case of this sweep has {chosen}; see sweep.cases in its file")
-    if settings.baselines:
+    for key, listed in (("cases", settings.cases), ("schemes", settings.schemes)):
+        if listed:
+            cases = [one for case in listed for one in combinations(case, choices)]
+            runs = [both for run in runs for both in _in_cases(run, cases, typed)]
+        if not runs:
+            chosen = " ".join(text for text in typed if "." not in key_of(text) and key_of(text) != "sweep")
+            raise UserError(f"no case of this sweep has {chosen}; see sweep.{key} in its file")
+    if settings.baselines and not settings.against:
         runs = [beside for run in runs for beside in (run, *_baselines(run, settings.baselines))]
     return breadth_first(runs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from pe_experiments.runs import RunDirectory, kind_of, run_directory, seed_and_h
 from pe_experiments.sweeps.expansion import Overrides, value_of
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
+PUBLISHED = "published"  # its results stand in the published study; nothing of it needs to be here
 DONE = (FINISHED, DIVERGED)
 PENDING = ("new", "interrupted", FAILED, "to evaluate")  # states in which there is something to do
 
@@ -30,7 +31,8 @@ class Job:
         overrides: what train.py would be given for it alone.
         config: composed; empty where that failed.
         state: ``finished``, ``diverged``, ``interrupted``, ``failed``, ``new``, ``to evaluate`` (trained,
-            evaluated otherwise) or ``not applicable``; while it is carried out also those of `worker`.
+            evaluated otherwise), ``published`` or ``not applicable``; while it is carried out also those of
+            `worker`.
         name: of the run; empty where its configuration is wrong.
         reason: why it failed or does not apply.
         can_start: False where it failed before it could be tried.
@@ -81,6 +83,7 @@ def look_up(
     compose: Callable[[Overrides], dict[str, Any]],
     display: Display,
     dry_run: bool = False,
+    published: Collection[str] = (),
 ) -> list[Job]:
     """The state of every run, each run once; what is wrong with one costs that run alone.
 
@@ -89,6 +92,7 @@ def look_up(
         compose: makes a configuration of one.
         display: shows how far this is.
         dry_run: also try what would fail as soon as a run starts, once for all that differ in seed and rate.
+        published: names of runs that need not be done again.
     """
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
@@ -97,7 +101,7 @@ def look_up(
         job = Job(overrides)
         try:
             job.config = compose(overrides)
-            _plan(job, known, dry_run)
+            _plan(job, known, dry_run, published)
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -107,7 +111,7 @@ def look_up(
     return list(jobs.values())
 
 
-def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
+def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
     checked = check(job.config)  # before torch is imported
     import torch
 
@@ -124,6 +128,8 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
     experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
+    if job.name in published and job.state not in DONE:
+        job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
     if dry_run and job.pending:

@@ -13,11 +13,12 @@ from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
 from pe_experiments.runs import list_in_study, read_manifest, write_manifest
 from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
-from pe_experiments.sweeps.expansion import Overrides, expand, without
+from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
 from pe_experiments.sweeps.jobs import (
     DONE,
     FAILED,
     NOT_APPLICABLE,
+    PUBLISHED,
     Job,
     by_reason,
     list_jobs,
@@ -26,6 +27,7 @@ from pe_experiments.sweeps.jobs import (
 )
 from pe_experiments.sweeps.launching import carry_out
 from pe_experiments.sweeps.tuning import Tuning
+from pe_experiments.tracking import read_csv
 from pe_experiments.validation import validated
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
@@ -51,6 +53,8 @@ class Sweep:
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
         self.runs = expand(typed, varied or {}, self.settings, own)
+        grows = self.settings.publish == "finished" and self.study
+        self.published = published_runs(Path(common["results_dir"]) / str(self.study)) if grows else {}
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``).
@@ -62,7 +66,7 @@ class Sweep:
             UserError: nothing can be started.
         """
         grid, runs = self._tuned() if self.settings.tune else ([], self.runs)
-        jobs = self._complete(runs) if runs else []
+        jobs = self._repeated(runs, grid) if runs else []
         everything = list({job.same: job for job in [*grid, *jobs]}.values())
         if self.dry_run:
             return int(any(job.state == FAILED and not job.can_start for job in everything)), []
@@ -73,7 +77,8 @@ class Sweep:
 
     def _tuned(self) -> tuple[list[Job], list[Overrides]]:
         """The grid, carried out, and the runs that follow from it; a dry run may not know them yet."""
-        self.tuning = tuning = Tuning(self.runs, self.settings, self.study and str(self.study))
+        study = self.study and str(self.study)
+        self.tuning = tuning = Tuning(self.runs, self.settings, study, self.published)
         grid = self._complete(tuning.grid())
         if self.dry_run and any(job.pending for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
@@ -81,19 +86,36 @@ class Sweep:
         for _ in range(self.settings.tune_outwards):
             grid += self._complete(tuning.outwards(grid))
         runs = tuning.repeats(grid)
-        for run in dict.fromkeys(without(run, "seed", "study") for run in runs):
-            say(f"chosen on the training lengths: {' '.join(run)}")
+        chosen = list(dict.fromkeys(without(run, "seed", "study") for run in runs))
+        same = set(chosen[0]).intersection(*chosen) if len(chosen) > 1 else set()
+        for run in chosen:
+            own = " ".join(text for text in run if text not in same or key_of(text) == self.settings.tune)
+            say(f"chosen on the training lengths: {own}")
         return grid, runs
 
+    def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
+        """Every seed of every combination, or of what was chosen from a grid."""
+        jobs = self._look_up(runs)
+        if grid and not self.dry_run:  # now, so that what is finished can be compared at any time
+            self.tuning.note(jobs, grid)
+        return self._finish(jobs)
+
     def _complete(self, runs: Sequence[Overrides]) -> list[Job]:
-        """Look up the runs and carry out those that are left."""
-        jobs = look_up(runs, partial(composed_plain, "config", folder=self.own), display_for(), self.dry_run)
+        return self._finish(self._look_up(runs))
+
+    def _look_up(self, runs: Sequence[Overrides]) -> list[Job]:
+        compose = partial(composed_plain, "config", folder=self.own)
+        return look_up(runs, compose, display_for(), self.dry_run, self.published)
+
+    def _finish(self, jobs: list[Job]) -> list[Job]:
+        """Carry out those that are left, or list them all."""
         if self.dry_run:
             list_jobs(jobs, self.processes)
             return jobs
         title = str(self.study or UNNAMED)
-        if found := sum(job.state in DONE for job in jobs):
-            say(f"{title}: {found} of {len(jobs)} runs are finished already")
+        for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
+            if found := sum(job.state in states for job in jobs):
+                say(f"{title}: {found} of {len(jobs)} runs are {words}")
         hopeless = by_reason((job for job in jobs if not job.can_start), FAILED)
         for reason, those in hopeless.items():  # said now, not only when the others are done
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
@@ -114,11 +136,17 @@ class Sweep:
                 say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(self.own))}")
 
 
-def list_studies(jobs: Sequence[Job]) -> list[tuple[Path, bool]]:
+def published_runs(folder: Path) -> dict[str, float]:
+    """Names of the runs of a published study; those that a setting was tuned with have a validation loss."""
+    rows = [*read_csv(folder / "provenance.csv"), *read_csv(folder / "tuning.csv")]
+    return {row["name"]: float(row.get("loss") or "inf") for row in rows}
+
+
+def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
     """List the runs that are done in the manifests of their studies.
 
     Returns:
-        The folder of each study, and whether its comparison is newer than these runs and their list.
+        Results directory and name of each study, and whether its comparison is newer than these runs and their list.
 
     Raises:
         UserError: a manifest is damaged.
@@ -133,5 +161,6 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[Path, bool]]:
         elif not manifest.exists() or read_manifest(manifest) != names:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
         newest = max(path.stat().st_mtime_ns for path in (manifest, *(job.run.result for job in done)))
-        studies.append((folder, table.exists() and newest < table.stat().st_mtime_ns))
+        up_to_date = table.exists() and newest < table.stat().st_mtime_ns
+        studies.append((results_dir, study or UNNAMED, up_to_date))
     return studies

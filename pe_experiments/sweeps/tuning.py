@@ -16,7 +16,7 @@ from pe_experiments.config import SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.runs import RunDirectory, write_manifest
 from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, with_value, without
-from pe_experiments.sweeps.jobs import DIVERGED, DONE, Job
+from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
 from pe_experiments.tracking import read_metrics
 
 
@@ -27,13 +27,21 @@ class Tuning:
         runs: every combination, over the values of ``settings.tune`` and over seeds.
         settings: the ``sweep`` section.
         study: name of the sweep's study; the grid is listed in ``<study>_grid``.
+        published: validation losses by name of the run, of a grid that is not here.
 
     Raises:
         UserError: the sweep does not vary that setting, or is no study of its own.
     """
 
-    def __init__(self, runs: Sequence[Overrides], settings: SweepConfig, study: str | None):
+    def __init__(
+        self,
+        runs: Sequence[Overrides],
+        settings: SweepConfig,
+        study: str | None,
+        published: Mapping[str, float] | None = None,
+    ):
         self.key, self.study, self.seeds = str(settings.tune), study, settings.tuning_seeds
+        self.published = published or {}
         self.groups: dict[Overrides, list[Overrides]] = {}
         if not study:
             raise UserError(f"sweep.tune={self.key} needs a study of its own; add study=NAME")
@@ -70,11 +78,8 @@ class Tuning:
         """By group and value tried: the mean validation loss, where the runs of all tuning seeds are done."""
         found: dict[Overrides, dict[str, list[float]]] = {}
         for job in grid:
-            loss = validation_loss(job.run) if job.state in DONE else math.nan
-            tried = found.setdefault(self._group(job.overrides), {}).setdefault(
-                str(value_of(job.overrides, self.key)), []
-            )
-            tried.append(math.inf if job.state == DIVERGED else loss)
+            of_group = found.setdefault(self._group(job.overrides), {})
+            of_group.setdefault(str(value_of(job.overrides, self.key)), []).append(self._loss(job))
         means = {g: {value: fmean(losses) for value, losses in by.items()} for g, by in found.items()}
         known = {g: {v: loss for v, loss in by.items() if not math.isnan(loss)} for g, by in means.items()}
         return {group: by for group, by in known.items() if by}
@@ -91,30 +96,46 @@ class Tuning:
 
         Runs of an earlier choice leave the list: a scheme at two values is not one scheme.
         """
-        done = [job for job in jobs if job.state in DONE]
-        for results_dir, study in {job.study for job in done}:
-            names = [job.name for job in done if job.study == (results_dir, study)]
-            facts = {
-                "tuned": [self.key],
-                "tuning": [self._choice(*row, grid) for row in self.losses(grid).items()],
-            }
-            write_manifest(Path(results_dir), study, names, **facts)
+        tuning = [
+            self._choice(group, tried, own)
+            for group, tried in self.losses(grid).items()
+            if (own := [job for job in grid if job.state in DONE and self._group(job.overrides) == group])
+        ]
+        for results_dir, study in {job.study for job in jobs}:
+            names = [job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)]
+            write_manifest(Path(results_dir), study, names, tuned=[self.key], tuning=tuning)
 
-    def _choice(self, group: Overrides, tried: dict[str, float], grid: Iterable[Job]) -> dict[str, Any]:
-        """What was chosen for a group, from which runs and by which mean loss of each value tried."""
-        jobs = [job for job in grid if job.state in DONE and self._group(job.overrides) == group]
-        results = [result for job in jobs if (result := job.run.read_result())]
+    def _choice(self, group: Overrides, tried: dict[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
+        """What was chosen for a group, by which mean loss of each value tried, and from which runs."""
+        results = [job.run.read_result() or {} for job in jobs]
         seeds = list(dict.fromkeys(result["seed"] for result in results))
         return {
             "scheme": results[0]["label"],
             "task": results[0]["task"],
             "model": results[0]["model"],
+            "settings": jobs[0].config["task"],
             "setting": self.key,
             "seed": seeds[0] if len(seeds) == 1 else seeds,
-            "tried": {value: None if math.isinf(loss) else loss for value, loss in tried.items()},
+            "tried": {value: _finite(loss) for value, loss in tried.items()},
             "chosen": _best(tried),
-            "runs": [job.name for job in jobs],
+            "losses": [
+                {
+                    "name": job.name,
+                    "seed": result["seed"],
+                    "value": value_of(job.overrides, self.key),
+                    "loss": _finite(self._loss(job)),
+                }
+                for job, result in zip(jobs, results, strict=True)
+            ],
         }
+
+    def _loss(self, job: Job) -> float:
+        """Of one run of the grid: NaN where it is not done, infinite where it diverged."""
+        if job.state == PUBLISHED:
+            return self.published[job.name]
+        if job.state == DIVERGED:
+            return math.inf
+        return validation_loss(job.run) if job.state in DONE else math.nan
 
     def _group(self, run: Overrides) -> Overrides:
         return without(run, self.key, "seed", "study")
@@ -131,6 +152,10 @@ class Tuning:
 
 def _best(tried: Mapping[str, float]) -> str:
     return min(tried, key=lambda value: tried[value])
+
+
+def _finite(loss: float) -> float | None:
+    return None if math.isinf(loss) else loss
 
 
 def validation_loss(run: RunDirectory) -> float:

@@ -144,7 +144,7 @@ def readme(folder: Path) -> str:
 
 {answers(runs, "decoder")}
 *Limits:* this says nothing about your task, your model size or language models.
-`python scripts/train.py sweep=versus task=sort` compares encodings on sorting.
+`python scripts/train.py sweep=baselines task=sort` compares encodings on sorting.
 """
 
 

@@ -26,9 +26,10 @@ LAYERS = (
     ("trained", "evaluations", "experiment"),
     ("sweeps", "comparison", "checking", "analysis", "benchmark"),
     ("publishing",),
+    ("bank",),
     ("command_line", "commands", "task_table"),
 )
-SIDE_BY_SIDE = LAYERS[-3]  # many runs, tables, checks: none of these rooms needs another
+SIDE_BY_SIDE = LAYERS[-4]  # many runs, tables, checks: none of these rooms needs another
 TENSORS_ONLY = LAYERS[1]
 SHELL = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "pydantic"}
 

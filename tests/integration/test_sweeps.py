@@ -285,23 +285,23 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
 
 
 @pytest.mark.slow
-def test_versus_runs_only_what_is_missing(results: Path, script: Script) -> None:
+def test_baselines_run_only_what_is_missing(results: Path, script: Script) -> None:
     shared = (*TINY, f"results_dir={results}", "seed=0")
     assert script("train", *shared, "pe=rope").code == 0
     before = stamps(results)
     own = ("pe=none", "pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2")
-    outcome = script("train", "sweep=versus", *shared, *own, "sweep.baselines=[rope,none]")
+    outcome = script("train", "sweep=baselines", *shared, *own, "sweep.baselines=[rope,none]")
     assert outcome.code == 0, outcome.err
     assert "1 of 3 runs are finished already" in outcome.out
     assert stamps(results).items() >= before.items()
     labels = {json.loads(path.read_text())["label"] for path in results.glob("runs/*/result.json")}
     assert labels == {"rope", "none", "Recency(slope=0.2)"}
-    report, methods = ((results / "versus" / name).read_text() for name in ("report.md", "methods.md"))
+    report, methods = ((results / "baselines" / name).read_text() for name in ("report.md", "methods.md"))
     assert "sinusoidal" not in report + methods  # nothing is compared with what was not run
 
 
 def test_a_list_without_brackets_is_a_sentence_and_not_ignored(results: Path, script: Script) -> None:
-    outcome = script("train", "sweep=versus", f"results_dir={results}", "sweep.jobs=1,2")
+    outcome = script("train", "sweep=baselines", f"results_dir={results}", "sweep.jobs=1,2")
     assert outcome.code == 1
     assert "sweep.jobs=1,2: said once for the whole sweep" in outcome.err
 

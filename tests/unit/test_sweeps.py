@@ -50,11 +50,11 @@ def test_what_is_typed_narrows_the_cases() -> None:
 
 
 def test_a_baseline_takes_over_nothing_of_the_scheme_it_stands_beside() -> None:
-    typed = ["sweep=versus", "pe=none", "pe._target_=mine.X", "+pe.slope=2", "label=me", "seed=1"]
+    typed = ["sweep=baselines", "pe=none", "pe._target_=mine.X", "+pe.slope=2", "label=me", "seed=1"]
     assert expand(typed, {}, settings(baselines=["rope", "t5"])) == [
         tuple(typed),
-        ("sweep=versus", "seed=1", "pe=rope"),
-        ("sweep=versus", "seed=1", "pe=t5"),
+        ("sweep=baselines", "seed=1", "pe=rope"),
+        ("sweep=baselines", "seed=1", "pe=t5"),
     ]
 
 

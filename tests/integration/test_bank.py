@@ -1,0 +1,99 @@
+"""A scheme against a bank: its own runs are few, the baselines are taken from what is published."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_experiments.commands.train import main
+from pe_experiments.comparison.runs_table import load_runs
+from pe_experiments.publishing.archive import read_archive, write_archive
+from tests.conftest import Outcome
+
+pytestmark = pytest.mark.slow
+Script = Callable[..., Outcome]
+SMALL = (
+    "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
+    "training.check_every=5", "evaluation.examples=20", "logger.mode=disabled",
+    'sweep.cases=[["task=kth", "training.steps=10"], ["task=copy", "task.vocab_size=4", "training.steps=10"]]',
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with a small bank, of which nothing but the CSVs is left."""
+    results = tmp_path_factory.mktemp("bank")
+    schemes = ("sweep.schemes=[]", "pe=none,alibi", "seed=0,1,2,3")
+    assert main(["sweep=bank", *SMALL, *schemes, f"results_dir={results}"]) == 0
+    runs = load_runs(results, "bank/v1")
+    for saved in runs.saved.values():
+        saved["evaluated"] = {}
+    shutil.rmtree(results / "bank")
+    write_archive(runs, results / "bank" / "v1")
+    shutil.rmtree(results / "runs")
+    return results
+
+
+def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script, tmp_path: Path) -> None:
+    results = shutil.copytree(bank, tmp_path / "results")
+    tuning = read_archive(results / "bank" / "v1").tuning
+    assert len(tuning) == 4
+    assert all(len(choice["losses"]) >= 3 * 2 for choice in tuning)  # rates, seeds
+    outcome = script(
+        "train", "sweep=bank", *SMALL, "sweep.schemes=[]", "pe=none,rope", "seed=0,1,2,3", "dry_run=true",
+        f"results_dir={results}",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert "24 runs: 12 published, 12 new" in outcome.out
+
+
+def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
+    bank: Path, script: Script, tmp_path: Path
+) -> None:
+    results = shutil.copytree(bank, tmp_path / "results")
+    own = ("pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2", "seed=0,1,2,3")
+    outcome = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}")
+    assert outcome.code == 0, outcome.err
+    assert "of the bank comes out here as it is published" in outcome.out
+    made = load_runs(results)
+    assert set(made.runs["label"]) == {"Recency(slope=0.2)", "none"}
+    assert (made.runs["label"] == "none").sum() == 1  # repeated to check the machine
+    folder = results / "versus" / "Recency_slope-0.2"
+    verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
+    assert sorted(zip(verdicts["task"].str[:3], verdicts["baseline"], strict=True)) == [
+        ("cop", "alibi"), ("cop", "none"), ("kth", "alibi"), ("kth", "none"),
+    ]  # fmt: skip
+    assert set(verdicts["seeds"]) == {3}  # nobody learns anything in ten steps: settled at once
+    page = (folder / "report.html").read_text()
+    assert "against each baseline" in page
+    assert "neither learned it" in page
+    assert "2 were not needed" in outcome.out
+    again = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}")
+    assert again.code == 0, again.err
+    assert "3 of 3 runs" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("pe=none,rope",), "sweep=versus compares one scheme with the bank; here are 2"),
+        (("pe=rope", "sweep.against=bank/v9"), "sweep.against=bank/v9: no published study there"),
+        (
+            ("pe=rope", "sweep.baselines=[nobody]"),
+            "sweep.baselines: nobody is not in the bank; allowed: alibi",
+        ),
+        (("pe=rope", "training.weight_decay=0.5"), "settings"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_run(
+    bank: Path, script: Script, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+) -> None:
+    results = shutil.copytree(bank, tmp_path / "results")
+    outcome = script("train", "sweep=versus", *SMALL, *arguments, f"results_dir={results}")
+    assert outcome.code == 1
+    assert sentence in outcome.err
+    assert outcome.err.count("\n") == 1
