@@ -146,7 +146,8 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
     """List the runs that are done in the manifests of their studies.
 
     Returns:
-        Results directory and name of each study, and whether its comparison is newer than these runs and their list.
+        Results directory and name of each study, and whether its comparison is newer than these runs and
+        their list.
 
     Raises:
         UserError: a manifest is damaged.

@@ -19,7 +19,7 @@ Script = Callable[..., Outcome]
 SMALL = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
     "training.check_every=5", "evaluation.examples=20", "logger.mode=disabled",
-    'sweep.cases=[["task=kth", "training.steps=10"], ["task=copy", "task.vocab_size=4", "training.steps=10"]]',
+    "training.steps=10", 'sweep.cases=[["task=kth"], ["task=copy", "task.vocab_size=4"]]',
 )  # fmt: skip
 
 

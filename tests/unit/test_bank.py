@@ -50,7 +50,7 @@ def test_verdicts_are_adjusted_for_the_number_of_baselines() -> None:
     mine = seeds([1.0] * 5 + [0.0] * 3)
     assert permutation_p(mine.values, ZEROS.values) == pytest.approx(0.0256, abs=1e-4)
     assert verdicts(mine, {"a": ZEROS}) == {"a": BETTER}
-    four = {name: ZEROS for name in "abcd"}
+    four = dict.fromkeys("abcd", ZEROS)
     assert set(verdicts(mine, four).values()) == {NOT_SEPARATED}
 
 
