@@ -14,9 +14,10 @@ from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
 from pe_experiments.console import display_for
 
 
-def compare_archived(folder: Path, runs: Runs) -> Comparison:
+def compare_archived(folder: Path, runs: Runs, options: Options | None = None) -> Comparison:
     """Tables, figures and report of a study, in its folder."""
-    return write_comparison(runs, f"Comparison: {folder.name}", folder, Options(), display=display_for())
+    title = f"Comparison: {folder.name}"
+    return write_comparison(runs, title, folder, options or Options(), display=display_for())
 
 
 def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:

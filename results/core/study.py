@@ -77,8 +77,13 @@ def _solved(runs: pd.DataFrame) -> int:
 
 
 def with_rates(runs: Runs) -> pd.DataFrame:
-    """The runs with learning rate, number of symbols and steps."""
-    keys = {"rate": "training.learning_rate", "vocabulary": "task.vocab_size", "steps": "training.steps"}
+    """The runs with columns for learning rate, number of symbols, steps and batch size."""
+    keys = {
+        "rate": "training.learning_rate",
+        "vocabulary": "task.vocab_size",
+        "steps": "training.steps",
+        "batch": "training.batch_size",
+    }
     return with_settings(runs, **keys)
 
 
@@ -189,7 +194,7 @@ def page(runs: Runs) -> str:
 
 Five tasks, trained on 1 to {_longest(runs)} symbols and evaluated up to {farthest} (2x: {2 * _longest(runs)}); a decoder (causal mask)
 and an encoder (no mask); 2 layers, d=64, 4 heads; {_steps(table)};
-batch size 64; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match requires every
+batch size {table["batch"].iloc[0]}; AdamW, peak learning rate {rates}, float32; {_seeds(runs)} seeds per scheme. An exact match requires every
 scored symbol to be right, in a decoder the end mark included (`lag` has none: each answer is read at its own token).
 [Gaffke's intervals](../../docs/statistics.md).
 
