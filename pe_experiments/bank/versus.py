@@ -102,7 +102,7 @@ class Versus(Sweep):
         """Compare a run of the bank, repeated here once, with what is published.
 
         Raises:
-            UserError: the code that trains is not the bank's.
+            UserError: the code that trains is not the bank's, or the run fails here.
         """
         name, run = self.bank.cheapest()
         here = {"study": "null", "results_dir": str(self.results_dir), "logger.mode": self.logging}
@@ -115,6 +115,8 @@ class Versus(Sweep):
                 f"{self.bank.source(name)}); check that out, or {ALONE}"
             )
         self._finish([job])
+        if job.state not in DONE:
+            raise UserError(f"{name} of {self.bank.study} cannot be repeated here: {job.reason}")
         difference = self.bank.difference(name, job.run)
         if difference:
             say(f"note: {name} of the bank comes out otherwise on this machine: {difference}; {ALONE}")
@@ -135,7 +137,8 @@ class Versus(Sweep):
             seeds = max(1 if carried else EARLIEST, self.processes // len(left))
             carried += self._finish([job for queue in left.values() for job in queue[:seeds]])
             self.tuning.note(carried, grid)
-            settled = {name for one in self.standings()[0] if one.settled for name in one.names(self.label)}
+            found = self.standings()[0] if any(job.state in DONE for job in carried) else []
+            settled = {name for one in found if one.settled for name in one.names(self.label)}
             left = {
                 task: rest
                 for task, queue in left.items()
@@ -151,6 +154,7 @@ class Versus(Sweep):
         for section in sections:
             found = outcomes_of(section)
             mine, others = found[self.label], {name: found[name] for name in self.baselines if name in found}
-            made.append(Standing(section, mine, others, forecast(mine, others, seeds), seeds))
+            if others:
+                made.append(Standing(section, mine, others, forecast(mine, others, seeds), seeds))
         compared = both.runs["label"].isin([self.label, *self.baselines])
         return made, only(both, set(both.runs.loc[compared, "name"]))
