@@ -233,6 +233,29 @@ def test_whether_the_answer_survives_is_shown_by_vocabulary_and_rate(varied: Run
     assert "is open" in core.survival(read_archive(RESULTS / "core"))
 
 
+def test_a_ranking_is_held_against_one_changed_setting_at_a_time(varied: Runs) -> None:
+    robustness = code_of(RESULTS / "robustness")
+    for saved in varied.saved.values():
+        saved["identity"]["trained"]["model"] = {"dropout": 0.0}
+        saved["identity"]["trained"]["training"]["max_length"] = 10
+    page = robustness.page(varied)
+    rows = cells_of(page)
+    assert list(rows)[2:6] == [
+        "as in core",
+        "100 symbols",
+        "100 symbols, learning rate 0.001",
+        "learning rate 0.001",
+    ]
+    assert rows["learning rate 0.001"] == ["all 3 seeds 0.70", "3 of 3"]
+    assert rows["100 symbols, learning rate 0.001"] == ["not learned (0 of 3)"] * 2
+    assert "No change of setting turns the order" in page
+    table = robustness.with_changes(varied)
+    turned = table.assign(exact_match_at_2x=[
+        float((label == "rope") == (change == "as in core")) for label, change in zip(table["label"], table["change"], strict=True)
+    ])  # fmt: skip
+    assert robustness.contradictions(pd.concat([turned] * 3), "learning rate 0.001") == ["alibi and rope"]
+
+
 def test_settings_are_those_that_were_trained(varied: Runs) -> None:
     table = with_settings(varied, symbols="task.vocab_size", nothing="task.nothing")
     assert sorted(set(table["symbols"])) == [10, 100]
