@@ -57,6 +57,21 @@ def written(tiny: Callable[..., Experiment], results: Path, monkeypatch: pytest.
     return results
 
 
+def test_a_study_may_have_a_version(written: Path) -> None:
+    """``bank/v1``: found, published and made from its CSVs like any other."""
+    for run in runs_of(written):
+        list_in_study(written, "many/v1", run.name)
+    folder = written / "many" / "v1"
+    (folder / "study.py").write_text(PAGES)
+    publish("many/v1", written)
+    assert (folder / "README.md").read_text() == "9 runs"
+    (folder / "README.md").unlink()
+    assert publishing.published(written) == [folder]
+    publishing.regenerate(folder)
+    assert (folder / "README.md").read_text() == "9 runs"
+    assert publishing.differences(folder) == []
+
+
 @pytest.mark.slow
 def test_runs_are_repeated_before_they_are_published(trained: Path) -> None:
     publish("small", trained)
