@@ -20,6 +20,9 @@ from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
 from pe_experiments.tracking import read_metrics
 
 
+EXAMPLES = "20"  # per length, of runs that are not reported
+
+
 class Tuning:
     """The two halves of a tuned sweep. Runs that differ only in seed and in the tuned value are a group.
 
@@ -138,13 +141,15 @@ class Tuning:
         return validation_loss(job.run) if job.state in DONE else math.nan
 
     def _group(self, run: Overrides) -> Overrides:
-        return without(run, self.key, "seed", "study")
+        return without(run, self.key, "seed", "study", "evaluation.examples")
 
     def _at(self, values: Mapping[Overrides, Iterable[str]]) -> list[Overrides]:
         """The tuning seeds of groups at these values, listed in the study of the grid."""
         runs = []
         for group, several in values.items():
             first = with_value(self.groups[group][0], "study", f"{self.study}_grid")
+            if self.seeds:  # only their validation loss is read; measuring long inputs takes as long as training
+                first = with_value(first, "evaluation.examples", EXAMPLES)
             for seed in map(str, self.seeds or [value_of(first, "seed") or 0]):  # type: ignore[list-item]
                 runs += [with_value(with_value(first, self.key, v), "seed", seed) for v in several]
         return breadth_first(runs)
