@@ -21,6 +21,7 @@ from pe_experiments.console import display_for, duration, print_table, say, say_
 from pe_experiments.files import write_atomically
 
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
+SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
 
 
@@ -99,6 +100,11 @@ def _panel(label: str, rows: pd.DataFrame, cost: str) -> Markup:
     ]
     cells = {(row["baseline"], row["task"]): row for row in rows.to_dict("records")}
     html = environment.get_template("verdicts.html.j2").render(
-        label=label, tasks=tasks, cells=cells, cost=cost, baselines=list(dict.fromkeys(rows["baseline"]))
+        label=label,
+        tasks=tasks,
+        cells=cells,
+        cost=cost,
+        baselines=list(dict.fromkeys(rows["baseline"])),
+        sides=SIDES,
     )
     return Markup(html)

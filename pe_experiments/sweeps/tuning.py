@@ -19,7 +19,6 @@ from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, 
 from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
 from pe_experiments.tracking import read_metrics
 
-
 EXAMPLES = "20"  # per length, of runs that are not reported
 
 
@@ -148,7 +147,9 @@ class Tuning:
         runs = []
         for group, several in values.items():
             first = with_value(self.groups[group][0], "study", f"{self.study}_grid")
-            if self.seeds:  # only their validation loss is read; measuring long inputs takes as long as training
+            if (
+                self.seeds
+            ):  # only their validation loss is read; measuring long inputs takes as long as training
                 first = with_value(first, "evaluation.examples", EXAMPLES)
             for seed in map(str, self.seeds or [value_of(first, "seed") or 0]):  # type: ignore[list-item]
                 runs += [with_value(with_value(first, self.key, v), "seed", seed) for v in several]
