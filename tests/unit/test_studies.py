@@ -250,9 +250,8 @@ def test_a_ranking_is_held_against_one_changed_setting_at_a_time(varied: Runs) -
     assert rows["100 symbols, learning rate 0.001"] == ["not learned (0 of 3)"] * 2
     assert "No change of setting turns the order" in page
     table = robustness.with_changes(varied)
-    turned = table.assign(exact_match_at_2x=[
-        float((label == "rope") == (change == "as in core")) for label, change in zip(table["label"], table["change"], strict=True)
-    ])  # fmt: skip
+    ranked = (table["label"] == "rope") == (table["change"] == "as in core")
+    turned = table.assign(exact_match_at_2x=ranked.astype(float))
     assert robustness.contradictions(pd.concat([turned] * 3), "learning rate 0.001") == ["alibi and rope"]
 
 
