@@ -9,6 +9,7 @@ and, for a quick one, ``# recipe:`` (what to add to ``python scripts/train.py``)
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,19 +68,28 @@ def read_card(path: Path) -> Card:
     Raises:
         UserError: a comment is missing or unknown.
     """
-    lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
-    if not lines:
-        raise UserError(f"{path.name}: its first line is no comment with an example, as in # 3 1 4 -> 3 1 4")
-    notes = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[1:]}
-    known = ("suite", "tier", "recipe", "shown")
-    if unknown := sorted(set(notes) - set(known)):
-        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(known)}")
-    card = Card(path.stem, lines[0], *(notes.get(key, "") for key in known))
+    first, notes = read_notes(path, ("suite", "tier", "recipe", "shown"), "3 1 4 -> 3 1 4")
+    card = Card(path.stem, first, **notes)
     if card.tier not in TIERS:
         raise UserError(f"{path.name}: tier={card.tier!r} is not one of {', '.join(TIERS)}")
     if (card.tier == "quick") != bool(card.recipe and card.shown):
         raise UserError(f"{path.name}: a quick task, and no other, has a recipe and its result (shown)")
     return card
+
+
+def read_notes(path: Path, known: tuple[str, ...], example: str) -> tuple[str, dict[str, str]]:
+    """The comments at the top of a YAML: the first line, and the text of each ``# key: ...`` after it.
+
+    Raises:
+        UserError: there is no first line (``example`` is one), or a key is not ``known``.
+    """
+    lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
+    if not lines:
+        raise UserError(f"{path.name}: its first line is no comment, as in # {example}")
+    notes = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[1:]}
+    if unknown := sorted(set(notes) - set(known)):
+        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(known)}")
+    return lines[0], {key: notes.get(key, "") for key in known}
 
 
 def cards() -> list[Card]:
@@ -103,9 +113,7 @@ def render() -> str:
             _ceiling(task, length, prefix=True),
             "" if blind is None else _value(blind),
         ]
-        rows.append(
-            "| " + " | ".join([name, _cell(card.example), *values, order, card.tier, card.suite]) + " |"
-        )
+        rows.append(table_row(name, card.example, *values, order, card.tier, card.suite))
         if card.recipe:
             recipes.append(f"| `{card.name}` | `task={card.name} {card.recipe}` | {card.shown} |")
     return "\n".join([HEAD, *rows, "", *recipes, ""])
@@ -122,18 +130,23 @@ def _ceiling(task: Task, length: int, prefix: bool) -> str:
     return f"{_value(ceiling, 2)} ± {_value(error, 2)}" if error else _value(ceiling)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def table_row(*cells: str) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write_table(path: Path, rendered: Callable[[], str]) -> str | None:
+    """Write a generated file; what is wrong with what it is made from, if anything is."""
+    try:
+        write_atomically(path, rendered())
+    except (UserError, OSError) as error:
+        return f"error: {sentence(error)}"
+    print(f"wrote {path}")
+    return None
 
 
 def main() -> str | None:
-    """Write the table; what is wrong with a file, if anything is."""
-    try:
-        write_atomically(README, render())
-    except (UserError, OSError) as error:
-        return f"error: {sentence(error)}"
-    print(f"wrote {README}")
-    return None
+    return write_table(README, render)
 
 
 if __name__ == "__main__":

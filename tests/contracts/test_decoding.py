@@ -26,6 +26,7 @@ from pe_experiments.formats import CausalFormat
 from pe_experiments.models import Transformer
 from pe_experiments.positions import Consecutive, PositionPolicy
 from pe_experiments.positions.interpolated import Interpolated
+from pe_experiments.positions.random_float import RandomFloat
 from pe_experiments.positions.random_ids import RandomOffset, RandomSubset
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Deduplicate
@@ -40,6 +41,7 @@ POLICIES = {
     "random_subset": RandomSubset(),
     "random_subset_consecutive": RandomSubset(evaluation="consecutive"),
     "interpolated": Interpolated(),
+    "random_float": RandomFloat(),
 }
 Make = Callable[[ModelShape], PositionalEncoding]
 

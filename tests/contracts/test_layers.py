@@ -27,7 +27,7 @@ LAYERS = (
     ("sweeps", "comparison", "checking", "analysis", "benchmark"),
     ("publishing",),
     ("bank",),
-    ("command_line", "commands", "task_table"),
+    ("command_line", "commands", "task_table", "scheme_table"),
 )
 SIDE_BY_SIDE = LAYERS[-4]  # many runs, tables, checks: none of these rooms needs another
 TENSORS_ONLY = LAYERS[1]

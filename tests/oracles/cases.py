@@ -46,6 +46,13 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "stick_breaking": [{"remainder": "self"}],
     "dape": [{"width": 3}],
     "path": [{"rank": 2}],
+    "scale_invariant": [{"tau": 300.0}],
+    "sandwich": [{"width": 6}],
+    "grape_m": [{"base": 100.0}],
+    "grape_a": [{"gate": "query"}, {"gate": "both"}],
+    "path_fox": [{"rank": 2}],
+    "wall": [{"initial_bias": 0.0}],
+    "selective_rope": [{"base": 10.0, "rank": 3}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps
 SPECIFICATIONS = [

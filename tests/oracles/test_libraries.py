@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.deberta import Deberta
+from pe_experiments.encodings.forgetting import Forgetting
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.pope import Pope
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
 from pe_experiments.encodings.sinusoidal import ScaledSinusoidal
 from pe_experiments.encodings.t5 import distance_bucket
+from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models.scores import Inputs, attention_scores
 
@@ -207,3 +210,29 @@ def test_learned_positions_equal_gpt2() -> None:
     theirs.wpe.weight.data = scheme.table.detach()
     ids = torch.tensor([[0, 7, 7, 49]])
     torch.testing.assert_close(scheme.embed(torch.zeros(1, 4, 32), ids), theirs.wpe(ids))
+
+
+def test_the_temperature_equals_transformers_llama4() -> None:
+    modeling = pytest.importorskip("transformers.models.llama4.modeling_llama4")
+    from transformers import Llama4TextConfig
+
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    config = Llama4TextConfig(**sizes, num_hidden_layers=1, no_rope_layers=[0], floor_scale=7, attn_scale=0.3)
+    theirs, hidden = modeling.Llama4TextAttention(config, 0).eval(), inputs(SHAPE, torch.arange(60)).x_BTD
+    _, weights = theirs(hidden, None, None)
+    q, k = (part(hidden).unflatten(-1, (2, 32)).transpose(1, 2) for part in (theirs.q_proj, theirs.k_proj))
+    scheme = PositionTemperature(SHAPE, step=7, strength=0.3)
+    mine = attention_scores(scheme, Inputs(q, k, hidden, torch.arange(60)[None])).softmax(-1)
+    torch.testing.assert_close(mine, weights, rtol=0, atol=1e-6)
+
+
+def test_cable_is_fox_with_the_opposite_sign_and_without_a_scale() -> None:
+    """Cable (arXiv:2503.08067) as released: b = cumsum(-softplus(w . x + c)), logit q . k + b_i - b_j."""
+    shape = ModelShape(64, 2, 2, True, 20, 64)
+    fox, given = stirred(Forgetting(shape)), inputs(shape, torch.arange(30))
+    assert isinstance(fox, Forgetting)
+    cable = torch.nn.Linear(64, 2)
+    cable.weight.data, cable.bias.data = -fox.gate.weight.data, -fox.gate.bias.data
+    b_BHT = -torch.nn.functional.softplus(cable(given.x_BTD)).cumsum(1).mT
+    theirs = given.q_BHTK @ given.k_BHTK.mT + b_BHT[..., None] - b_BHT[:, :, None]
+    assert_equal_logits(fox, replace(given, q_BHTK=given.q_BHTK * math.sqrt(32)), theirs)

@@ -10,6 +10,7 @@ import torch
 
 from pe_experiments.positions import Consecutive
 from pe_experiments.positions.interpolated import Interpolated
+from pe_experiments.positions.random_float import RandomFloat
 from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, distinct
 
 
@@ -86,6 +87,24 @@ def test_interpolated_ids_are_squeezed_beyond_training_alone() -> None:
     ids = policy.evaluation_ids(torch.tensor([8, 3]), 4, generator())
     assert ids[0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
     assert ids[1, :3].tolist() == [0, 1, 2]
+
+
+def test_random_real_positions_are_sorted_uniform_and_stay_in_their_range() -> None:
+    ids = RandomFloat().training_ids(torch.tensor([5, 3]).repeat(4000), 5, generator())
+    long, short = ids[0::2], ids[1::2]
+    assert (long.diff(dim=1) > 0).all()
+    assert (short[:, 1:3] > short[:, :2]).all()
+    assert (short[:, 3:] == short[:, 2:3]).all()  # padding repeats the last one
+    for drawn in (long, short[:, :3]):
+        assert scipy.stats.kstest(drawn.flatten().numpy() / 5, "uniform").pvalue > 0.001
+
+
+def test_real_positions_are_evenly_spaced_in_evaluation() -> None:
+    ids = RandomFloat(span=8).evaluation_ids(torch.tensor([8, 3]), 4, generator())
+    assert ids[0].tolist() == [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5]
+    assert ids[1, :3].tolist() == [1, 3, 5]  # as in a sequence of the longest training length
+    with pytest.raises(ValueError, match="span=0 must be a finite number greater than 0"):
+        RandomFloat(span=0)
 
 
 @pytest.mark.parametrize(("count", "among"), [(2, 8), (2, 5), (1, 3)])

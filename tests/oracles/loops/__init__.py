@@ -24,19 +24,33 @@ from tests.oracles.loops.biases import (
     hard_alibi,
     kerple_log,
     kerple_power,
+    sandwich,
+    scale_invariant,
     shaw,
     sliding_window,
     t5,
     transformer_xl,
 )
 from tests.oracles.loops.case import Array, Case, Logit, content, logits
-from tests.oracles.loops.of_content import cope, dape, fox, path, stick_breaking
+from tests.oracles.loops.of_content import (
+    cope,
+    dape,
+    fox,
+    grape_a,
+    path,
+    path_fox,
+    selective_rope,
+    stick_breaking,
+    wall,
+)
 from tests.oracles.loops.rotations import (
+    grape_m,
     logn,
     pope,
     rope,
     rope_dynamic_ntk,
     rope_linear,
+    rope_nope_temperature,
     rope_ntk,
     rope_ssmax,
     rope_yarn,
@@ -85,4 +99,12 @@ LOGITS: dict[str, Logit] = {
     "stick_breaking": stick_breaking,
     "dape": dape,
     "path": path,
+    "scale_invariant": scale_invariant,
+    "sandwich": sandwich,
+    "grape_m": grape_m,
+    "grape_a": grape_a,
+    "path_fox": path_fox,
+    "wall": wall,
+    "selective_rope": selective_rope,
+    "rope_nope_temperature": rope_nope_temperature,
 }

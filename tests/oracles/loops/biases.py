@@ -111,3 +111,14 @@ def deberta(case: Case, h: int, i: int, j: int) -> float:
     total = dot(case.q[h, i], case.k[h, j])
     total += dot(case.q[h, i], view("key_map_LDD", back)) + dot(case.k[h, j], view("query_map_LDD", mirrored))
     return total / math.sqrt(3 * dim)
+
+
+def scale_invariant(case: Case, h: int, i: int, j: int) -> float:
+    grown = math.log(1 + abs(steps_back(case, i, j)) / case.arguments["tau"])
+    return math.sqrt(2 * grown + 1) * content(case, h, i, j) - 2 * grown
+
+
+def sandwich(case: Case, h: int, i: int, j: int) -> float:
+    half = case.arguments["width"] // 2
+    product = sum(math.cos(steps_back(case, i, j) / 10_000 ** (m / half)) for m in range(1, half + 1))
+    return content(case, h, i, j) + (product - half) / ((h + 1) * 8 / case.shape["num_heads"])

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from tests.oracles.loops.case import Case, content, dot, steps_back
+from tests.oracles.loops.biases import slope
+from tests.oracles.loops.case import Array, Case, content, dot, steps_back
 
 
 def sigmoid(x: float) -> float:
@@ -77,3 +78,63 @@ def path(case: Case, h: int, i: int, j: int) -> float:
         )
         key = key - 2 * sigmoid(strength) * np.array(w) / length * (dot(w, key) / length)
     return dot(case.q[h, i], key) / math.sqrt(dim)
+
+
+def path_fox(case: Case, h: int, i: int, j: int) -> float:
+    """As released: the gates are added before the scale."""
+    weight, bias = (case.parameters[f"forgetting.gate.{name}"] for name in ("weight", "bias"))
+    forgotten = sum(
+        math.log(sigmoid(dot(weight[h], case.x[s]) + float(bias[h]))) for s in range(j + 1, i + 1)
+    )
+    return path(case, h, i, j) + forgotten / math.sqrt(case.head_dim)
+
+
+def wall(case: Case, h: int, i: int, j: int) -> float:
+    total, dim = 0.0, case.head_dim
+    for c in range(dim):
+        weight, bias = case.parameters["gate.weight"][h * dim + c], case.parameters["gate.bias"][h * dim + c]
+        kept = 1.0
+        for s in range(j + 1, i + 1):
+            kept *= sigmoid(dot(weight, case.x[s]) + float(bias))
+        total += float(case.q[h, i, c]) * float(case.k[h, j, c]) * kept
+    return total / math.sqrt(dim)
+
+
+def grape_a(case: Case, h: int, i: int, j: int) -> float:
+    def opened(x: Array, direction: Array) -> float:
+        return math.log1p(math.exp(dot(x, direction) / math.sqrt(dot(direction, direction) * case.head_dim)))
+
+    rate, gate = 0.0, case.arguments["gate"]
+    if gate in ("key", "both"):
+        rate += opened(case.k[h, j], case.parameters["u_HK"][h])
+    if gate in ("query", "both"):
+        rate += opened(case.q[h, i], case.parameters["v_HK"][h])
+    steepness = math.log1p(math.exp(float(case.parameters["omega_H"][h]))) * slope(h, case.shape["num_heads"])
+    return content(case, h, i, j) - steps_back(case, i, j) * steepness * rate
+
+
+def selective_rope(case: Case, h: int, i: int, j: int) -> float:
+    """Pair m rotates by theta_m for each unit of the phases of the tokens after the key."""
+    dim, pairs = case.head_dim, case.head_dim // 2
+    down, up = (case.parameters[f"angle.{layer}.weight"] for layer in (0, 1))
+
+    def mapped(t: int, channel: int) -> float:
+        read: list[float] = []
+        for head in range(case.shape["num_heads"]):
+            part = case.x[t, head * dim : (head + 1) * dim]
+            read += [float(value) / math.sqrt(dot(part, part)) for value in part]
+        return dot(up[channel], [dot(row, read) for row in down])
+
+    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
+    for m in range(pairs):
+        channel, angle = h * pairs + m, 0.0
+        for t in range(j + 1, i + 1):
+            taps = case.parameters["convolution.weight"][channel, 0]
+            angle += sum(
+                float(taps[tap]) * mapped(t - 3 + tap, channel) for tap in range(4) if t - 3 + tap >= 0
+            )
+        angle *= case.arguments["base"] ** (-m / pairs)
+        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
+        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
+        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
+    return total / math.sqrt(dim)

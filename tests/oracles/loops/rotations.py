@@ -118,3 +118,15 @@ def ssmax(case: Case, h: int, i: int, j: int) -> float:
 def rope_ssmax(case: Case, h: int, i: int, j: int) -> float:
     scale = float(case.parameters[f"parts.1.{case.layer}.scale_H"][h]) * math.log(visible(case, i))
     return rotary(case, h, i, j, lambda m, pairs: 1e4 ** (-m / pairs)) * scale
+
+
+def grape_m(case: Case, h: int, i: int, j: int) -> float:
+    logs = case.parameters["log_frequencies_R"]
+    return rotary(case, h, i, j, lambda m, pairs: math.exp(float(logs[m]) / 16))
+
+
+def rope_nope_temperature(case: Case, h: int, i: int, j: int) -> float:
+    if case.layer % 2 == 0:
+        return rotary(case, h, i, j, lambda m, pairs: 1e4 ** (-m / pairs))
+    steps = math.floor((case.positions[i] + 1) / case.shape["train_length"])
+    return content(case, h, i, j) * (1 + 0.1 * math.log(1 + steps))

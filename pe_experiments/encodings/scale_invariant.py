@@ -1,0 +1,46 @@
+"""Scale-invariant attention (Anson et al. 2025): every range of distances keeps its share of attention."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+
+
+class ScaleInvariant(PositionalEncoding):
+    """Logit a_t z - 2 l_t, where z is the scaled logit, t = |i - j|, l_t = ln(1 + t/tau), a_t^2 = 1 + 2 l_t.
+
+    If z is standard normal, the expected weight before normalisation is proportional to 1 / (1 + t/tau), so
+    that keys 10 to 100 and 100 to 1,000 tokens away get about equal shares, and so does their entropy. The
+    source composes it with p-RoPE and normalises q and k.
+
+    Source: Anson, Wang and Aitchison 2025, arXiv:2505.17083, section 3. Parameters: none. Beyond training:
+    defined at every distance, designed for it. In decoders and encoders (where it cannot tell left from
+    right).
+
+    Args:
+        shape: the model it serves.
+        tau: distance, in positions, below which logits stay about as they are; 10 in the paper.
+
+    Raises:
+        ValueError: a ``tau`` that is not positive.
+    """
+
+    cites = {"": "2505.17083"}
+    invariant_to = "shift"
+
+    def __init__(self, shape: ModelShape, *, tau: float = 10.0):
+        super().__init__(shape)
+        if not 0 < tau < math.inf:
+            raise ValueError(f"tau={tau} must be a finite number greater than 0")
+        self.tau = tau
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        gain_B1TS, shift_B1TS = at.once(self._gain_and_shift)
+        logits_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        return torch.addcmul(shift_B1TS, gain_B1TS - 1, logits_BHTS)
+
+    def _gain_and_shift(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        log_B1TS = torch.log1p(at.relative_positions_BTS.abs().to(torch.float64) / self.tau)[:, None]
+        return (1 + 2 * log_B1TS).sqrt().float(), (-2 * log_B1TS).float()

@@ -1,0 +1,68 @@
+"""Selective RoPE (Movahedi et al. 2025): rotations whose angles depend on the tokens."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
+
+TAPS = 4  # of the convolution
+
+
+class SelectiveRope(PositionalEncoding):
+    """At token t, pair m of q and k rotates by theta_m sum_{s<=t} phi_sm, phi read from the hidden states.
+
+    phi is the hidden state (each head's slice scaled to length 1) after a low-rank map and a causal
+    convolution over four tokens; theta_m = base^(-m/pairs), fixed. RoPE has phi = 1. Position ids are not
+    read. The released code's options (a gate and a bias of phi, learned theta) are left out.
+
+    Source: Movahedi et al. 2025, arXiv:2511.17388, and its released code with its defaults. Parameters:
+    ``rank * d_model + (rank + 4) * num_heads * pairs`` per layer. Beyond training: angles accumulate with
+    every token. Causal only.
+
+    Args:
+        shape: the model it serves.
+        base: greater than 1; 500,000 in the released code.
+        rank: of the map from x to phi; 16 in the released code.
+
+    Raises:
+        ValueError: a ``base`` of 1 or less, a ``rank`` below 1, or heads too narrow for a pair of channels.
+    """
+
+    cites = {"": "2511.17388"}
+    causal_only = True
+    per_layer = True
+    invariant_to = "ids"
+
+    def __init__(self, shape: ModelShape, *, base: float = 500_000.0, rank: int = 16):
+        super().__init__(shape)
+        if not 1 < base < math.inf:
+            raise ValueError(f"base={base} must be a finite number greater than 1")
+        if rank < 1:
+            raise ValueError(f"rank={rank} must be at least 1")
+        self.base, self.rank, self.pairs = base, rank, shape.head_dim // 2
+        if self.pairs == 0:
+            raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+        width = shape.num_heads * self.pairs
+        self.angle = nn.Sequential(
+            nn.Linear(shape.d_model, rank, bias=False), nn.Linear(rank, width, bias=False)
+        )
+        self.convolution = nn.Conv1d(width, width, TAPS, groups=width, bias=False)
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        assert at.x_BSD is not None, "selective RoPE needs the hidden state of the layer"
+        with torch.autocast(q_BHTK.device.type, enabled=False):
+            angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
+        cos, sin = half_split_tables(angles_BHSR.cos().float(), angles_BHSR.sin().float())
+        rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
+        return apply_rotary(q_BHTK, cos[:, :, rows], sin[:, :, rows]), apply_rotary(k_BHSK, cos, sin)
+
+    def _angles(self, x_BSD: Tensor) -> Tensor:
+        """Angles [B, H, S, R] in float64."""
+        read_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
+        phi_BWS = self.convolution(F.pad(self.angle(read_BSD).mT, (TAPS - 1, 0)))
+        sums_BHRS = phi_BWS.double().cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))
+        return sums_BHRS.mT * frequencies(self.base, self.pairs, x_BSD.device)

@@ -1,0 +1,46 @@
+"""Temperature by position, as in the layers of Llama 4 that have no other encoding."""
+
+import math
+
+from torch import Tensor
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+
+
+class PositionTemperature(PositionalEncoding):
+    """Queries at position p are multiplied by 1 + strength ln(1 + floor((p + 1) / step)).
+
+    Positions below ``step`` - 1 are left alone. Carries no order by itself: Llama 4 uses it in the layers
+    without RoPE, one in four (in YAML, `ByLayer`).
+
+    Source: ``Llama4TextAttention`` of transformers, after Nakanishi 2025, arXiv:2501.19399. Parameters: none.
+    Beyond training: designed for it; logits grow with the logarithm of the position. In decoders and
+    encoders.
+
+    Args:
+        shape: the model it serves.
+        step: in positions; 8,192 in Llama 4; None means ``train_length``, so that it acts past it only.
+        strength: 0.1 in Llama 4.
+
+    Raises:
+        ValueError: a ``step`` below 1 or a ``strength`` that is negative or not finite.
+    """
+
+    cites = {"": "2501.19399"}
+    invariant_to = "nothing"
+
+    def __init__(self, shape: ModelShape, *, step: int | None = None, strength: float = 0.1):
+        super().__init__(shape)
+        if step is not None and step < 1:
+            raise ValueError(f"step={step} must be at least 1")
+        if not 0 <= strength < math.inf:
+            raise ValueError(f"strength={strength} must be a finite number of at least 0")
+        self.step = shape.train_length if step is None else step
+        self.strength = strength
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        return (q_BHTK * at.once(self._factors)).to(q_BHTK.dtype), k_BHSK
+
+    def _factors(self, at: AttentionContext) -> Tensor:
+        steps_BT = ((at.q_positions_BT.double() + 1) / self.step).floor()
+        return (1 + self.strength * steps_BT.log1p()).float()[:, None, :, None]

@@ -1,0 +1,76 @@
+"""Wall attention (Pai et al. 2026): a forget gate for every channel."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+
+KEYS = 16  # at a time
+
+
+class Wall(PositionalEncoding):
+    """Logit sum_c q_ic k_jc exp(P_ic - P_jc) over sqrt(head_dim), P_tc = sum_{s<=t} ln f_sc.
+
+    f_sc = sigmoid(w_c . x_s + b_c) per head and channel c; x is the layer's (normalised) hidden state. FoX
+    has one gate per head, added to the logit. Position ids are not read. Memory grows with the square of the
+    length.
+
+    Source: Pai et al. 2026 (Tilde Research, blog.tilderesearch.com/blog/wall-attn) and flash-linear-attention
+    (w from N(0, 0.02^2), b = 8). Parameters: ``(d_model + 1) * num_heads * head_dim`` per layer. Beyond
+    training: channels keep fading with every token. Causal only.
+
+    Args:
+        shape: the model it serves.
+        initial_bias: initial b; with 8 a token lowers a channel by 0.03 %, with 0 by half.
+
+    Raises:
+        ValueError: an ``initial_bias`` that is not finite.
+    """
+
+    causal_only = True
+    per_layer = True
+    invariant_to = "ids"
+
+    def __init__(self, shape: ModelShape, *, initial_bias: float = 8.0):
+        super().__init__(shape)
+        if not math.isfinite(initial_bias):
+            raise ValueError(f"initial_bias={initial_bias} must be a finite number")
+        self.gate = nn.Linear(shape.d_model, shape.num_heads * shape.head_dim)
+        nn.init.normal_(self.gate.weight, std=0.02)
+        nn.init.constant_(self.gate.bias, initial_bias)
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        """The change of the scaled q . k by the gates."""
+        with torch.autocast(q_BHTK.device.type, enabled=False):
+            q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
+            faded_BHTS = self._faded(q_BHTK, k_BHSK, self._log_fading(at), at.first_query)
+            return (faded_BHTS - q_BHTK @ k_BHSK.mT) * self.shape.head_dim**-0.5
+
+    def _log_fading(self, at: AttentionContext) -> Tensor:
+        """P, [B, H, S, K] in float64: differences of long sums stay exact."""
+        assert at.x_BSD is not None, "Wall attention needs the hidden state of the layer"
+        gates_BSHK = self.gate(at.x_BSD.to(self.gate.weight.dtype)).unflatten(-1, (self.shape.num_heads, -1))
+        return F.logsigmoid(gates_BSHK).double().cumsum(1).transpose(1, 2)
+
+    def _faded(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
+        """sum_c q k exp(P_i - P_j): keys up to an anchor P_a, as exp(P_i - P_a) exp(P_a - P_j).
+
+        Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
+        """
+
+        def fading(log: Tensor) -> Tensor:
+            return log.clamp(max=0).exp().to(q_BHTK.dtype)  # above 0: keys after the query, masked
+
+        queries = q_BHTK.shape[2]
+        log_q_BHTK, columns = log_BHSK[:, :, first : first + queries], []
+        for start in range(0, k_BHSK.shape[2], KEYS):
+            k, log_k = k_BHSK[:, :, start : start + KEYS], log_BHSK[:, :, start : start + KEYS]
+            anchor = log_k[:, :, -1:]
+            columns.append((q_BHTK * fading(log_q_BHTK - anchor)) @ (k * fading(anchor - log_k)).mT)
+            near = slice(max(start - first, 0), max(start + KEYS - first, 0))
+            pairs = fading(log_q_BHTK[:, :, near, None] - log_k[:, :, None])
+            columns[-1][:, :, near] = torch.einsum("bhtk,bhsk,bhtsk->bhts", q_BHTK[:, :, near], k, pairs)
+        return torch.cat(columns, dim=-1)

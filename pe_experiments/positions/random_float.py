@@ -1,0 +1,46 @@
+"""Random real positions in training, evenly spaced ones in evaluation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pe_experiments.positions.base import PositionPolicy
+
+
+class RandomFloat(PositionPolicy):
+    """n real positions drawn uniformly from 0 .. span and sorted; in evaluation (i - 1/2) span / max(n, L0).
+
+    i = 1 .. n, and L0 is the longest sequence in training. No position lies outside the range of training at
+    any length, and spacings vary in training. Most positions are fractions, which only some schemes accept.
+
+    Source: Shimizu, Taniguchi and Matsuo 2026, arXiv:2602.14050 (random float sampling), with span 1.
+
+    Args:
+        span: end of the range; None means L0, so that tokens are one position apart within the training
+            lengths and schemes with fixed frequencies or slopes tell neighbours apart.
+    """
+
+    cites = {"": "2602.14050"}
+
+    def __init__(self, span: float | None = None):
+        if span is not None and not 0 < span < math.inf:
+            raise ValueError(f"span={span} must be a finite number greater than 0, or null")
+        self.span = span
+
+    def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        longest = int(declared_B.max())
+        drawn_BP = torch.rand(len(declared_B), longest, generator=generator, dtype=torch.float64)
+        real_BP = torch.arange(longest) < declared_B[:, None]
+        ids_BP = drawn_BP.masked_fill(~real_BP, 1.0).sort(dim=-1).values
+        last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
+        return torch.minimum(ids_BP, last_B1) * self._end(train_length)  # padding repeats the last one
+
+    def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
+        middles_P = torch.arange(int(declared_B.max()), dtype=torch.float64) + 0.5
+        return middles_P * (self._end(train_length) / declared_B.clamp(min=train_length).double())[:, None]
+
+    def _end(self, train_length: int) -> float:
+        return train_length if self.span is None else self.span

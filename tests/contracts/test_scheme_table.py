@@ -1,0 +1,89 @@
+"""configs/pe/README.md says what the schemes and their YAML files say; equalities it states are true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from pe_experiments.checking.agreement import build, draw_inputs, stirred
+from pe_experiments.checking.identify import reference_of
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import alibi_slopes
+from pe_experiments.models.scores import attention_scores
+from pe_experiments.scheme_table import README, acts_on, render
+
+SHAPE = ModelShape(32, 4, 2, True, 100, 100)
+
+
+def test_the_cards_are_up_to_date() -> None:
+    assert README.read_text() == render(), "run python -m pe_experiments.scheme_table"
+
+
+def made(choice: str, **arguments: Any) -> PositionalEncoding:
+    return build(reference_of(choice, **arguments).build, SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("choice", "acts"),
+    [
+        ("none", []),
+        ("learned", ["embedding"]),
+        ("rope", ["q and k"]),
+        ("fox", ["logits"]),
+        ("stick_breaking", ["weights"]),
+        ("rope_nope", ["q and k", "logits"]),
+    ],
+)
+def test_what_a_scheme_acts_on(choice: str, acts: list[str]) -> None:
+    assert acts_on(made(choice)) == acts
+
+
+def constant_gates(scheme: Any) -> None:
+    """exp(-m) in every head, m ALiBi's slope: -m = ln sigmoid(b)."""
+    scheme.gate.weight.zero_()
+    scheme.gate.bias.copy_(-torch.expm1(alibi_slopes(SHAPE.num_heads)).log())
+
+
+def open_gates(scheme: Any) -> None:
+    scheme.gate.weight.zero_()
+    scheme.gate.bias.fill_(math.inf)
+
+
+def as_alibi(scheme: Any) -> None:
+    """g = 1: softplus(0) = ln 2 is made up for by omega."""
+    scheme.u_HK.zero_()
+    scheme.omega_H.fill_(math.log(math.expm1(1 / math.log(2))))
+
+
+@pytest.mark.parametrize(
+    ("choice", "change", "equal"),
+    [
+        ("grape_m", None, "rope"),
+        ("fox", constant_gates, "alibi"),
+        ("grape_a", as_alibi, "alibi"),
+        ("wall", open_gates, "none"),
+        ("rope_linear", None, "rope"),
+        ("rope_yarn", None, "rope"),
+    ],
+)
+@torch.no_grad()
+def test_equalities_on_the_cards(
+    choice: str, change: Callable[[PositionalEncoding], None] | None, equal: str
+) -> None:
+    scheme, right = made(choice), weights(made(equal))
+    if change is not None:
+        assert (weights(stirred(scheme)) - right).abs().max() > 0.01
+        change(scheme)
+    torch.testing.assert_close(weights(scheme), right, rtol=0, atol=1e-6)
+
+
+def weights(scheme: PositionalEncoding) -> torch.Tensor:
+    """Attention weights of random content at consecutive positions."""
+    inputs = replace(draw_inputs(SHAPE, 30, 30, seed=0), positions_BT=torch.arange(30)[None])
+    scores = attention_scores(scheme, inputs)
+    return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)
