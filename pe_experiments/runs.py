@@ -251,7 +251,9 @@ def evaluated(experiment: Experiment) -> dict[str, Any]:
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
-        said["task"] = plain(task.section) | data_files(task.arguments, task.classes)
+        said["task"] = plain(task.section) | data_files(
+            task.arguments, task.classes, experiment.evaluation_task.data_files
+        )
         classes += task.classes
     return said | {"code": evaluation_code(classes)}
 
