@@ -27,7 +27,7 @@ FEWEST_BYTES = 50_000  # every split then holds windows of 1,250 bytes
 LOOKED_AT = 8192  # first bytes of a file; a zero among them says that it is no text
 MAPPED_FROM = 1 << 20  # bytes; smaller files are read, as too many open ones are not allowed
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
-NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
 class NextSymbol(Task):
