@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -122,7 +123,9 @@ def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]
 def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Table:
     """The extrapolation curve as a table, with a line under the longest training length."""
     table = Table(title=None, caption=ceiling_note, caption_justify="left", show_edge=False, pad_edge=False)
-    headings = ("length", "exact match", "95 % interval", "token accuracy", "bag ceiling", "chance", "")
+    exact = all(row["exact_match"] is not None for row in rows)
+    first = ("exact match", "95 % interval") if exact else ("loss (nats)", "bits per token")
+    headings = ("length", *first, "token accuracy", "bag ceiling", "chance", "")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "" else "right")
     inside = [row for row in rows if row["content_length"] <= max_length]
@@ -136,10 +139,14 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
             note = "<- longest training length"
         if row["untrained_positions"]:
             note += f", {row['untrained_positions']} untrained positions"
+        if exact:
+            ends = f"{row['exact_match_low']:.3f}-{row['exact_match_high']:.3f}"
+            values = f"{row['exact_match']:.3f}", ends
+        else:
+            values = f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"
         table.add_row(
             length,
-            f"{row['exact_match']:.3f}",
-            f"{row['exact_match_low']:.3f}-{row['exact_match_high']:.3f}",
+            *values,
             f"{row['token_accuracy']:.3f}",
             "unknown" if ceiling is None else f"{float(ceiling):.3f}",
             f"{row['chance']:.3f}",
@@ -165,6 +172,8 @@ def show_result(result: RunResult) -> None:
             f"exact match counts EOS; token accuracy is under {decoding}; bag ceiling: the best token "
             f"accuracy that a bag {bound} allows"
         )
+        if (windows := result.directory.path / "text.csv").exists():
+            note = f"every length scores the same bytes, in windows that do not overlap; others: {windows}"
         print_table(curve_table(result.curve, result.experiment.max_length, note))
         say(f"figure: {result.directory.figure}")
     if result.status == "error":

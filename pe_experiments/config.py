@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_serializer, model_validator
 
-from pe_experiments.errors import UserError, allowed, shown
+from pe_experiments.errors import NotApplicable, UserError, allowed, shown
 from pe_experiments.validation import validated
 
 if TYPE_CHECKING:
@@ -312,6 +312,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     positions = components["positions"].build()
     with user_errors("task"):
         layout = format_for(task, config.model.causal)
+        if not config.model.causal and (why := getattr(task, "decoder_only", None)):
+            raise NotApplicable(f"task: {type(task).__name__} is for a decoder alone, because {why}")
     train_lengths = _train_lengths(config.training, task)
     train_length = max(layout.tokens(n, task.target_length(n)) for n in train_lengths)
     with user_errors("positions"):

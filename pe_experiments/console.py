@@ -45,9 +45,11 @@ class Display:
         """That many steps are done."""
 
     def row(self, row: Row) -> None:
-        """A row of the training curve: its loss and the last exact match are noted."""
+        """A row of the training curve: its loss and the last look at fresh examples are noted."""
         if "exact_match" in row:
             self._inside = f", exact match in distribution {row['exact_match']:.3f}"
+        elif "validation_loss" in row:
+            self._inside = f", {row['validation_loss']:.4f} on fresh examples"
         self.note(f"loss {row['loss']:.4f}{self._inside}")
 
     def note(self, text: str) -> None:

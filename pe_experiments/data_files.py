@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.errors import UserError
-from pe_experiments.fingerprints import Classes, Digests, file_digest, own_modules, text_constants
+from pe_experiments.fingerprints import (
+    DIGITS,
+    Classes,
+    Digests,
+    file_digest,
+    own_modules,
+    text_constants,
+)
+
+MOST_NAMED = 20  # files with a digest each; more, or several of one name, have a common one
 
 
 def data_files(arguments: Any, classes: Classes, declared: Iterable[str | Path] = ()) -> Digests:
-    """Digest by path of the data files a part reads.
+    """Digest by path of the data files a part reads; of many, one of their names and contents.
 
     Args:
         arguments: of the part; a text in them that names a file is taken for one.
@@ -32,7 +43,16 @@ def data_files(arguments: Any, classes: Classes, declared: Iterable[str | Path] 
         if not path.exists():
             raise UserError(f"the data file {path} does not exist")
         found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
-    return {_shown(path): file_digest(path) for path in sorted(found)}
+    digests = [(_shown(path), _digest(path, path.stat().st_mtime_ns)) for path in sorted(found)]
+    if len(found) <= MOST_NAMED and len(dict(digests)) == len(found):
+        return dict(digests)
+    listing = "\n".join(f"{name} {digest}" for name, digest in digests)
+    return {f"{len(found)} data files": hashlib.sha256(listing.encode()).hexdigest()[:DIGITS]}
+
+
+@cache
+def _digest(path: Path, changed_at: int) -> str:
+    return file_digest(path)
 
 
 def _texts(node: Any) -> Iterator[str]:

@@ -14,13 +14,16 @@ from pe_experiments.config import Experiment
 from pe_experiments.data import TrainingStream
 from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError
-from pe_experiments.evaluation import extrapolation_curve, summarise
+from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity, plain, short_hash
+from pe_experiments.losses import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, list_in_study, only_code_differs
 from pe_experiments.seen import seen_in_training
-from pe_experiments.tracking import CURVE, Tracker, read_curve, to_csv
+from pe_experiments.tasks.text import NextSymbol, Text
+from pe_experiments.text_evaluation import evaluate_text
+from pe_experiments.tracking import Tables, Tracker, read_curve, write_curve
 from pe_experiments.trained import FinishedRun, finished_run, model_of
 
 Curve = list[dict[str, Any]]
@@ -66,8 +69,14 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
     return found(finished, device, display or console.Display())
 
 
-def measure(experiment: Experiment, model: Backbone, steps: int, display: console.Display) -> Curve:
-    """The rows of ``extrapolation.csv`` of a model that was trained for that many steps."""
+def measure(
+    experiment: Experiment, model: Backbone, steps: int, display: console.Display
+) -> tuple[Curve, Tables]:
+    """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
+
+    Returns:
+        These rows, and of a language model those of ``text.csv`` and of ``corpus.csv``, the files it read.
+    """
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     training, source, longest = (
         experiment.config.training,
@@ -80,14 +89,22 @@ def measure(experiment: Experiment, model: Backbone, steps: int, display: consol
         made = [source.task.nearest_length(length) or length for length in lengths]
         seen = seen_in_training(batches, steps, source, made, examples)
     display.start("evaluating examples", len(lengths) * examples)
-    rows = extrapolation_curve(model, source, lengths, examples, longest, experiment.decoding, display.step)
+    tables: Tables = {}
+    if isinstance(source.task, NextSymbol):
+        rows, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
+        if isinstance(source.task, Text):
+            tables["corpus"] = source.task.listing()
+    else:
+        rows = list(
+            extrapolation_curve(model, source, lengths, examples, longest, experiment.decoding, display.step)
+        )
     curve = []
     for row in rows:
         # Lengths within those of the training are no in-distribution examples of another task.
         split = "other_task" if other else row["split"]
         curve.append(row | {"seen": seen.get(row["content_length"]), "split": split})
     display.stop()
-    return curve
+    return curve, tables
 
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
@@ -126,10 +143,10 @@ def _evaluate_again(finished: FinishedRun, device: str, display: console.Display
         return RunResult(experiment, run, finished.result, "found", _stored_curve(run))
     run.create()  # says where nothing can be written
     with run.lock():
-        curve = measure(experiment, model.to(device), _steps(finished), display)
+        curve, tables = measure(experiment, model.to(device), _steps(finished), display)
         summary = summarise(curve, experiment.max_length)
         environment = describe_environment(device)
-        write_atomically(run.curve, to_csv(CURVE, curve))
+        write_curve(run, curve, tables)
         again = {"evaluation": evaluated(experiment), "evaluation_environment": environment}
         run.write_result({**finished.result, **summary, **again})
         draw(experiment, finished.identity.label, curve, run.figure)
@@ -156,8 +173,8 @@ def _evaluate_otherwise(
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name, logger = f"{run.name}-e{directory.name}", experiment.config.logger
             tracker = Tracker(directory, name, saved, logger, group=run.name, job_type="evaluation")
-            curve = measure(experiment, model.to(device), _steps(finished), display)
-            tracker.curve(curve)
+            curve, tables = measure(experiment, model.to(device), _steps(finished), display)
+            tracker.curve(curve, tables)
             summary = summarise(curve, experiment.max_length)
             draw(experiment, label, curve, directory.figure)
         except BaseException:

@@ -22,12 +22,12 @@ from pe_experiments.composition import configuration
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError, disk_problem, few
-from pe_experiments.evaluation import summarise
 from pe_experiments.evaluations import RunResult, draw, found, measure, saved_config
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity
 from pe_experiments.instantiation import build_model, source_of
 from pe_experiments.limits import refuse_large_training
+from pe_experiments.losses import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.runs import (
     COMPLETED,
@@ -41,6 +41,7 @@ from pe_experiments.runs import (
     list_in_study,
     plan,
 )
+from pe_experiments.tasks.text import NextSymbol
 from pe_experiments.tracking import Tracker
 from pe_experiments.trained import FinishedRun
 
@@ -150,8 +151,8 @@ def _train_and_evaluate(
         if from_step:
             console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve = measure(experiment, model.to(device), facts["finished_step"], display)
-        tracker.curve(curve)
+        curve, tables = measure(experiment, model.to(device), facts["finished_step"], display)
+        tracker.curve(curve, tables)
         summary = summarise(curve, experiment.max_length)
         draw(experiment, identity.label, curve, run.figure)
         result |= {"status": COMPLETED, **facts, **describe_model(model, experiment), **summary}
@@ -188,7 +189,11 @@ def _train(
     if checkpoint and checkpoint["finished"]:
         return model, {"finished_step": checkpoint["global_step"]}
 
+    language = isinstance(experiment.task, NextSymbol)
+
     def record(row: dict[str, Any]) -> None:
+        if language:  # exact match of a whole text is no measure of anything
+            row = {key: value for key, value in row.items() if key != "exact_match"}
         tracker.metrics(row)
         display.row(row)
 

@@ -50,9 +50,14 @@ def training_code(classes: Classes = (), scores: bool = False) -> Digests:
 
 
 @cache
-def evaluation_code(classes: Classes) -> Digests:
-    """Digest by module of the code that evaluates these classes, less the shared code that trains."""
-    found = _without_files(classes) | _digests((*EVALUATION, *_modules(classes)), NEVER)
+def evaluation_code(classes: Classes, more: tuple[str, ...] = ()) -> Digests:
+    """Digest by module of the code that evaluates these classes, less the shared code that trains.
+
+    Args:
+        classes: of scheme, policy and task.
+        more: modules that evaluate this task beside the shared ones.
+    """
+    found = _without_files(classes) | _digests((*EVALUATION, *more, *_modules(classes)), NEVER)
     training = training_code()
     return {name: digest for name, digest in found.items() if training.get(name) != digest}
 

@@ -27,6 +27,7 @@ WIDTHS = {"single": 3.5, "double": 7.2}  # inches: one column of a journal, and 
 KINDS = ("png", "svg", "pdf")
 GREY = "0.35"
 ACCURACY_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy"}
+METRIC_NAMES = {**ACCURACY_NAMES, "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
 Look = tuple[str, str]
@@ -100,13 +101,16 @@ def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
     return paths
 
 
-def length_axis(axes: Axes, lengths: Iterable[float], max_length: int, name: str) -> None:
-    """A logarithmic axis of input lengths with the training lengths shaded, and an accuracy from 0 to 1."""
+def length_axis(
+    axes: Axes, lengths: Iterable[float], max_length: int, name: str, accuracy: bool = True
+) -> None:
+    """A logarithmic axis of input lengths with the training lengths shaded; an accuracy is from 0 to 1."""
     ticks = np.unique(np.fromiter(lengths, dtype=float))
     axes.set_xscale("log", base=2)
     left, right = ticks.min() / 1.15, ticks.max() * 1.15
     axes.set_xlim(left, right)
-    axes.set_ylim(-0.02, 1.03)
+    if accuracy:
+        axes.set_ylim(-0.02, 1.03)
     axes.xaxis.set_major_locator(FixedLocator(_readable(ticks, max_length, axes)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -129,7 +133,9 @@ def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
 
 def training_note(axes: Axes, max_length: int) -> None:
     """Says what the shade of `length_axis` is."""
-    axes.text(max_length / 1.03, 1.04, "training lengths", ha="right", va="bottom", fontsize=7, color=GREY)
+    style: Any = {"ha": "right", "va": "bottom", "fontsize": 7, "color": GREY}
+    over = 1.06 / 1.05  # of the panel's height, whatever its values
+    axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(), **style)
 
 
 def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
@@ -186,7 +192,7 @@ def legend_below(figure: Figure, entries: list[Line2D]) -> None:
 
 
 def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:
-    """Exact match and token accuracy of one run over length, with the bounds and the training range.
+    """Exact match, or loss, and token accuracy of one run over length, with bounds and training range.
 
     Args:
         rows: of ``extrapolation.csv``.
@@ -197,14 +203,15 @@ def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     figure.suptitle(text(title, 110))
-    for axes, (metric, name) in zip(figure.subplots(1, 2), ACCURACY_NAMES.items(), strict=True):
+    first = "exact_match" if curve["exact_match"].notna().all() else "loss"
+    for axes, metric in zip(figure.subplots(1, 2), (first, "token_accuracy"), strict=True):
         lengths = curve["content_length"]
-        length_axis(axes, lengths, max_length, name)
+        length_axis(axes, lengths, max_length, METRIC_NAMES[metric], metric != "loss")
         training_note(axes, max_length)
         if metric == "exact_match":
             low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
             axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-        else:
+        elif metric == "token_accuracy":
             draw_bounds(axes, curve)
         axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
     figure.savefig(path, dpi=150)

@@ -29,6 +29,7 @@ from pe_experiments.identity import GROUPS, Identity, identify, plain, short_has
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # OmegaConf's own takes ten times as long
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TRAINED = ("finished", "to evaluate", "diverged")  # states in which nothing is left to train
+TEXT = ("pe_experiments.text_evaluation",)  # evaluates language models
 RESULT_KEYS = ("name", "label", "task", "model", "seed", "steps", "evaluation")  # in every result.json
 
 
@@ -251,9 +252,12 @@ def evaluated(experiment: Experiment) -> dict[str, Any]:
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
-        said["task"] = plain(task.section) | data_files(task.arguments, task.classes)
+        said["task"] = plain(task.section) | data_files(
+            task.arguments, task.classes, experiment.evaluation_task.data_files
+        )
         classes += task.classes
-    return said | {"code": evaluation_code(classes)}
+    language = hasattr(experiment.evaluation_task, "decoder_only")
+    return said | {"code": evaluation_code(classes, TEXT if language else ())}
 
 
 def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -50,6 +50,7 @@ CURVE = (
 )
 
 Row = dict[str, Any]
+Tables = dict[str, list[Row]]  # more that was measured, by the name of its CSV file
 
 
 class Tracker:
@@ -103,12 +104,15 @@ class Tracker:
         self._metrics.flush()
         self._mirror_metrics(row)
 
-    def curve(self, rows: Sequence[Row]) -> None:
-        """The extrapolation curve, complete."""
-        write_atomically(self.run.curve, to_csv(CURVE, rows))
+    def curve(self, rows: Sequence[Row], tables: Tables | None = None) -> None:
+        """The extrapolation curve, complete, and the tables that belong to it."""
+        write_curve(self.run, rows, tables or {})
         if self._wandb and not self._curve_mirrored:
             for row in rows:
-                self._wandb.log({f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None})
+                more = _named((tables or {}).get("text", []), row["content_length"])
+                self._wandb.log(
+                    {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None} | more
+                )
 
     def close(self, summary: dict[str, Any] | None = None, figure: Path | None = None) -> str | None:
         """Mirror summary and figure and end the wandb run.
@@ -134,6 +138,24 @@ class Tracker:
     def _mirror_metrics(self, row: Row) -> None:
         if self._wandb and row["step"] > self._already_mirrored:
             self._wandb.log({f"training/{key}": value for key, value in row.items()})
+
+
+def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Tables) -> None:
+    """Write ``extrapolation.csv`` and a CSV file for each of the tables."""
+    write_atomically(run.curve, to_csv(CURVE, curve))
+    for name, rows in tables.items():
+        columns = dict.fromkeys(key for row in rows for key in row)
+        write_atomically(run.path / f"{name}.csv", to_csv(list(columns), rows))
+
+
+def _named(rows: Sequence[Row], length: int) -> Row:
+    """Bits per byte and accuracy at a length, as ``text/sliding_new_accuracy``; nothing by index."""
+    return {
+        f"text/{row['windows']}_{row['slice']}_{key}": row[key]
+        for row in rows
+        for key in ("bits_per_byte", "accuracy")
+        if row["length"] == length and row["slice"] != "index" and key in row
+    }
 
 
 def start_wandb(
@@ -183,6 +205,7 @@ def start_wandb(
         mirror.define_metric(f"training/{key}", step_metric="training/step")
     for key in CURVE:
         mirror.define_metric(f"extrapolation/{key}", step_metric="extrapolation/length")
+    mirror.define_metric("text/*", step_metric="extrapolation/length")
     return mirror
 
 

@@ -98,6 +98,8 @@ def order_matters_as_said(task: Task) -> Outcome:
 
 def chance_is_uniform(task: Task) -> Outcome:
     """`chance` is one over the symbols a target can hold."""
+    if why := getattr(task, "chance_unchecked", None):
+        return None, why
     for length in makeable(task, (1, 2, 4, 9, 13, 20)):
         _, targets = draw(task, length, 5000)
         symbols = len(targets[targets != IGNORE].unique())

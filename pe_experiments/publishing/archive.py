@@ -65,7 +65,7 @@ def joined(earlier: Runs, runs: Runs) -> Runs:
 def write_archive(runs: Runs, folder: Path) -> None:
     """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    training = runs.training[runs.training["exact_match"].notna()]
+    training = runs.training[runs.training["token_accuracy"].notna()]
     training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():

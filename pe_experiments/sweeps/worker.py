@@ -29,7 +29,8 @@ from pe_experiments.files import read_json, write_atomically
 
 WAITING, RUNNING, ELSEWHERE = "waiting", "running", "elsewhere"
 LOOK_SECONDS = 0.1  # between looks at the notes
-METRICS = ("exact_match_in_distribution", "exact_match_at_2x")  # said of a finished run
+# Said of a finished run, as far as they were measured.
+METRICS = ("exact_match_in_distribution", "exact_match_at_2x", "loss_in_distribution")
 # Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
 OF_THE_LAUNCHER = ("SIGINT", "SIGTERM", "SIGUSR2")
 

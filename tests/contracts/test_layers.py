@@ -15,6 +15,8 @@ LAYERS = (
         "data",
         "instantiation",
         "evaluation",
+        "text_evaluation",
+        "losses",
         "training",
         "matmul",
         "environment",

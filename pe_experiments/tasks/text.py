@@ -1,0 +1,189 @@
+"""Text: language modelling on bytes, of the user's own files or of Python's standard library.
+
+Shapes: B examples, N bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import hashlib
+import os
+import sysconfig
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_experiments.tasks.base import IGNORE, Split, Task
+
+TOLERANCE = 0.025  # of all bytes, by which a cut moves so that it falls between two files
+FEWEST_BYTES = 50_000  # every split then holds windows of 1,250 bytes
+LOOKED_AT = 8192  # first bytes of a file; a zero among them says that it is no text
+MAPPED_FROM = 1 << 20  # bytes; smaller files are read, as too many open ones are not allowed
+SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
+NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+class NextSymbol(Task):
+    """Language modelling: name the next symbol at every symbol but the last, in a decoder alone.
+
+    Attributes:
+        decoder_only: why a model that reads both ways cannot learn it.
+        chance_unchecked: why examples need not hold every symbol that `chance` counts.
+    """
+
+    formats = ("aligned",)
+    decoder_only = "an encoder reads the symbols it should predict"
+    chance_unchecked = "how often a symbol occurs follows from the data"
+
+    def solve(self, inputs_BN: Tensor) -> Tensor:
+        return torch.tensor([[*row[1:], IGNORE] for row in inputs_BN.tolist()])
+
+    def chance(self, length: int) -> float:
+        return 1 / self.vocab_size
+
+
+class File(NamedTuple):
+    """A file of a corpus: path, size in bytes and time of its last change in ns."""
+
+    path: str
+    size: int
+    changed_at: int
+
+
+class Text(NextSymbol):
+    """Predict the next byte of a text: i m p o r t -> m p o r t, and after the last byte nothing is scored.
+
+    >>> Text().solve(torch.tensor([[105, 109, 112]])).tolist()
+    [[109, 112, -100]]
+
+    Files are joined in the order of a hash of their paths (relative to the folder they share); the first 90 %
+    are for training, 5 % for validation and 5 % for evaluation. Cuts fall between two files; only one larger
+    than a twentieth of the corpus may be cut itself. Examples are windows from random positions, over ends of
+    files where necessary. The corpus belongs to a run's identity: with another Python, ``path=null`` is
+    another corpus. Protocol: bytes, trained at 256, evaluated to 8x, after ``train_length_extrapolate.py`` of
+    x-transformers and Press et al. 2022, arXiv:2108.12409.
+
+    Args:
+        path: a file, a folder, or a glob as ``books/**/*.txt``; None: the sources and documents of the
+            standard library of the running Python, without its tests.
+    """
+
+    vocab_size = 256
+
+    def __init__(self, path: str | None = None):
+        files = _of_library() if path is None else _found(path)
+        root = os.path.commonpath([os.path.dirname(os.path.abspath(file.path)) for file in files])
+        names = {file: Path(os.path.relpath(file.path, root)).as_posix() for file in files}
+        self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
+        self.names = [names[file] for file in self.files]
+        self.data_files = tuple(file.path for file in self.files)
+        self.ends = list(accumulate(file.size for file in self.files))
+        if self.ends[-1] < FEWEST_BYTES:
+            raise ValueError(
+                f"path={path}: {self.ends[-1]} bytes are too short a text; at least {FEWEST_BYTES} are needed"
+            )
+        first, second = (self._cut(share) for share in (0.9, 0.95))
+        self.bounds: dict[Split, tuple[int, int]] = {
+            "training": (0, first),
+            "validation": (first, second),
+            "evaluation": (second, self.ends[-1]),
+        }
+        self.longest = min(stop - start for start, stop in self.bounds.values())
+        self.split: Split = "training"
+
+    def _cut(self, share: float) -> int:
+        """The byte at this share of the corpus, or the nearest end of a file."""
+        wanted = share * self.ends[-1]
+        nearest = min(self.ends, key=lambda end: abs(end - wanted))
+        return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
+
+    def for_split(self, split: Split) -> Text:
+        own = copy.copy(self)
+        own.split = split
+        return own
+
+    def nearest_length(self, length: int) -> int | None:
+        return min(length, self.longest) if length >= 2 else None
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        start, stop = self.bounds[self.split]
+        starts_B = torch.randint(start, stop - length + 1, (batch_size,), generator=generator)
+        rows = [self.read(first, length) for first in starts_B.tolist()]
+        inputs_BN = torch.from_numpy(np.stack(rows)).long()
+        targets_BN = inputs_BN.roll(-1, dims=1)
+        targets_BN[:, -1] = IGNORE
+        return inputs_BN, targets_BN
+
+    def read(self, start: int, count: int) -> np.ndarray:
+        """``count`` bytes of the joined files from byte ``start`` on."""
+        contents, pieces = _contents(self.files), []
+        index = int(np.searchsorted(self.ends, start, side="right"))
+        while count:
+            within = start - (self.ends[index] - self.files[index].size)
+            pieces.append(contents[index][within : within + count])
+            start, count, index = start + len(pieces[-1]), count - len(pieces[-1]), index + 1
+        return np.concatenate(pieces)
+
+    def listing(self) -> list[dict[str, str | int]]:
+        """The files in their order: path, bytes, and the split or splits each belongs to."""
+        rows: list[dict[str, str | int]] = []
+        for name, file, end in zip(self.names, self.files, self.ends, strict=True):
+            parts = [s for s, (a, b) in self.bounds.items() if max(a, end - file.size) < min(b, end)]
+            rows.append({"path": name, "bytes": file.size, "split": " ".join(parts)})
+        return rows
+
+
+@cache
+def _of_library() -> Sequence[File]:
+    """The standard library of the running Python."""
+    found = []
+    for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
+        folders[:] = sorted(set(folders) - NOT_LIBRARY)
+        found += [os.path.join(folder, name) for name in names if name.endswith(SUFFIXES)]
+    return _not_empty(found)
+
+
+def _found(path: str) -> Sequence[File]:
+    """The files that ``task.path`` means; hidden ones in a folder are left out.
+
+    Raises:
+        ValueError: there is none, all are empty, or one is no text.
+    """
+    pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
+    paths = (
+        [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
+    )
+    if not paths:
+        raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
+    files = _not_empty(paths)
+    if not files:
+        raise ValueError(f"path={path}: {'it is' if len(paths) == 1 else 'all its files are'} empty")
+    for file in files:
+        with open(file.path, "rb") as content:
+            if b"\0" in content.read(LOOKED_AT):
+                raise ValueError(
+                    f"path={path}: {file.path} holds zero bytes, so it is no text in UTF-8; a glob as "
+                    f"'texts/*.txt' leaves such files out"
+                )
+    return files
+
+
+def _not_empty(paths: Sequence[str]) -> Sequence[File]:
+    found = ((path, os.stat(path)) for path in paths)
+    return [File(path, about.st_size, about.st_mtime_ns) for path, about in found if about.st_size]
+
+
+@lru_cache(maxsize=4)
+def _contents(files: tuple[File, ...]) -> list[np.ndarray]:
+    """The bytes of each file; of a large one mapped into memory rather than read."""
+    return [
+        np.memmap(file.path, np.uint8, "r") if file.size >= MAPPED_FROM else np.fromfile(file.path, np.uint8)
+        for file in files
+    ]
