@@ -19,8 +19,10 @@ from pe_experiments.checking.agreement import (
     build,
     difference,
     stirred,
+    where_apart,
 )
 from pe_experiments.checking.contract import trainable
+from pe_experiments.checking.lifecycle import life_apart
 from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -38,12 +40,14 @@ class Likeness:
             parameters differ in shape.
         apart_far: the same at positions up to 4,095; nan where one of them is not defined there.
         layout: how the channels are reordered, in words; empty where they are not.
+        scene: of `lifecycle.SCENES`, the one in which they are apart, where single sequences agree.
     """
 
     reference: str
     apart: float | None
     apart_far: float = 0.0
     layout: str = ""
+    scene: str = ""
 
     @property
     def same(self) -> bool:
@@ -87,8 +91,24 @@ def _compared(
         apart.append(best)
         if best > SAME:
             return Likeness(name, max(apart))
+        life = life_apart(other, ours, order and order(shape.head_dim))
+        scene = max(life, key=life.__getitem__)
+        if life[scene] > SAME:
+            return Likeness(name, life[scene], scene=scene)
         far.append(_far(other, ours, order))  # with the parameters that agree
     return Likeness(name, max(apart), float(torch.tensor(far).max()), layout)
+
+
+@torch.no_grad()
+def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool) -> str:
+    """At which heads and distances their logits differ, in words; empty where they do not."""
+    for width, heads in SHAPES:
+        shape = ModelShape(width, heads, 2, causal, 12, NEAR)
+        ours, other = stirred(build(reference, shape)), build(theirs, shape)
+        ways = {difference(other, ours): where_apart(other, ours) for _ in assignments(ours, other)}
+        if ways and (words := ways[min(ways)]):
+            return words
+    return ""
 
 
 def _has_layout(reference: MakeEncoding, forms: Sequence[bool]) -> bool:
@@ -117,8 +137,8 @@ def identify(
         return [likeness for likeness in found if likeness.same]
     mutants = [name for name in MUTANTS if scheme_of(name) in references]
     makers = {name: broken(name, references[scheme_of(name)].build) for name in mutants}
-    compared = [likeness_of(theirs, make, name, common[scheme_of(name)]) for name, make in makers.items()]
-    return [likeness for likeness in compared if likeness.same and not likeness.layout]
+    compared = [_compared(theirs, make, name, common[scheme_of(name)], "") for name, make in makers.items()]
+    return [likeness for likeness in compared if likeness.same]
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pe_experiments.checking.historic import HISTORIC
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
@@ -394,4 +395,11 @@ MUTANTS: dict[str, dict[str, Change]] = {
     },
     "rope_ssmax: the second scheme is never applied": {"_at_layer": lambda self, right, i: right(i)[:1]},
     "rope_nope: the layers are exchanged": {"for_layer": lambda self, right, layer: right(layer + 1)},
-}
+} | HISTORIC
+CONVENTIONS = frozenset(  # of released models: no mistakes, but weights do not carry over
+    {
+        "alibi: no interleaving where the number of heads is no power of two",
+        "deberta: position to content uses d(i, j) instead of d(j, i)",
+        "rope_nope: the layers are exchanged",
+    }
+)
