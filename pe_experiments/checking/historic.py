@@ -91,6 +91,11 @@ HISTORIC: dict[str, dict[str, Change]] = {
     "rope: the query of a cached step is counted from 0": {"_rotations": counted_from_zero},
     "alibi: the query of a cached step is counted from 0": {"_bias": counted_from_zero},  # x-transformers
     "t5: the query of a cached step is counted from 0": {"_bias": counted_from_zero},  # candle
+    "rope: positions in bfloat16": {
+        "_rotations": lambda self, right, at: right(
+            AttentionContext(at.q_positions_BT.bfloat16(), at.k_positions_BS.bfloat16(), at.visible_BTS)
+        )
+    },
     "rope: frequencies in bfloat16": {
         "frequencies_BR": lambda self, right, at: right(at).bfloat16().double()
     },  # gpt-neox
@@ -117,3 +122,10 @@ HISTORIC: dict[str, dict[str, Change]] = {
         "bias": shifted_as_in_a_decoder
     },  # espnet
 }
+CONVENTIONS = frozenset(  # of released models: no mistakes, but weights do not carry over
+    {
+        "alibi: no interleaving where the number of heads is no power of two",
+        "deberta: position to content uses d(i, j) instead of d(j, i)",
+        "rope_nope: the layers are exchanged",
+    }
+)

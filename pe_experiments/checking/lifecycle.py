@@ -48,7 +48,7 @@ def _scenes() -> dict[str, Scene]:
         "decoding with cached keys": Scene(here + offsets, one, decoding=True),
         "decoding after left padding": Scene(*left, decoding=True),
         "left padding": Scene(*left),
-        "packed documents": Scene(*(part.expand(ROWS, TOKENS) for part in packed)),
+        "packed documents": Scene(packed[0] + one, packed[1] + one),
     }
 
 
@@ -71,8 +71,8 @@ class Content:
         return Content(q, k, torch.randn(ROWS, TOKENS, shape.d_model, generator=generator))
 
     def only(self, row: int, tokens: Tensor) -> Content:
-        parts = (part[row : row + 1, :, tokens] for part in (self.q_BHTK, self.k_BHTK))
-        return Content(*parts, self.x_BTD[row : row + 1, tokens])
+        one = slice(row, row + 1)
+        return Content(self.q_BHTK[one, :, tokens], self.k_BHTK[one, :, tokens], self.x_BTD[one, tokens])
 
     def channels(self, order: list[int]) -> Content:
         return Content(self.q_BHTK[..., order], self.k_BHTK[..., order], self.x_BTD)

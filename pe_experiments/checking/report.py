@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from pe_experiments.checking.agreement import SHAPES
 from pe_experiments.checking.contract import CHECKS, Subject, small_shape, trainable
 from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
+from pe_experiments.checking.historic import CONVENTIONS
 from pe_experiments.checking.identify import (
     Likeness,
     common_forms,
@@ -18,7 +20,7 @@ from pe_experiments.checking.identify import (
     reference_of,
     where_they_differ,
 )
-from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS, scheme_of
+from pe_experiments.checking.mutants import MUTANTS, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -156,9 +158,10 @@ def _is_formula(component: Component, function: Scalar, causal: bool) -> bool:
         return Formula(shape, function)
 
     make = frozen(component.build)
-    likeness = likeness_of(make, stated, "the formula", [causal])
+    likeness = likeness_of(make, stated, "the formula", [causal], SHAPES[:1])
     if likeness.same:
         _say_same(likeness, [causal])
+        say("A formula is compared in models of 4 heads of 16 channels.")
     else:
         _say_apart(likeness, make, stated, [causal])
     return likeness.same
