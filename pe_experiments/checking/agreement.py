@@ -100,6 +100,40 @@ def difference(
     return max(apart)
 
 
+def where_apart(first: PositionalEncoding, second: PositionalEncoding) -> str:
+    """Where the logits of two schemes with shared parameters differ, in words; empty where they do not.
+
+    Logits are taken relative to that of the query's own key, which a softmax allows.
+    """
+    inputs = draw_inputs(first.shape, 24, 24, 0)
+    one, two = (_from_own_key(attention_scores(scheme, inputs)) for scheme in (first, second))
+    seen = ~(one.isnan() & two.isnan()) if one.shape == two.shape else torch.zeros(0, dtype=torch.bool)
+    if not seen.any():
+        return ""
+    apart = (one - two).abs().nan_to_num(torch.inf, torch.inf).masked_fill(~seen, 0.0)[0]
+    differs = apart > SAME * two[seen & two.isfinite()].abs().max()
+    if not differs.any():
+        return ""
+    heads = differs.any(-1).any(-1).nonzero().flatten().tolist()
+    queries, keys = differs.any(0).nonzero(as_tuple=True)
+    nearest = int((queries - keys).abs().min())
+    head, query, key = (int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
+    got, right = (float(scores[0, head, query, key]) for scores in (one, two))
+    which = "all heads" if len(heads) == len(apart) else f"heads {', '.join(map(str, heads))} of {len(apart)}"
+    return (
+        f"in {which} (from 0), from distance {nearest} on; most in head {head} for the query at position "
+        f"{query} and the key at {key} (distance {query - key}): {got:.3g} instead of {right:.3g}"
+    )
+
+
+def _from_own_key(scores: Tensor) -> Tensor:
+    own = scores.diagonal(dim1=-2, dim2=-1)[..., None]
+    shifted = scores.masked_fill(is_masked(scores), -torch.inf) - own.where(
+        own.isfinite() & ~is_masked(own), 0.0
+    )
+    return shifted.double()
+
+
 def _embeddings_apart(
     first: PositionalEncoding, second: PositionalEncoding, inputs: Inputs, layout: Layout | None
 ) -> float:

@@ -19,13 +19,17 @@ from pe_experiments.checking.agreement import (
     build,
     difference,
     stirred,
+    where_apart,
 )
 from pe_experiments.checking.contract import trainable
+from pe_experiments.checking.lifecycle import life_apart
 from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.backbone import MakeEncoding
+
+Shapes = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,14 @@ class Likeness:
             parameters differ in shape.
         apart_far: the same at positions up to 4,095; nan where one of them is not defined there.
         layout: how the channels are reordered, in words; empty where they are not.
+        scene: of `lifecycle.SCENES`, the one in which they are apart, where single sequences agree.
     """
 
     reference: str
     apart: float | None
     apart_far: float = 0.0
     layout: str = ""
+    scene: str = ""
 
     @property
     def same(self) -> bool:
@@ -52,28 +58,36 @@ class Likeness:
         return not self.apart_far > 100 * SAME  # float32 angles are off by less, rounded positions by more
 
 
-def likeness_of(theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool]) -> Likeness:
-    """Compare both with the same parameters, on the same inputs, in models of two shapes.
+def likeness_of(
+    theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool], shapes: Shapes = SHAPES
+) -> Likeness:
+    """Compare both with the same parameters, on the same inputs, in models of some shapes.
 
     Args:
         theirs, reference: build the schemes from a shape.
         name: of the reference.
         forms: causal (True) or not; they must agree in each.
+        shapes: width and number of heads of the models.
     """
-    plain = _compared(theirs, reference, name, forms, "")
+    plain = _compared(theirs, reference, name, forms, "", shapes)
     if plain.same or plain.apart is None or not _has_layout(reference, forms):
         return plain
-    others = (_compared(theirs, reference, name, forms, layout) for layout in LAYOUTS)
+    others = (_compared(theirs, reference, name, forms, layout, shapes) for layout in LAYOUTS)
     return next((likeness for likeness in others if likeness.same), plain)
 
 
 @torch.no_grad()
 def _compared(
-    theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool], layout: str
+    theirs: MakeEncoding,
+    reference: MakeEncoding,
+    name: str,
+    forms: Sequence[bool],
+    layout: str,
+    shapes: Shapes = SHAPES,
 ) -> Likeness:
     """The comparison with the channels of ``theirs`` in one order, under the best way to share parameters."""
     apart, far, order = [], [], LAYOUTS.get(layout)
-    for causal, (width, heads) in product(forms, SHAPES):
+    for causal, (width, heads) in product(forms, shapes):
         shape = ModelShape(width, heads, 2, causal, 12, NEAR)
         ours, other = stirred(build(reference, shape)), build(theirs, shape)
         best = None
@@ -87,8 +101,23 @@ def _compared(
         apart.append(best)
         if best > SAME:
             return Likeness(name, max(apart))
+        life = life_apart(other, ours, order and order(shape.head_dim))
+        if scene := next((scene for scene, far_apart in life.items() if far_apart > SAME), ""):
+            return Likeness(name, life[scene], scene=scene)
         far.append(_far(other, ours, order))  # with the parameters that agree
     return Likeness(name, max(apart), float(torch.tensor(far).max()), layout)
+
+
+@torch.no_grad()
+def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool) -> str:
+    """At which heads and distances their logits differ, in words; empty where they do not."""
+    for width, heads in SHAPES:
+        shape = ModelShape(width, heads, 2, causal, 12, NEAR)
+        ours, other = stirred(build(reference, shape)), build(theirs, shape)
+        ways = {difference(other, ours): where_apart(other, ours) for _ in assignments(ours, other)}
+        if ways and (words := ways[min(ways)]):
+            return words
+    return ""
 
 
 def _has_layout(reference: MakeEncoding, forms: Sequence[bool]) -> bool:
@@ -117,8 +146,18 @@ def identify(
         return [likeness for likeness in found if likeness.same]
     mutants = [name for name in MUTANTS if scheme_of(name) in references]
     makers = {name: broken(name, references[scheme_of(name)].build) for name in mutants}
-    compared = [likeness_of(theirs, make, name, common[scheme_of(name)]) for name, make in makers.items()]
-    return [likeness for likeness in compared if likeness.same and not likeness.layout]
+    for shapes in (SHAPES, SHAPES[:1]):  # a second mistake may show at other numbers of heads only
+        compared = (
+            _compared(theirs, make, name, common[scheme_of(name)], "", shapes)
+            for name, make in makers.items()
+        )
+        if found := [likeness for likeness in compared if likeness.same]:
+            return found
+        if any(
+            likeness_of(theirs, part.build, "", common[c], SHAPES[:1]).same for c, part in references.items()
+        ):
+            break
+    return []
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:

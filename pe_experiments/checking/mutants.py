@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pe_experiments.checking.historic import HISTORIC
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
@@ -71,6 +72,10 @@ def mirrored(at: AttentionContext) -> AttentionContext:
     return AttentionContext(-at.q_positions_BT, -at.k_positions_BS, at.visible_BTS)
 
 
+def exchanged(at: AttentionContext) -> AttentionContext:
+    return AttentionContext(at.k_positions_BS, at.q_positions_BT, at.visible_BTS)
+
+
 def own_frequencies(self: Any, right: Change, positions: Tensor) -> Tensor:
     column = torch.arange(self.width, dtype=torch.float64)
     angles = positions[..., None] * self.base ** (-column / self.width)
@@ -78,16 +83,15 @@ def own_frequencies(self: Any, right: Change, positions: Tensor) -> Tensor:
 
 
 def half_split_on_interleaved(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-    (cos, sin), _ = self._rotations(at)
-    cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
-
-    def rotated(x: Tensor) -> Tensor:
+    def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        cos, sin = torch.cat([cos, cos], -1), torch.cat([sin, sin], -1)
         x, rest = x.split([2 * self.pairs, x.shape[-1] - 2 * self.pairs], dim=-1)
         pairs = x.unflatten(-1, (-1, 2))
         x = x * cos + torch.stack([-pairs[..., 1], pairs[..., 0]], -1).flatten(-2) * sin
         return torch.cat([x, rest], dim=-1)
 
-    return rotated(q), rotated(k)
+    of_queries, of_keys = self._rotations(at)
+    return rotated(q, *of_queries), rotated(k, *of_keys)
 
 
 def keys_backwards(self: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
@@ -173,7 +177,8 @@ def u_and_v_exchanged(self: Any, right: Change, q: Tensor, k: Tensor, at: Attent
 
 def gates_without_logarithm(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
     kept_BHS = torch.sigmoid(self.gate(at.x_BSD)).cumsum(1).transpose(1, 2)
-    return kept_BHS[:, :, :, None] - kept_BHS[:, :, None]
+    queries = slice(at.first_query, at.first_query + q.shape[2])
+    return kept_BHS[:, :, queries, None] - kept_BHS[:, :, None]
 
 
 def stick_left_by(first_masked: int, left_by: Callable[[Tensor], Tensor]) -> dict[str, Change]:
@@ -200,6 +205,7 @@ def unnormalised(self: Any, right: Change, x_BSD: Tensor) -> Pair:
 
 
 MUTANTS: dict[str, dict[str, Change]] = {
+    **HISTORIC,
     "sinusoidal: sine and cosine exchanged": {
         "vectors": lambda self, right, p: right(p).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     },
@@ -244,11 +250,6 @@ MUTANTS: dict[str, dict[str, Change]] = {
     "rope: half of the channels rotate": with_frequencies(
         lambda rope, at: (rope.base, max(1, rope.pairs // 2))
     ),
-    "rope: positions in bfloat16": {
-        "_rotations": lambda self, right, at: right(
-            AttentionContext(at.q_positions_BT.bfloat16(), at.k_positions_BS.bfloat16(), at.visible_BTS)
-        )
-    },
     "rope_partial: frequencies of the whole head": with_frequencies(
         lambda rope, at: (rope.base, rope.shape.head_dim // 2)
     ),
@@ -275,12 +276,12 @@ MUTANTS: dict[str, dict[str, Change]] = {
         )
     },
     "xpos: keys grow with their position as queries do": {
-        "_rotations": lambda self, right, at: (right(at)[0], right(at)[0])
+        "_rotations": lambda self, right, at: (right(at)[0], right(exchanged(at))[0])
     },
     "xpos: logits grow with distance": {"_scales": lambda self, right, offsets: 1 / right(offsets)},
     "xpos: queries and keys have centres of their own": {"_rotations": centres_of_their_own},
     # cos(a - d) with the roles of q and k exchanged is cos(a + d) in the other direction.
-    "pope: the sign of delta": {"rotate": lambda self, right, q, k, at: right(k, q, at)[::-1]},
+    "pope: the sign of delta": {"rotate": lambda self, right, q, k, at: right(k, q, exchanged(at))[::-1]},
     "pope: RoPE's frequencies, each twice": {
         "_frequencies": lambda self, right, at: frequencies(self.base, (self.shape.head_dim + 1) // 2).repeat(
             2

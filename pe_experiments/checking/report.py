@@ -8,13 +8,28 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from pe_experiments.checking.agreement import SHAPES
 from pe_experiments.checking.contract import CHECKS, Subject, small_shape, trainable
-from pe_experiments.checking.identify import Likeness, common_forms, identify, likeness_of, reference_of
+from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
+from pe_experiments.checking.historic import CONVENTIONS
+from pe_experiments.checking.identify import (
+    Likeness,
+    common_forms,
+    identify,
+    likeness_of,
+    reference_of,
+    where_they_differ,
+)
 from pe_experiments.checking.mutants import MUTANTS, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.errors import UserError, nearest, shown
+from pe_experiments.models.backbone import MakeEncoding
 
+UNKNOWN = """It is none of our schemes (with their default arguments) and none of the known mistakes.
+That does not say that it is right. Name what it should be: against=rope, with its arguments, or
+formula=module.function, a function of q, k, i, j and head that returns the logit."""
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
@@ -32,12 +47,14 @@ def check_encoding(config: DictConfig) -> bool:
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     section: Any = OmegaConf.to_container(config.pe)
     component = load_component("pe", section)
-    against = _reference(component, config)
+    against, stated = _reference(component, config), _formula(component, config)
     forms = _forms(component)
     say(f"{component.target} in {_in_words(forms)}\n")
     failed = _contract(component, forms)
     say("")
     try:
+        if stated and _is_formula(component, stated, forms[0]):
+            return not failed
         if against is None:
             found = identify(component.build, shipped("pe"), forms)
         elif _is_reference(component, against, forms):
@@ -50,11 +67,21 @@ def check_encoding(config: DictConfig) -> bool:
         say(f"It cannot be compared: it raises {type(error).__name__}: {' '.join(str(error).split())}")
         return False
     for likeness in found:
-        _say_match(likeness, forms, failed)
+        _say_match(component, likeness, forms, failed)
     if not found:
-        said = "none of our schemes (with their default arguments) and none of the known mistakes"
-        say(f"It is {said}." if against is None else "It matches no known mistake either.")
-    return against is None and not failed
+        say(UNKNOWN if against is None and not stated else "The difference is none of the known mistakes.")
+    return against is None and not stated and not failed
+
+
+def _formula(component: Component, config: DictConfig) -> Scalar | None:
+    """The function named by ``formula``."""
+    if config.formula is None:
+        return None
+    if config.against is not None:
+        raise UserError("formula and against: give one of them; both say what it should be")
+    if component.cls.weights is not PositionalEncoding.weights:  # type: ignore[attr-defined]
+        raise UserError(f"formula states logits, and {component.cls.__name__} computes weights of its own")
+    return formula(str(config.formula))
 
 
 def _reference(component: Component, config: DictConfig) -> Component | None:
@@ -122,16 +149,43 @@ def _is_reference(component: Component, reference: Component, forms: list[bool])
         ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
         say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")
     else:
-        difference = f"logits or embeddings differ by {likeness.apart:.2g} of the largest"
-        say(f"It is not {reference.label}: {difference}.")
+        _say_apart(likeness, component.build, reference.build, common)
     return likeness.same
 
 
-def _say_match(likeness: Likeness, forms: list[bool], failed: list[str]) -> None:
-    """Which scheme or mistake it is, and for a mistake which check catches it."""
-    if likeness.reference in MUTANTS:
+def _is_formula(component: Component, function: Scalar, causal: bool) -> bool:
+    def stated(shape: ModelShape) -> Formula:
+        return Formula(shape, function)
+
+    make = frozen(component.build)
+    likeness = likeness_of(make, stated, "the formula", [causal], SHAPES[:1])
+    if likeness.same:
+        _say_same(likeness, [causal])
+        say("A formula is compared in models of 4 heads of 16 channels.")
+    else:
+        _say_apart(likeness, make, stated, [causal])
+    return likeness.same
+
+
+def _say_apart(likeness: Likeness, theirs: MakeEncoding, reference: MakeEncoding, forms: list[bool]) -> None:
+    """How much it differs, and at which heads and distances."""
+    what = f"attention weights ({likeness.scene})" if likeness.scene else "logits or embeddings"
+    say(f"It is not {likeness.reference}: {what} differ by {likeness.apart:.2g} of the largest.")
+    if where := next(filter(None, (where_they_differ(theirs, reference, causal) for causal in forms)), ""):
+        say(f"  logits differ {where}")
+
+
+def _say_match(component: Component, likeness: Likeness, forms: list[bool], failed: list[str]) -> None:
+    """Which scheme, convention or mistake it is, and for a mistake which check catches it."""
+    if likeness.reference in CONVENTIONS:
+        say(f"It follows another convention, which is no mistake. {likeness.reference}")
+        say("Weights do not carry over between the two.")
+    elif likeness.reference in MUTANTS:
+        right = scheme_of(likeness.reference)
         say(f"It matches a known mistake. {likeness.reference}")
-        say(f"  caught by: {'; '.join([*failed, f'the comparison with {scheme_of(likeness.reference)}'])}")
+        say(f"  caught by: {'; '.join([*failed, f'the comparison with {right}'])}")
+        if where := where_they_differ(component.build, reference_of(right).build, forms[0]):
+            say(f"  logits differ {where}")
     else:
         _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
 

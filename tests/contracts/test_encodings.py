@@ -30,11 +30,20 @@ CASES = [(name, causal) for name in SCHEMES for causal in forms(name)]
 schemes = pytest.mark.parametrize("name", SCHEMES)
 
 
+# PaTH's convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
+BY_DEFINITION = {
+    ("path", "decoding with cached keys agrees with the whole row"),  # after left padding
+    ("path", "left padding changes nothing"),
+    ("path", "packed documents change nothing"),
+    ("scaled_index", "packed documents change nothing"),
+}
+
+
 @pytest.mark.parametrize(("name", "causal"), CASES)
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name: str, causal: bool, check: str) -> None:
     finding = CHECKS[check](subject(name, causal))
-    assert finding.holds is not False, finding
+    assert (finding.holds is False) == ((name, check) in BY_DEFINITION), finding
 
 
 @schemes

@@ -57,6 +57,28 @@ class QueriesAhead(Frozen):
         return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
 
 
+class FromZero(Frozen):
+    """Right at once; while decoding, the query is taken to stand at the start."""
+
+    def rotate(self, q, k, at):
+        few = at.k_positions_BS[:, : q.shape[2]]
+        return self.turned(q, few), self.turned(k, at.k_positions_BS)
+
+
+class Reversed(PositionalEncoding):
+    def bias(self, q, k, at):
+        slopes = 2.0 ** (-8 * torch.arange(q.shape[1], 0, -1) / q.shape[1])
+        return -slopes[:, None, None] * at.relative_positions_BTS.abs()[:, None]
+
+
+def alibi(q, k, i, j, head):
+    return q @ k / len(q) ** 0.5 - 2.0 ** (-8 * (head + 1) / 4) * abs(i - j)
+
+
+def reversed_alibi(q, k, i, j, head):
+    return alibi(q, k, i, j, 3 - head)
+
+
 class Mixed(Interleaved):
     def angles(self, positions, channels):
         interleaved = super().angles(positions, channels)[..., ::2]
@@ -159,6 +181,31 @@ def test_it_says_which_check_catches_a_mistake(script: Script) -> None:
     assert f"learned: the encoding is never applied\n  caught by: {checks}\n" in unused.out
 
 
+def test_it_says_at_which_heads_and_distances(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.Reversed", "against=alibi")
+    assert "logits differ in all heads (from 0), from distance 1 on; most in head 3 for the query" in done.out
+    assert "alibi: heads in reverse order" in done.out
+    assert "position 23 and the key at 0 (distance 23): " in done.out
+
+
+def test_a_mistake_that_shows_only_while_decoding_is_named(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.FromZero", "against=rope")
+    assert done.code == 1
+    assert "FAILS in the decoder: decoding with cached keys agrees with the whole row" in done.out
+    assert "It is not rope: attention weights (decoding with cached keys) differ by" in done.out
+    assert "rope: the query of a cached step is counted from 0" in done.out
+
+
+def test_a_formula_is_a_reference(script: Script) -> None:
+    same = script("check_encoding", "pe._target_=theirs.Reversed", "formula=theirs.reversed_alibi")
+    assert same.code == 0, same.out
+    assert "It is the formula, compared in a decoder" in same.out
+    other = script("check_encoding", "pe._target_=theirs.Reversed", "formula=theirs.alibi")
+    assert other.code == 1
+    assert "It is not the formula" in other.out
+    assert "(distance 23)" in other.out
+
+
 @pytest.mark.parametrize("against", [[], ["against=rope"]])
 def test_a_known_mistake_is_named(script: Script, against: list[str]) -> None:
     done = script("check_encoding", "pe._target_=theirs.Mixed", *against)
@@ -171,6 +218,7 @@ def test_a_broken_contract_is_explained(script: Script) -> None:
     assert done.code == 1
     assert "FAILS in the decoder: no look-ahead" in done.out
     assert "before the mask is applied" in done.out
+    assert "none of the known mistakes" in done.out
     assert "Traceback" not in done.out + done.err
 
 
@@ -187,6 +235,8 @@ def test_arguments_reach_the_reference(script: Script) -> None:
     [
         (["against=rop"], "against=rop is not a choice. Did you mean rope"),
         (["pe._target_=theirs.Nothing"], "theirs has no PositionalEncoding of that name"),
+        (["pe=rope", "formula=theirs.nothing"], "formula=theirs.nothing: expected module.function"),
+        (["pe=rope", "formula=theirs.alibi", "against=rope"], "give one of them"),
         (["pe=rope", "against=rope", "+against_arguments.bse=1"], "bse is not an argument of Rope"),
     ],
 )

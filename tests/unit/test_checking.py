@@ -12,12 +12,16 @@ from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
 
+# A base that is not passed on shows where another was asked for.
+ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
+
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_caught_and_named(name: str) -> None:
-    choice = scheme_of(name)
-    component = reference_of(choice)
-    found = identify(broken(name, component.build), [choice], common_forms(component, [True, False]))
+    choice, arguments = scheme_of(name), ARGUMENTS.get(name, {})
+    component = reference_of(choice, **arguments)
+    forms = common_forms(component, [True, False])
+    found = identify(broken(name, component.build), [choice], forms, **arguments)
     assert [likeness.reference for likeness in found] == [name]
 
 
