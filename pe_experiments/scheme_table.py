@@ -29,7 +29,7 @@ INVARIANT = {
     "ids": "no ids",  # order enters through the mask or the content
     None: "",
 }
-PARTS = ("Source", "Parameters", "Beyond training", "Beyond the trained rows")  # sentences of a docstring
+PARTS = r"Source|Parameters|Beyond\s+training|Beyond\s+the\s+trained\s+rows"  # sentences of a docstring
 
 HEAD = f"""# Schemes
 
@@ -81,7 +81,7 @@ def _card(scheme: PositionalEncoding, notes: dict[str, str]) -> list[str]:
     """What the docstring says before its arguments, with links to sources, and the notes of the YAML."""
     told = cleandoc(type(scheme).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
     told = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", told.strip())
-    told = re.sub(rf"(^|[.)] )({'|'.join(PARTS)}):", r"\1**\2:**", told, flags=re.MULTILINE)
+    told = re.sub(rf"(^|[.)]\s)({PARTS}):", r"\1**\2:**", told, flags=re.MULTILINE)
     told = re.sub(r"^ {4}(?=\S)", "- ", told, flags=re.MULTILINE)
     told = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", told)
     said = [f"- {key.capitalize()}: {text}." for key, text in notes.items() if text]

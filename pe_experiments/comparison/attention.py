@@ -1,4 +1,4 @@
-"""Attention by distance of chosen runs, at the longest training length and at twice that."""
+"""Attention of chosen runs: by distance, at the longest training length and at twice that, and as a map."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from pe_experiments.comparison.attention_by_distance import attention_by_distance
+from pe_experiments.comparison.attention_by_distance import attention_by_distance, recorded
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.composition import parts_outside
 from pe_experiments.errors import UserError, nearest, shown
-from pe_experiments.plots import COLOURS, MARKERS, text
+from pe_experiments.plots import COLOURS, MARKERS, WIDTHS, text
 from pe_experiments.runs import COMPLETED
-from pe_experiments.trained import load_model
+from pe_experiments.trained import TrainedModel, load_model
 
 COLUMNS = ["run", "length", "layer", "head", "distance", "weight"]
 
@@ -68,4 +69,29 @@ def attention_figure(attention: pd.DataFrame, run: str, width: float) -> Figure:
         axes.set_ylabel("mean attention weight")
     figure.supxlabel("distance from key to query (tokens)", fontsize=8)
     grid[0, -1].legend(frameon=False, fontsize=7, ncols=2)
+    return figure
+
+
+def map_figure(trained: TrainedModel, inputs_1N: Tensor, width: float = WIDTHS["double"]) -> Figure:
+    """The attention weights of a trained model on one input with its right answer.
+
+    Args:
+        trained: from `load_model`.
+        inputs_1N: one row of content symbols.
+        width: of the figure, in inches.
+
+    Raises:
+        UserError: a model that never asks its scheme for weights.
+    """
+    maps = recorded(trained.model, trained.batch(inputs_1N), lambda weights, at: weights[0])
+    heads = len(maps[0])
+    figure = Figure(figsize=(width, 0.4 + width / heads * len(maps)), layout="constrained")
+    grid = figure.subplots(len(maps), heads, squeeze=False, sharex=True, sharey=True)
+    for layer, weights_HTS in sorted(maps.items()):
+        for head, weights_TS in enumerate(weights_HTS):
+            image = grid[layer, head].imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            grid[layer, head].set_title(f"layer {layer}, head {head}", fontsize=8)
+    figure.supxlabel("key (token)", fontsize=8)
+    figure.supylabel("query (token)", fontsize=8)
+    figure.colorbar(image, ax=grid, label="attention weight")
     return figure

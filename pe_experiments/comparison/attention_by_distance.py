@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TypeVar
 from unittest.mock import patch
 
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.config import Experiment
+from pe_experiments.data import Batch
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.errors import UserError
 from pe_experiments.instantiation import source_of
@@ -21,6 +23,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 
 Weights = Callable[[Tensor, Tensor, AttentionContext], Tensor]
+Kept = TypeVar("Kept")
 
 
 @torch.no_grad()
@@ -44,15 +47,34 @@ def attention_by_distance(experiment: Experiment, model: Backbone, length: int) 
     batch = source_of(experiment).evaluation_block(content_length, 0)
     real_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
     pairs_BTS = real_BT[:, :, None] & real_BT[:, None, :]
-    frames: dict[int, pd.DataFrame] = {}
+
+    def means(weights_BHTS: Tensor, at: AttentionContext) -> pd.DataFrame:
+        return _means(weights_BHTS.double(), pairs_BTS & at.visible_BTS)
+
+    frames = recorded(model, batch, means)
+    return pd.concat([frames[layer].assign(layer=layer) for layer in sorted(frames)], ignore_index=True)[
+        ["layer", "head", "distance", "weight"]
+    ]
+
+
+@torch.no_grad()
+def recorded(
+    model: Backbone, batch: Batch, keep: Callable[[Tensor, AttentionContext], Kept]
+) -> dict[int, Kept]:
+    """``keep`` of the attention weights [B, H, T, S] of every layer, for one batch.
+
+    Raises:
+        UserError: a model that never asks its scheme for weights, such as one around a fused kernel.
+    """
+    kept: dict[int, Kept] = {}
 
     def recording(weights: Weights) -> Weights:
-        def recorded(q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        def recorded_weights(q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
             weights_BHTS = weights(q_BHTK, k_BHSK, at)
-            frames[at.layer] = _means(weights_BHTS.double(), pairs_BTS & at.visible_BTS)
+            kept[at.layer] = keep(weights_BHTS, at)
             return weights_BHTS
 
-        return recorded
+        return recorded_weights
 
     with ExitStack() as changed:
         for module in model.modules():
@@ -61,11 +83,9 @@ def attention_by_distance(experiment: Experiment, model: Backbone, length: int) 
         for scheme in {model.scheme(layer) for layer in range(model.shape.num_layers)}:
             changed.enter_context(patch.object(scheme, "weights", recording(scheme.weights)))
         model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-    if not frames:
+    if not kept:
         raise UserError(f"attention: {type(model).__name__} never asks its encoding for attention weights")
-    return pd.concat([frames[layer].assign(layer=layer) for layer in sorted(frames)], ignore_index=True)[
-        ["layer", "head", "distance", "weight"]
-    ]
+    return kept
 
 
 def _means(weights_BHTS: Tensor, counted_BTS: Tensor) -> pd.DataFrame:

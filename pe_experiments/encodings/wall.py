@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 
-KEYS = 16  # at a time
+KEYS = 8  # at a time
 
 
 class Wall(PositionalEncoding):
@@ -61,16 +61,15 @@ class Wall(PositionalEncoding):
         Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
         """
 
-        def fading(log: Tensor) -> Tensor:
-            return log.clamp(max=0).exp().to(q_BHTK.dtype)  # above 0: keys after the query, masked
-
         queries = q_BHTK.shape[2]
         log_q_BHTK, columns = log_BHSK[:, :, first : first + queries], []
         for start in range(0, k_BHSK.shape[2], KEYS):
             k, log_k = k_BHSK[:, :, start : start + KEYS], log_BHSK[:, :, start : start + KEYS]
             anchor = log_k[:, :, -1:]
-            columns.append((q_BHTK * fading(log_q_BHTK - anchor)) @ (k * fading(anchor - log_k)).mT)
+            # From the anchor on, numbers are small enough for float32.
+            log_q, log_k = ((log - anchor).to(q_BHTK.dtype) for log in (log_q_BHTK, log_k))
+            columns.append((q_BHTK * log_q.clamp(max=0).exp()) @ (k * (-log_k).exp()).mT)
             near = slice(max(start - first, 0), max(start + KEYS - first, 0))
-            pairs = fading(log_q_BHTK[:, :, near, None] - log_k[:, :, None])
-            columns[-1][:, :, near] = torch.einsum("bhtk,bhsk,bhtsk->bhts", q_BHTK[:, :, near], k, pairs)
+            pairs = (log_q[:, :, near, None] - log_k[:, :, None]).clamp(max=0).exp()  # above 0: masked
+            columns[-1][:, :, near] = ((pairs * k[:, :, None]) @ q_BHTK[:, :, near, :, None])[..., 0]
         return torch.cat(columns, dim=-1)

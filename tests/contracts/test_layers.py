@@ -26,7 +26,7 @@ LAYERS = (
     ),
     ("fingerprints", "data_files", "identity", "checkpoints", "runs", "tracking", "console", "plots"),
     ("trained", "evaluations", "experiment"),
-    ("sweeps", "comparison", "checking", "analysis", "benchmark"),
+    ("sweeps", "comparison", "checking", "analysis", "benchmark", "export"),
     ("publishing",),
     ("bank",),
     ("command_line", "commands", "task_table", "scheme_table"),

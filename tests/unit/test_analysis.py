@@ -15,6 +15,7 @@ from pe_experiments.analysis.relative import audit_distances, rotated_channels
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.agreement import build
 from pe_experiments.checking.identify import reference_of
+from pe_experiments.comparison.attention import map_figure
 from pe_experiments.comparison.attention_by_distance import attention_by_distance
 from pe_experiments.config import Experiment
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
@@ -25,6 +26,7 @@ from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledInd
 from pe_experiments.errors import UserError
 from pe_experiments.instantiation import build_model
 from pe_experiments.models import Backbone
+from pe_experiments.trained import TrainedModel
 
 
 class Periodic(AbsoluteEncoding):
@@ -140,6 +142,17 @@ def test_attention_of_mixtures_and_of_own_weights_is_recorded(tiny: Callable[...
         assert (
             frame.groupby(["layer", "head"])["distance"].nunique() == experiment.format.tokens(6, 6)
         ).all()
+
+
+def test_a_map_shows_every_layer_and_head(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("pe=rope")
+    figure = map_figure(TrainedModel(experiment, build_model(experiment)), torch.tensor([[3, 1, 4]]))
+    panels = [axes.get_images()[0].get_array() for axes in figure.axes if axes.get_title()]
+    assert len(panels) == experiment.shape.num_layers * experiment.shape.num_heads
+    for weights in panels:
+        assert weights is not None
+        assert weights.shape == (experiment.format.tokens(3, 3),) * 2
+        assert abs(weights.sum(axis=1) - 1).max() < 1e-5
 
 
 class Kernel(Backbone):
