@@ -22,6 +22,7 @@ from pe_experiments.comparison.pairs import pair_table, with_groups
 from pe_experiments.comparison.protocols import Section, sections_of
 from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.comparison.table import SPANS, scheme_table
+from pe_experiments.comparison.text import with_text
 from pe_experiments.comparison.words import count, digits, notes, number, rows_of, sentence
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, allowed, few, nearest
@@ -125,6 +126,7 @@ def compare(
         raise UserError(f"{key} is not an option of a comparison.{nearest(key, known)}")
     how = Options(**options)
     runs = load_runs(results_dir, study, pe=pe, task=task, model=model, labels=how.labels, display=display)
+    runs = with_text(runs, results_dir)
     if runs.runs.empty:
         why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         shown = f" ({few(why)})" if why else ""
@@ -186,6 +188,7 @@ def write_comparison(
     sentences = {s.protocol: result.sentences[s.title] for s in sections}
     texts = _texts(title, runs, sections, table, pairs, sentences, looks, panel)
     texts |= {"other_tasks.csv": runs.other_tasks.to_csv(index=False)} if len(runs.other_tasks) else {}
+    texts |= {"text.csv": runs.text.to_csv(index=False)} if len(runs.text) else {}
     texts |= {"attention.csv": attention.to_csv(index=False)} if len(attention) else {}
     for name, text in texts.items():
         write_atomically(folder / name, text)

@@ -18,6 +18,7 @@ from pe_experiments.comparison.attention import attention_figure
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.table import finite
+from pe_experiments.comparison.text import context_figures
 from pe_experiments.comparison.words import digits, learned, metric_in_words, number, rows_of
 from pe_experiments.comparison.words import mean as mean_in_words
 from pe_experiments.console import Display
@@ -94,6 +95,7 @@ def _figures(
         yield "costs", strips_figure(sections, schemes, looks, width, _costs)
     if not runs.training.empty:
         yield "training", training_figure(by_section, runs.training, looks, width)
+    yield from context_figures(runs, list(sections), looks, width)
     for run in attention["run"].unique():
         about = runs.runs.set_index("name").loc[run]
         slug = safe_name("-".join(map(str, about[["task", "model", "label"]])))[:80]
@@ -182,7 +184,8 @@ def _seeds(rows: Rows) -> str:
     shown = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     words = f"{shown} seed{'s' if counts[-1] > 1 else ''} per scheme"
     diverged = [f"{row['diverged']} of {row['scheme']}" for row in rows if row["diverged"]]
-    return words + (f"; diverged (drawn at 0): {', '.join(diverged)}" if diverged else "")
+    drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
+    return words + (f"; diverged (drawn {drawn}): {', '.join(diverged)}" if diverged else "")
 
 
 def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Looks) -> None:

@@ -50,16 +50,16 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Runs:
     """Attributes:
-    runs: one row per run: name, label, seed, task, model, protocol, status, and the summary over the
-        lengths that all runs of the protocol share.
+    runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
     curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed, protocol,
-        status, and whether the summary uses the length (``in_summary``). Of a diverged run accuracies are 0.
+        status, and whether the summary uses the length (``in_summary``). A diverged run is 0 throughout.
     training: one row per run and recorded step: loss, and exact match where it was measured.
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
     other_tasks: one row per run, length and other task it was evaluated on (``evaluate.py task=...``).
+    text: of language models, the rows of ``text.csv`` with the name of the run (see `text.with_text`).
     """
 
     runs: pd.DataFrame
@@ -70,6 +70,7 @@ class Runs:
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
     other_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(OTHER_TASKS)))
+    text: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
@@ -216,14 +217,13 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     }
     if row["status"] == COMPLETED:
         return _with_evaluations(_Loaded(run, row, _sound_curve(run, result), saved), result, left_out)
-    lengths = [int(length) for length in saved["derived"]["evaluation_lengths"]]
+    lengths = map(int, saved["derived"]["evaluation_lengths"])
     points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
     return _Loaded(run, row, points, saved)
 
 
 def _finite(value: Any) -> float | None:
-    number = isinstance(value, int | float) and math.isfinite(value)
-    return value if number else None
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
