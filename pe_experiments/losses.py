@@ -14,9 +14,20 @@ from pe_experiments.evaluation import Row, _area_beyond
 LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
 
 
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric is a loss."""
+    return metric.startswith("loss")
+
+
 def unknown(value: Any) -> bool:
     """Whether a cell is empty."""
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def guessing_loss(point: Row) -> float:
+    """Loss of a uniform guess, in nats; NaN where its accuracy is unknown."""
+    chance = point.get("chance")
+    return math.nan if unknown(chance) or not chance else -math.log(chance)
 
 
 def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:

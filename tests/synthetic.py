@@ -10,9 +10,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pe_experiments.config import Experiment
-from pe_experiments.evaluation import summarise, wilson_interval
+from pe_experiments.evaluation import wilson_interval
 from pe_experiments.evaluations import saved_config
 from pe_experiments.identity import identify
+from pe_experiments.losses import summarise
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, plan
 from pe_experiments.tracking import CURVE, METRICS, to_csv
 
@@ -34,6 +35,7 @@ def write_run(
     accuracies: Accuracies,
     status: str = COMPLETED,
     result: Mapping[str, Any] | None = None,
+    losses: Callable[[int], float] | None = None,
 ) -> RunDirectory:
     """A run's directory as the harness leaves it, with these accuracies by length.
 
@@ -42,6 +44,7 @@ def write_run(
         accuracies: exact match and token accuracy at a length.
         status: of the result.
         result: entries of ``result.json`` to put over the regular ones.
+        losses: by length, of a language model: then there is no exact match.
     """
     run, identity = plan(experiment).run, identify(experiment)
     run.path.mkdir(parents=True)
@@ -53,6 +56,9 @@ def write_run(
         to_csv(METRICS, [{"step": 6, "loss": 2.5}, {"step": 12, "loss": 1.5, "exact_match": 0.5}])
     )
     rows = [_row(experiment, length, *accuracies(length)) for length in experiment.evaluation_lengths]
+    if losses:
+        unmeasured = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high"))
+        rows = [row | unmeasured | {"loss": losses(row["content_length"])} for row in rows]
     content: dict[str, Any] = {
         "status": status,
         "name": run.name,

@@ -21,8 +21,9 @@ from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.pairs import pair_table, with_groups
 from pe_experiments.comparison.protocols import Section, sections_of
 from pe_experiments.comparison.runs_table import Runs, load_runs
-from pe_experiments.comparison.table import scheme_table
-from pe_experiments.comparison.words import count, notes, number, rows_of, sentence
+from pe_experiments.comparison.table import SPANS, scheme_table
+from pe_experiments.comparison.text import with_text
+from pe_experiments.comparison.words import count, digits, notes, number, rows_of, sentence
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, allowed, few, nearest
 from pe_experiments.files import write_atomically
@@ -36,7 +37,9 @@ class Options:
     """How runs are compared and drawn.
 
     Attributes:
-        metric: column that schemes are compared in, such as ``exact_match_at_2x``.
+        metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
+            ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
+            run has an exact match.
         baseline: test only the differences from the scheme of this label; None tests all pairs.
         order: schemes to list first, in this order; the others follow, the best first.
         labels: other names for schemes, by label.
@@ -44,7 +47,7 @@ class Options:
         width: of the figures: ``single``, ``double`` (columns of a journal), or millimetres.
     """
 
-    metric: str = "exact_match_extrapolation"
+    metric: str | None = None
     baseline: str | None = None
     order: Sequence[str] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -123,6 +126,7 @@ def compare(
         raise UserError(f"{key} is not an option of a comparison.{nearest(key, known)}")
     how = Options(**options)
     runs = load_runs(results_dir, study, pe=pe, task=task, model=model, labels=how.labels, display=display)
+    runs = with_text(runs, results_dir)
     if runs.runs.empty:
         why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         shown = f" ({few(why)})" if why else ""
@@ -184,6 +188,7 @@ def write_comparison(
     sentences = {s.protocol: result.sentences[s.title] for s in sections}
     texts = _texts(title, runs, sections, table, pairs, sentences, looks, panel)
     texts |= {"other_tasks.csv": runs.other_tasks.to_csv(index=False)} if len(runs.other_tasks) else {}
+    texts |= {"text.csv": runs.text.to_csv(index=False)} if len(runs.text) else {}
     texts |= {"attention.csv": attention.to_csv(index=False)} if len(attention) else {}
     for name, text in texts.items():
         write_atomically(folder / name, text)
@@ -199,8 +204,10 @@ def tables(sections: Sequence[Section], options: Options) -> tuple[pd.DataFrame,
     """
     named = options.labels.get
     baseline = None if options.baseline is None else named(options.baseline, options.baseline)
-    table = scheme_table(sections, options.metric, [named(label, label) for label in options.order])
-    pairs = pair_table(sections, table, options.metric, baseline)
+    metric = options.metric or ("exact_match_extrapolation" if any(s.exact for s in sections) else "loss")
+    metric = "loss_extrapolation" if metric == "loss" else metric
+    table = scheme_table(sections, metric, [named(label, label) for label in options.order])
+    pairs = pair_table(sections, table, metric, baseline)
     return with_groups(table, pairs), pairs
 
 
@@ -217,7 +224,7 @@ def _texts(
     """The text files by name."""
     cited, bibtex = cite(runs)
     paragraphs = documents.methods(runs, sections, table, pairs, cited)
-    references = documents.reference_tables(runs, sections, bool(table["solved_low"].notna().any()))
+    references = documents.reference_tables(runs, sections, documents.with_intervals(table))
     appendix = {
         "methods": paragraphs,
         "tables": references,
@@ -272,6 +279,7 @@ def as_table(table: pd.DataFrame) -> Table:
     """The scheme table for a terminal."""
     shown = Table(show_edge=False, pad_edge=False)
     names = ("task", "model", "scheme", "group")
+    column = "exact_match" if table["exact_match_extrapolation"].notna().any() else "loss"
     for heading in (*names, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
         shown.add_column(heading, justify="left" if heading in names else "right")
     previous = None
@@ -284,8 +292,8 @@ def as_table(table: pd.DataFrame) -> Table:
             row["group"] if isinstance(row["group"], str) else "-",
             f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
             count(row, "solved"),
-            *(number(row[f"exact_match_{span}"]) for span in ("in_distribution", "at_2x", "extrapolation")),
-            f"{'>= ' if row['horizon_censored'] else ''}{row['horizon']:.1f}",
+            *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),
+            f"{'>= ' if row['horizon_censored'] else ''}{number(row['horizon'], '.1f')}",
         )
     return shown
 

@@ -19,6 +19,7 @@ from pe_experiments.comparison.statistics import COVERAGE, FEWEST, LEVEL, SIMULA
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import count, mean, metric_in_words, number
 from pe_experiments.evaluation import FARTHEST, SOLVED
+from pe_experiments.losses import lower_is_better
 
 METHODS = Path(__file__).parent / "templates" / "methods.txt.j2"
 COLUMN = 4  # tasks that fit one column of a paper
@@ -37,9 +38,19 @@ class ShownTable:
 def mark_of(table: pd.DataFrame) -> tuple[str, str]:
     """The count of seeds shown beside a mean: its kind, ``reached`` or ``solved``, and its description."""
     metric = str(table["metric"].iloc[0])
-    if metric.endswith("in_distribution") or table["exact_match_at_2x"].isna().all():
+    if (
+        lower_is_better(metric)
+        or metric.endswith("in_distribution")
+        or table["exact_match_at_2x"].isna().all()
+    ):
         return "solved", f"with exact match of at least {SOLVED:g} within the training lengths"
     return "reached", f"with exact match of at least {SOLVED:g} at twice the training length"
+
+
+def with_intervals(table: pd.DataFrame) -> bool:
+    """Whether any scheme has seeds enough for an interval."""
+    metric = str(table["metric"].iloc[0])
+    return bool(table[["solved_low", f"{metric}_low"]].notna().any(axis=None))
 
 
 def mark_column(kind: str, section: Section) -> str:
@@ -56,7 +67,8 @@ def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable
         return mean(row, metric) + (f"; {count(row, marked)}" if finite(row.get(marked)) else "")
 
     intervals = " with 95 % interval" if table[f"{metric}_low"].notna().any() else ""
-    caption = f"Mean {metric_in_words(metric)}{intervals}; number of seeds {words}"
+    caption = f"Mean {metric_in_words(metric)}{intervals}"
+    caption += f"; number of seeds {words}" if table["solved"].notna().any() else ""
     rows = [["scheme", *(s.title for s in sections)], *_by_scheme(sections, table, cell)]
     if len(sections) >= len(rows):
         rows = [list(column) for column in zip(*rows, strict=True)]
@@ -90,7 +102,8 @@ def report_markdown(
     lines += [to_markdown(matrix_table(sections, table))]
     for section in sections:
         lines += [f"## {markdown(section.title)}", "", markdown(sentences[section.protocol]), ""]
-        lines += [f"![Accuracy over input length](figures/{section.slug}.png)", ""]
+        drawn = "Accuracy" if section.exact else "Loss"
+        lines += [f"![{drawn} over input length](figures/{section.slug}.png)", ""]
     lines += ["More: report.html, table.csv, pairs.csv and methods.md.", ""]
     if left_out:
         lines += ["## Left out", ""]
@@ -150,7 +163,9 @@ def methods(
         end_mark=_end_mark(sections),
         seeds=_range(table["seeds"]),
         diverged=bool(table["diverged"].any()),
-        intervals=bool(table["solved_low"].notna().any()),
+        intervals=with_intervals(table),
+        exact=any(section.exact for section in sections),
+        losses="loss_extrapolation" in table,
         tests=len(tested) > 0,
         family=f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
         metric=metric_in_words(str(table["metric"].iloc[0])),

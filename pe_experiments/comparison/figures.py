@@ -18,11 +18,15 @@ from pe_experiments.comparison.attention import attention_figure
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.table import finite
-from pe_experiments.comparison.words import learned, metric_in_words, number, rows_of
+from pe_experiments.comparison.text import context_figures
+from pe_experiments.comparison.words import digits, learned, metric_in_words, number, rows_of
+from pe_experiments.comparison.words import mean as mean_in_words
 from pe_experiments.console import Display
 from pe_experiments.identity import safe_name
+from pe_experiments.losses import lower_is_better
 from pe_experiments.plots import (
     ACCURACY_NAMES,
+    METRIC_NAMES,
     WIDTHS,
     Look,
     dark,
@@ -85,11 +89,13 @@ def _figures(
         yield section.slug, section_figure(section, rows, looks, width)
     if len(sections) > 1:
         yield "tasks", tasks_figure(by_section, looks, width)
-    yield "horizon", strips_figure(sections, schemes, looks, width, _horizons)
+    if exact := [section for section in sections if section.exact]:
+        yield "horizon", strips_figure(exact, schemes, looks, width, _horizons)
     if runs.runs["seconds_per_step"].notna().any():
         yield "costs", strips_figure(sections, schemes, looks, width, _costs)
     if not runs.training.empty:
         yield "training", training_figure(by_section, runs.training, looks, width)
+    yield from context_figures(runs, list(sections), looks, width)
     for run in attention["run"].unique():
         about = runs.runs.set_index("name").loc[run]
         slug = safe_name("-".join(map(str, about[["task", "model", "label"]])))[:80]
@@ -102,8 +108,8 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
     Schemes most of whose runs did not solve the training lengths are dashed, and said so.
     """
     figure, [(left, right)] = panels(1, width)
-    metrics = ACCURACY_NAMES if not section.one_token else {"exact_match": "exact match"}
-    if section.one_token:  # then both are the same
+    metrics = section.shown(str(rows[0]["metric"]))
+    if len(metrics) == 1:
         right.remove()
         grid = left.get_gridspec()
         assert grid is not None
@@ -111,9 +117,9 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
     title = f"{section.title}, trained to {section.max_length}; {_seeds(rows)}"
     figure.suptitle("\n".join(wrap(text(title, 200), int(16 * width))))
     fits = len(rows) <= LABELS_FIT and width > WIDTHS["single"]
-    for axes, (metric, name) in zip((left, right), metrics.items(), strict=False):
+    for axes, metric in zip((left, right), metrics, strict=False):
         _draw_curves(axes, section, rows, metric, looks)
-        axes.set_ylabel(name)
+        axes.set_ylabel(METRIC_NAMES[metric])
         training_note(axes, section.max_length)
         if fits:
             _label_ends(axes, section, rows, metric, looks)
@@ -126,16 +132,19 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
 def tasks_figure(by_section: Sequence[tuple[Section, Rows]], looks: Looks, width: float) -> Figure:
     """Small multiples: exact match above token accuracy (where it is another), a column per task."""
     figure, pairs = panels(len(by_section), width)
+    named = list(ACCURACY_NAMES)
     for (section, rows), pair in zip(by_section, pairs, strict=True):
-        for axes, metric in zip(pair, ACCURACY_NAMES, strict=True):
+        shown = section.shown(str(rows[0]["metric"]))
+        named = list(shown) if pair is pairs[0] and len(shown) == 2 else named
+        for axes, metric, usual in zip(pair, shown, named, strict=False):
             _draw_curves(axes, section, rows, metric, looks, bound_names=False)
+            if pair is pairs[0] or metric != usual:
+                axes.set_ylabel(METRIC_NAMES[metric])
         pair[0].set_title(_wrapped(section.title, width))
-        if section.one_token:  # then both are the same
+        if len(shown) == 1:
             pair[1].remove()
         else:
             pair[0].set_xlabel("")
-    for axes, name in zip(pairs[0], ACCURACY_NAMES.values(), strict=True):
-        axes.set_ylabel(name)
     legend_below(
         figure, handles(looks, sorted({row["scheme"] for _, rows in by_section for row in rows}), {})
     )
@@ -149,7 +158,7 @@ def _wrapped(title: str, width: float) -> str:
 def _draw_curves(
     axes: Axes, section: Section, rows: Rows, metric: str, looks: Looks, bound_names: bool = True
 ) -> None:
-    length_axis(axes, section.curves["content_length"], section.max_length, "")
+    length_axis(axes, section.curves["content_length"], section.max_length, "", metric != "loss")
     for index, row in enumerate(rows):
         colour, marker = looks[str(row["scheme"])]
         curves = section.curves[section.curves["label"] == row["scheme"]]
@@ -175,7 +184,8 @@ def _seeds(rows: Rows) -> str:
     shown = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     words = f"{shown} seed{'s' if counts[-1] > 1 else ''} per scheme"
     diverged = [f"{row['diverged']} of {row['scheme']}" for row in rows if row["diverged"]]
-    return words + (f"; diverged (drawn at 0): {', '.join(diverged)}" if diverged else "")
+    drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
+    return words + (f"; diverged (drawn {drawn}): {', '.join(diverged)}" if diverged else "")
 
 
 def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Looks) -> None:
@@ -193,13 +203,16 @@ def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Lo
     groups = sorted(groups, key=lambda group: -round(float(group[0].iloc[-1]), 2))[::-1]  # the best on top
     colours = {text(label, 24): colour for label, (colour, _) in looks.items()}
     rows_of_text = [_stacked(names).count("\n") + 1 for _, names in groups]
-    heights = [float(line.iloc[-1]) for line, _ in groups]
+    low, high = (-0.02, 1.03) if metric != "loss" else axes.get_ylim()
+    unit = (high - low) / 1.05  # what 1 is on an axis of accuracies
+    base = low + 0.02 * unit
+    heights = [(float(line.iloc[-1]) - base) / unit for line, _ in groups]
     for n in range(1, len(heights)):
         heights[n] = max(heights[n], heights[n - 1] + 0.04 * (rows_of_text[n - 1] + rows_of_text[n]))
     excess = max(0.0, heights[-1] - 1.0)
     right = axes.get_xlim()[1]
     for index, (line, names) in enumerate(groups):
-        height = heights[index] - excess * (index + 1) / len(groups)
+        height = base + unit * (heights[index] - excess * (index + 1) / len(groups))
         colour = colours[names[0].removesuffix(NOT_LEARNED)] if len(names) == 1 else "0.25"
         arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 3, "relpos": (0, 0.5)}
         end, at = (line.index[-1], line.iloc[-1]), (right * 1.06, height)
@@ -223,15 +236,20 @@ def matrix_figure(by_section: Sequence[tuple[Section, Rows]], schemes: Sequence[
     axes = figure.subplots()
     values = np.full((len(schemes), len(by_section)), np.nan)
     fits = (width - 2.2) / len(by_section) > INTERVALS_FIT
+    pale, full = 0.0, 1.0
+    if lower_is_better(metric):  # then the lowest is the darkest
+        means = [row[metric] for _, rows in by_section for row in rows if finite(row[metric])] or [0.0]
+        pale, full = max(means) + 1e-9, min(means)
     for column, (_, rows) in enumerate(by_section):
         for row in rows:
             index, mean = schemes.index(row["scheme"]), row[metric]
             values[index, column] = mean
-            ends = f"\n[{number(row[f'{metric}_low'])}, {number(row[f'{metric}_high'])}]"
-            shown = number(mean) + (ends if fits and finite(row[f"{metric}_low"]) else "")
-            colour = "white" if finite(mean) and mean > 0.55 else "black"
+            ends = "\n" + mean_in_words(row, metric).partition(" ")[2]
+            shown = number(mean, digits(metric)) + (ends if fits and finite(row[f"{metric}_low"]) else "")
+            colour = "white" if finite(mean) and (mean - pale) / (full - pale) > 0.55 else "black"
             axes.text(column, index, shown, ha="center", va="center", fontsize=6, color=colour)
-    image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    colours = "Blues" if full > pale else "Blues_r"
+    image = axes.imshow(values, cmap=colours, vmin=min(pale, full), vmax=max(pale, full), aspect="auto")
     titles = [_wrapped(section.title, 5) for section, _ in by_section]
     axes.set_xticks(range(len(by_section)), titles, rotation=40 if len(titles) > 4 else 0,
                     ha="right" if len(titles) > 4 else "center", rotation_mode="anchor")  # fmt: skip
@@ -306,10 +324,13 @@ def training_figure(
 ) -> Figure:
     """Loss and exact match on the training lengths over steps; each seed thin, the mean thick."""
     figure, pairs = panels(len(by_section), width)
-    shown = {"loss": "training loss (nats)", "exact_match": "exact match within"}
     for (section, rows), pair in zip(by_section, pairs, strict=True):
         here = training[training["protocol"] == section.protocol]
-        for axes, column in zip(pair, shown, strict=True):
+        looked = "exact_match" if section.exact else "token_accuracy"
+        if pair is pairs[0] or not section.exact:
+            pair[0].set_ylabel("training loss (nats)")
+            pair[1].set_ylabel(f"{METRIC_NAMES[looked]} within")
+        for axes, column in zip(pair, ("loss", looked), strict=True):
             for label in (str(row["scheme"]) for row in rows):
                 colour, marker = looks[label]
                 curves = here[here["label"] == label].dropna(subset=[column])
@@ -326,8 +347,6 @@ def training_figure(
         pair[1].set_ylim(-0.02, 1.03)
         if len(by_section) > 1:
             pair[0].set_title(_wrapped(section.title, width))
-    for axes, name in zip(pairs[0], shown.values(), strict=True):
-        axes.set_ylabel(name)
     legend_below(
         figure, handles(looks, sorted({row["scheme"] for _, rows in by_section for row in rows}), {})
     )

@@ -22,8 +22,17 @@ from pe_experiments.comparison.documents import mark_column, mark_of
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES, Runs
 from pe_experiments.comparison.table import BOUNDS, finite
-from pe_experiments.comparison.words import WORDS, learned, limits, metric_in_words, notes, rows_of
+from pe_experiments.comparison.words import (
+    WORDS,
+    column_of,
+    learned,
+    limits,
+    metric_in_words,
+    notes,
+    rows_of,
+)
 from pe_experiments.evaluation import SOLVED
+from pe_experiments.losses import lower_is_better
 from pe_experiments.plots import COLOURS, MARKERS, Look
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,13 +71,13 @@ def render_page(
         panel: HTML to show after the first screen.
     """
     metric = str(table["metric"].iloc[0])
-    accuracy = next(name for name in ACCURACIES if metric.startswith(name))
+    column, lower = column_of(metric), lower_is_better(metric)
     kind, words = mark_of(table)
     schemes = list(dict.fromkeys(map(str, table["scheme"])))
     several = len({section.model for section in sections}) > 1
     content = {
-        "metric": {"column": metric, "words": metric_in_words(metric)},
-        "accuracy": accuracy,
+        "metric": {"column": metric, "words": metric_in_words(metric), "lower": lower},
+        "accuracy": column,
         "solved": SOLVED,
         "schemes": [
             {"name": s, "colour": COLOURS.index(looks[s][0]), "marker": MARKERS.index(looks[s][1])}
@@ -92,9 +101,10 @@ def render_page(
     return environment.get_template("report.html.j2").render(
         title=title,
         metric=metric_in_words(metric),
-        accuracy=WORDS[accuracy],
+        accuracy=WORDS[column],
+        lower=lower,
         chance=metric.endswith("extrapolation"),
-        mark=words,
+        mark=words if table["solved"].notna().any() else "",
         unlearned=not all(learned(row) for row in table.to_dict("records")),
         colours=COLOURS,
         panel=panel or "",
@@ -135,6 +145,8 @@ def _section(
         "title": section.title,
         "max_length": section.max_length,
         "one_token": section.one_token,
+        "exact": section.exact,
+        "shown": section.shown(str(rows[0]["metric"])),
         "notes": notes(section, rows, runs.tuning),
         "lengths": section.lengths,
         "measured": measured,
@@ -142,8 +154,8 @@ def _section(
         "columns": ["scheme", *columns],
         "rows": [[index[row["scheme"]], *(_cell(row[column]) for column in columns)] for row in rows],
         "curves": {
-            accuracy: _by_run(section.curves, "content_length", accuracy, measured, index)
-            for accuracy in ACCURACIES
+            column: _by_run(section.curves, "content_length", column, measured, index)
+            for column in dict.fromkeys((*ACCURACIES, *section.shown(str(rows[0]["metric"]))))
         },
         "milliseconds": {
             index[str(label)]: [_cell(ms) for ms in values] for label, values in milliseconds.items()

@@ -24,6 +24,7 @@ from pe_experiments.comparison.statistics import (
     sign_flip_p,
 )
 from pe_experiments.errors import UserError, allowed
+from pe_experiments.losses import lower_is_better
 
 COLUMNS = (
     "section", "protocol", "metric", "scheme", "other", "seeds", "other_seeds", "not_tested", "difference",
@@ -65,7 +66,7 @@ def pair_table(
             for label, group in section.runs.groupby("label")
         }
         made = [
-            _pair(first, second, values, [name for name in (first, second) if not compared[name]])
+            _pair(first, second, values, [name for name in (first, second) if not compared[name]], metric)
             for first, second in itertools.combinations(compared, 2)
             if baseline in (None, first, second)
         ]
@@ -74,16 +75,23 @@ def pair_table(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _pair(first: str, second: str, values: Mapping[str, Mapping[int, float]], unlearnt: Sequence[str]) -> Row:
+def _pair(
+    first: str,
+    second: str,
+    values: Mapping[str, Mapping[int, float]],
+    unlearnt: Sequence[str],
+    metric: str,
+) -> Row:
     one, other = values[first], values[second]
     pooled = [*one.values(), *other.values()]
     paired = shared_differences(one, other)
+    better, worse = (other, one) if lower_is_better(metric) else (one, other)
     row: Row = {"scheme": first, "other": second, "seeds": len(one), "other_seeds": len(other)}
     row |= {
         "difference": sum(one.values()) / len(one) - sum(other.values()) / len(other),
         "pairs": len(paired),
         "paired_difference": float(paired.mean()) if len(paired) else NAN,
-        "probability_of_improvement": probability_of_improvement(list(one.values()), list(other.values())),
+        "probability_of_improvement": probability_of_improvement(list(better.values()), list(worse.values())),
     }
     if unlearnt:
         return row | {"not_tested": f"{' and '.join(unlearnt)} did not learn the task"}

@@ -11,6 +11,7 @@ import pandas as pd
 
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.identity import safe_name, short_hash
+from pe_experiments.losses import lower_is_better
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 CODE = (SOURCE, "task._target_")
@@ -55,6 +56,18 @@ class Section:
         """Whether every answer is one token, so that exact match and token accuracy are the same."""
         tokens = self.curves.reindex(columns=["answer_tokens"])["answer_tokens"].dropna()
         return len(tokens) > 0 and bool((tokens == 1).all())
+
+    @property
+    def exact(self) -> bool:
+        """Whether exact match was measured; it is not of language models."""
+        return bool(self.curves["exact_match"].notna().any())
+
+    def shown(self, metric: str) -> tuple[str, ...]:
+        """One or two columns of the curves to draw where schemes are compared in this metric."""
+        if not self.exact:
+            return ("loss", "token_accuracy")
+        accuracies = ("exact_match",) if self.one_token else ("exact_match", "token_accuracy")
+        return ("loss", "exact_match") if lower_is_better(metric) else accuracies
 
     @property
     def max_length(self) -> int:

@@ -17,9 +17,9 @@ import pandas as pd
 
 from pe_experiments.console import Display
 from pe_experiments.errors import UserError, nearest
-from pe_experiments.evaluation import summarise
 from pe_experiments.files import read_json
 from pe_experiments.identity import short_hash
+from pe_experiments.losses import guessing_loss, summarise
 from pe_experiments.runs import (
     COMPLETED,
     DIVERGED,
@@ -50,8 +50,7 @@ Row = dict[str, Any]
 @dataclass(frozen=True)
 class Runs:
     """Attributes:
-    runs: one row per run: name, label, seed, task, model, protocol, status, and the summary over the
-        lengths that all runs of the protocol share.
+    runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
     curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed, protocol,
         status, and whether the summary uses the length (``in_summary``). A diverged run is 0 throughout.
     training: one row per run and recorded step: loss, and exact match where it was measured.
@@ -60,6 +59,7 @@ class Runs:
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
     other_tasks: one row per run, length and other task it was evaluated on (``evaluate.py task=...``).
+    text: of language models, the rows of ``text.csv`` with the name of the run (see `text.with_text`).
     """
 
     runs: pd.DataFrame
@@ -70,6 +70,7 @@ class Runs:
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
     other_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(OTHER_TASKS)))
+    text: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
@@ -216,14 +217,13 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     }
     if row["status"] == COMPLETED:
         return _with_evaluations(_Loaded(run, row, _sound_curve(run, result), saved), result, left_out)
-    lengths = [int(length) for length in saved["derived"]["evaluation_lengths"]]
+    lengths = map(int, saved["derived"]["evaluation_lengths"])
     points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
     return _Loaded(run, row, points, saved)
 
 
 def _finite(value: Any) -> float | None:
-    number = isinstance(value, int | float) and math.isfinite(value)
-    return value if number else None
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
@@ -269,8 +269,10 @@ def _but_lengths(evaluation: Row) -> Row:
 
 def _sound_curve(run: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(run.curve)
+    # A language model has no exact match at any length.
+    accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
     for row in rows:
-        if not all(isinstance(row[key], int | float) and 0 <= row[key] <= 1 for key in ACCURACIES):
+        if not all(isinstance(row[key], int | float) and 0 <= row[key] <= 1 for key in accuracies):
             raise UserError(f"{run.curve} is damaged (an accuracy that is none); add rerun=true")
         if not (isinstance(row["content_length"], int) and row["content_length"] > 0):
             raise UserError(f"{run.curve} is damaged (a length that is none); add rerun=true")
@@ -334,7 +336,7 @@ def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
 def _summarise_protocol(loaded: list[_Loaded]) -> None:
     """Summaries over the lengths all runs share, so that an area is over the same lengths for all.
 
-    A diverged run has exact match and token accuracy 0 at each of them: it is never averaged away.
+    A diverged run is never averaged away: it has accuracies of 0 and the loss of a uniform guess.
     """
     completed = [run for run in loaded if run.row["status"] == COMPLETED]
     known = {point["content_length"]: point for run in completed for point in run.curve}
@@ -348,8 +350,10 @@ def _summarise_protocol(loaded: list[_Loaded]) -> None:
                     "content_length": n,
                     "split": "in_distribution" if n <= max_length else "extrapolation",
                     "examples": run.curve[0]["examples"],
-                    **dict.fromkeys(ACCURACIES, 0.0),
+                    "exact_match": None if n in known and known[n]["exact_match"] is None else 0.0,
+                    "token_accuracy": 0.0,
                     **{key: known[n][key] for key in OF_THE_TASK if n in known},
+                    "loss": guessing_loss(known.get(n, {})),
                 }
                 for n in sorted(shared)
             ]
@@ -360,7 +364,9 @@ def _summarise_protocol(loaded: list[_Loaded]) -> None:
 
 
 def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
-    """`evaluation.summarise` with NaN for unknown values; past training a diverged run scores 0."""
+    """`losses.summarise` with NaN for unknown values; past training a diverged run scores 0."""
+    if status == DIVERGED:  # in studies published earlier its loss is missing
+        points = [{**point, "loss": guessing_loss(point)} for point in points]
     summary = {
         key: math.nan if value is None else value for key, value in summarise(points, max_length).items()
     }

@@ -76,6 +76,16 @@ def mean_interval(
     return Interval(mean, _quantile(below, alpha / 2), _quantile(above, 1 - alpha / 2))
 
 
+def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
+    """The mean of a smooth variable without bounds, such as a loss, with Student's 95 % interval."""
+    x = np.asarray(values, dtype=float)
+    mean = float(x.mean()) if len(x) else NAN
+    if len(x) < FEWEST or np.isnan(mean):
+        return Interval(mean)
+    half = float(stats.t.ppf(1 - ALPHA / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    return Interval(mean, mean - half, mean + half)
+
+
 def difference_interval(
     first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, alpha: float = ALPHA
 ) -> Interval:

@@ -11,9 +11,16 @@ import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES
-from pe_experiments.comparison.statistics import detectable_difference, mean_interval, share_interval
+from pe_experiments.comparison.statistics import (
+    Interval,
+    detectable_difference,
+    mean_interval,
+    share_interval,
+    t_interval,
+)
 from pe_experiments.errors import UserError, nearest
 from pe_experiments.evaluation import FARTHEST, SOLVED, chance_of
+from pe_experiments.losses import LOSSES, lower_is_better
 from pe_experiments.runs import DIVERGED
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
@@ -27,23 +34,25 @@ def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] 
     """One row per section and scheme.
 
     A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, as ``exact_match@20`` (at
-    length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval, ``X_min`` and ``X_max`` the
+    length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval (of a loss, of Student's),
+    ``X_min`` and ``X_max`` the
     extremes of the seeds. ``reached@20`` is the number of seeds with exact match at least 0.9 at length 20,
     with the ends of the Clopper-Pearson interval of its share; ``solved`` is the same for the training
     lengths. Intervals are empty below three seeds. ``compared`` tells whether the scheme is tested against
     others: past training only if at least half of its runs solved the training lengths.
-    ``detectable_difference`` belongs to all compared schemes of the section.
+    ``detectable_difference`` belongs to all compared schemes of the section. Losses have columns where
+    schemes are compared in one, and where exact match was not measured.
 
     Args:
         sections: from `sections_of`.
-        metric: column that schemes are compared in, one of ``METRICS``.
+        metric: column that schemes are compared in, one of ``METRICS`` or ``LOSSES``.
         order: schemes to list first, in this order; the others follow, the best past training first.
 
     Raises:
         UserError: an unknown metric, or an unknown scheme in ``order``.
     """
-    if metric not in METRICS:
-        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, METRICS)}")
+    if metric not in (known := (*METRICS, *LOSSES)):
+        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
     labels = sorted({label for section in sections for label in section.runs["label"]})
     for label in order:
         if label not in labels:
@@ -65,8 +74,10 @@ def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] 
 
 def _rank(row: Row, order: Sequence[str]) -> tuple[int, float, str]:
     ranked = list(order).index(row["scheme"]) if row["scheme"] in order else len(order)
-    best = row["exact_match_extrapolation"]
-    return ranked, math.inf if math.isnan(best) else -best, row["scheme"]
+    best = -row["exact_match_extrapolation"]
+    if math.isnan(best) or lower_is_better(row["metric"]):
+        best = row.get("loss_extrapolation", math.nan)
+    return ranked, math.inf if math.isnan(best) else best, row["scheme"]
 
 
 def _section_rows(section: Section, metric: str) -> Iterator[Row]:
@@ -90,7 +101,12 @@ def _section_rows(section: Section, metric: str) -> Iterator[Row]:
     curves = dict(list(section.curves[section.curves["in_summary"]].groupby("label")))
     for label, runs in section.runs.groupby("label"):
         points = curves.get(label, section.curves.iloc[:0])
-        yield head | _scheme_row(str(label), runs, metric, lowest) | _by_length(points, bounds) | tail
+        row = _scheme_row(str(label), runs, metric, lowest) | _by_length(points, bounds)
+        if not section.exact:  # then nothing can be said of solving a length
+            row |= {key: math.nan for key in row if key.startswith(("solved", "reached"))}
+        if not section.exact or lower_is_better(metric):
+            row |= _of_loss(runs, points)
+        yield head | row | tail
 
 
 def _scheme_row(label: str, runs: pd.DataFrame, metric: str, lowest: Mapping[str, float]) -> Row:
@@ -122,9 +138,20 @@ def _scheme_row(label: str, runs: pd.DataFrame, metric: str, lowest: Mapping[str
     }
 
 
+def _of_loss(runs: pd.DataFrame, points: pd.DataFrame) -> Row:
+    """The cells of the loss: its summaries, and its means by length."""
+    values = {name: runs[name].to_numpy(float) for name in LOSSES}
+    values |= {f"loss@{n}": at["loss"].to_numpy(float) for n, at in points.groupby("content_length")}
+    made = {name: (t_interval(one), one) for name, one in values.items()}
+    return {key: value for name, pair in made.items() for key, value in _cells(name, *pair).items()}
+
+
 def _mean(name: str, values: np.ndarray, lowest: float = 0.0) -> Row:
     """The cells of a mean over seeds."""
-    made = mean_interval(values, lowest)
+    return _cells(name, mean_interval(values, lowest), values)
+
+
+def _cells(name: str, made: Interval, values: np.ndarray) -> Row:
     cells = {"": made.estimate, "_low": made.low, "_high": made.high}
     cells |= {"_min": float(values.min()), "_max": float(values.max())}
     return {f"{name}{ending}": value for ending, value in cells.items()}

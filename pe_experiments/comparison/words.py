@@ -11,6 +11,7 @@ from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, seeds_needed
 from pe_experiments.comparison.table import finite
+from pe_experiments.losses import lower_is_better
 
 NO_NUMBER = "–"
 NOTHING = 0.005  # a mean that is written 0.00
@@ -18,6 +19,7 @@ NAMED = 4  # schemes that a sentence names before it counts them
 WORDS = {
     "exact_match": "exact match",
     "token_accuracy": "token accuracy",
+    "loss": "loss (nats)",
     "in_distribution": "within the training lengths",
     "at_2x": "at twice the training length",
     "extrapolation": "past the training lengths",
@@ -31,9 +33,14 @@ def rows_of(table: pd.DataFrame, section: Section) -> list[dict[Any, Any]]:
     return table[table["protocol"] == section.protocol].to_dict("records")
 
 
+def column_of(metric: str) -> str:
+    """The column of the curves that a metric summarises."""
+    return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
+
+
 def metric_in_words(metric: str) -> str:
     """``exact match past the training lengths`` for ``exact_match_extrapolation``."""
-    accuracy = next(name for name in ACCURACIES if metric.startswith(name))
+    accuracy = column_of(metric)
     return f"{WORDS[accuracy]} {WORDS[metric.removeprefix(accuracy + '_')]}"
 
 
@@ -47,10 +54,16 @@ def number(value: Any, style: str = ".2f") -> str:
 
 def mean(row: Row, column: str) -> str:
     """``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
-    shown = number(row.get(column))
+    style = digits(column)
+    shown = number(row.get(column), style)
     if not finite(row.get(f"{column}_low")):
         return shown
-    return f"{shown} [{number(row[f'{column}_low'])}, {number(row[f'{column}_high'])}]"
+    return f"{shown} [{number(row[f'{column}_low'], style)}, {number(row[f'{column}_high'], style)}]"
+
+
+def digits(metric: str) -> str:
+    """How a value is written: losses of good schemes differ in the third digit."""
+    return ".3f" if lower_is_better(metric) else ".2f"
 
 
 def count(row: Row, column: str) -> str:
@@ -71,14 +84,18 @@ def sentence(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     if not compared:
         unmeasured = any(row["compared"] for row in rows)
         return f"There is no {words}: not measured." if unmeasured else "No scheme learned the task."
-    best = max(compared, key=lambda row: row[metric])
+    lower = lower_is_better(metric)
+    best = (min if lower else max)(compared, key=lambda row: row[metric])
     name, value = str(best["scheme"]), mean(best, metric)
-    if abs(best[metric]) < NOTHING:
+    if abs(best[metric]) < NOTHING and not lower:
         return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
     if len(compared) > 1 and all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
-        return f"All schemes that learned the task have the same mean {words}, {number(best[metric])}."
+        who = "All schemes that learned the task" if finite(best["solved"]) else "All schemes"
+        return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
     start = (
-        f"{name} has the highest mean {words}, {value}" if len(compared) > 1 else f"{name}: {words} {value}"
+        f"{name} has the {'lowest' if lower else 'highest'} mean {words}, {value}"
+        if len(compared) > 1
+        else f"{name}: {words} {value}"
     )
     tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
     apart = [str(p["other"] if p["scheme"] == name else p["scheme"]) for p in tested if p["separated"]]
@@ -143,7 +160,8 @@ def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
     if not tested:
         return []
     smallest = "Smallest true difference detected with 80 % power: "
-    smallest += f"{number(rows[0]['detectable_difference'])} (one two-sided t test at {ALPHA:.2g})."
+    style = digits(str(rows[0]["metric"]))
+    smallest += f"{number(rows[0]['detectable_difference'], style)} (one two-sided t test at {ALPHA:.2g})."
     best = min(tested, key=lambda pair: pair["smallest_p_holm"])
     least = f"Separated: at most {ALPHA:.2g} after Holm over {best['tests']} tests"
     least += f"; with so many seeds it can be {best['smallest_p_holm']:.2g} at the least"

@@ -5,6 +5,7 @@ curves.csv      a row per run and evaluated length
 training.csv    a row per run and look at the training lengths
 provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
                 was trained, the digests of the code and data files that trained and evaluated it, the machine
+text.csv        only of language models: a row per run, context length and kind of bytes
 tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
 """
 
@@ -26,7 +27,7 @@ from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
 
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
-TUNING = "tuning.csv"
+TUNING, TEXT = "tuning.csv", "text.csv"
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split", "value")
@@ -41,7 +42,10 @@ def only(runs: Runs, names: Collection[str]) -> Runs:
     saved, made = (
         {name: part[name] for name in part if name in names} for part in (runs.saved, runs.environments)
     )
-    return replace(runs, runs=kept[0], curves=kept[1], training=kept[2], saved=saved, environments=made)
+    text = runs.text[runs.text["name"].isin(names)] if len(runs.text) else runs.text
+    return replace(
+        runs, runs=kept[0], curves=kept[1], training=kept[2], saved=saved, environments=made, text=text
+    )
 
 
 def joined(earlier: Runs, runs: Runs) -> Runs:
@@ -59,7 +63,10 @@ def joined(earlier: Runs, runs: Runs) -> Runs:
     saved = dict(sorted({**old.saved, **runs.saved}.items()))
     tuning = _choices(pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last"))
     made = {**old.environments, **runs.environments}
-    return Runs(_summarised(both, curves), curves, runs.left_out, training, saved, made, tuning)
+    found = Runs(_summarised(both, curves), curves, runs.left_out, training, saved, made, tuning)
+    if not (texts := [text for text in (old.text, runs.text) if len(text)]):
+        return found
+    return replace(found, text=pd.concat(texts).sort_values("name", kind="stable", ignore_index=True))
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
@@ -79,6 +86,8 @@ def write_archive(runs: Runs, folder: Path) -> None:
     contents = [runs_csv(runs), *(table.to_csv(index=False) for table in tables)]
     for file, content in zip(FILES, contents, strict=True):
         write_atomically(folder / file, content)
+    if len(runs.text):
+        write_atomically(folder / TEXT, runs.text.to_csv(index=False))
     if runs.tuning:
         write_atomically(folder / TUNING, _grid(runs.tuning).to_csv(index=False))
 
@@ -99,9 +108,10 @@ def read_archive(folder: Path) -> Runs:
         training = training.merge(runs[["name", *KEYS]], on="name", how="left")
         runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
         tuning = _choices(read_table(folder / TUNING)) if (folder / TUNING).exists() else []
+        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
-    return Runs(runs, curves, {}, training, saved, made, tuning)
+    return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
 
 
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

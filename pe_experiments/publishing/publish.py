@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from pe_experiments.comparison.runs_table import Runs, load_runs
+from pe_experiments.comparison.text import with_text
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
 from pe_experiments.files import CONFIG_DIR
@@ -53,7 +54,7 @@ def publish(named: str, results_dir: Path) -> None:
     said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
     study = str(OmegaConf.select(said, "study") or named)
     folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
-    found = load_runs(results_dir, study)
+    found = with_text(load_runs(results_dir, study), results_dir)
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
     for name, saved in found.saved.items():

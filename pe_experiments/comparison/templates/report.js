@@ -2,7 +2,7 @@
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy" };
+const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy", loss: "loss (nats)" };
 const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
 const WIDE = 4; // tasks beside which intervals fit
 const at = (id) => document.getElementById(id);
@@ -18,11 +18,20 @@ const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: tru
 const known = (value) => value !== null && value !== undefined;
 const number = (value, digits = 2) => (known(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : "–");
 function mean(row, column) {
-  const interval = known(row[column + "_low"]) ? ` [${number(row[column + "_low"])}, ${number(row[column + "_high"])}]` : "";
-  return number(row[column]) + interval;
+  const digits = column.startsWith("loss") ? 3 : 2;
+  const interval = known(row[column + "_low"]) ? ` [${number(row[column + "_low"], digits)}, ${number(row[column + "_high"], digits)}]` : "";
+  return number(row[column], digits) + interval;
 }
 const count = (row, column) => (known(row[column]) ? `${row[column]} of ${row.seeds}` : "–");
 const p = (value) => (known(value) ? (value < 0.001 ? "<0.001" : String(Number(value.toPrecision(2)))) : "–");
+const unlearned = (row) => known(row.solved) && row.solved < row.seeds / 2; // of a language model nothing is known
+/* How good a value is, from 0 to 1: a loss between the highest and the lowest of the task. */
+function goodness(section, value) {
+  if (!DATA.metric.lower) return Math.max(0, Math.min(1, value ?? 0));
+  const all = section.rows.map((row) => row[DATA.metric.column]).filter(known);
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  return known(value) && high > low ? (high - value) / (high - low) : 0;
+}
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 /* The matrix: a row per scheme, a column per task. */
@@ -52,7 +61,8 @@ function schemeOf(node) {
 function sortMatrix() {
   const { sorted, falling } = state;
   const section = DATA.sections[sorted];
-  const value = (scheme) => section.byScheme.get(scheme.index)?.[DATA.metric.column] ?? -Infinity;
+  const sign = DATA.metric.lower ? -1 : 1;
+  const value = (scheme) => sign * (section.byScheme.get(scheme.index)?.[DATA.metric.column] ?? -sign * Infinity);
   state.order = [...DATA.schemes].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
   at("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
   for (const head of at("matrix").querySelectorAll("thead th")) {
@@ -71,16 +81,15 @@ function matrixCell(section, n, scheme) {
   const row = section.byScheme.get(scheme.index);
   if (!row) return make("td", { tabindex: -1, "data-column": n, class: "none", "aria-label": "not run" });
   const value = row[DATA.metric.column];
-  const share = Math.max(0, Math.min(1, value ?? 0));
-  const unlearned = row.solved < row.seeds / 2;
+  const share = goodness(section, value);
   const about = [`${scheme.name}, ${section.title}: ${mean(row, DATA.metric.column)}`, plural(row.seeds, "seed")];
   if (known(row[section.mark.column])) about.push(`${count(row, section.mark.column)} ${section.mark.words}`);
-  if (unlearned) about.push("did not learn the training lengths");
+  if (unlearned(row)) about.push("did not learn the training lengths");
   if (row.diverged) about.push(`${row.diverged} diverged`);
   const cell = make("td", { tabindex: -1, "data-column": n, title: about.join("; "), "aria-label": about.join("; ") });
-  cell.className = (share > 0.5 ? "high" : "") + (unlearned ? " unlearned" : "");
+  cell.className = (share > 0.5 ? "high" : "") + (unlearned(row) ? " unlearned" : "");
   if (known(value)) cell.style.setProperty("--share", `${Math.round(share * 100)}%`);
-  cell.append(make("span", {}, number(value)));
+  cell.append(make("span", {}, number(value, DATA.metric.lower ? 3 : 2)));
   const ends = mean(row, DATA.metric.column).split(" [")[1];
   if (ends && DATA.sections.length <= WIDE) cell.append(make("small", { class: "wide" }, `[${ends}`));
   if (known(row[section.mark.column])) cell.append(make("small", {}, `${row[section.mark.column]}/${row.seeds}`));
@@ -153,7 +162,7 @@ function showSection() {
   const { section } = state;
   at("sentence").textContent = section.sentence;
   for (const node of document.querySelectorAll(".title-of-task")) node.textContent = section.title;
-  const shown = Object.keys(ACCURACIES).filter((accuracy) => accuracy === "exact_match" || !section.one_token);
+  const { shown } = section;
   const charts = shown.map((accuracy) => curveChart(section, accuracy, at("curves"), shown.length));
   at("curves").replaceChildren(...charts.map((chart) => chart.root));
   showCosts(section);
@@ -164,7 +173,7 @@ function showSection() {
 function seriesOf(section, accuracy, seeds) {
   return section.rows.map((row) => ({
     scheme: DATA.schemes[row.scheme],
-    dashed: row.solved < row.seeds / 2,
+    dashed: unlearned(row),
     points: section.lengths.map((length) => [length, row[`${accuracy}@${length}`], row]).filter((point) => known(point[1])),
     seeds: !seeds ? [] : (section.curves[accuracy][row.scheme] || []).map((values) =>
       values.map((value, n) => [section.measured[n], value]).filter((point) => known(point[1]))),
@@ -182,14 +191,25 @@ function lengthAxis(section, label) {
   return { kind: "log", domain: [first / 1.06, last * 1.06], ticks: section.measured, first: [section.max_length, last], label };
 }
 
+/* An accuracy is from 0 to 1, a loss as far as its curves reach. */
+function valueAxis(series, accuracy, ticks) {
+  if (accuracy !== "loss") return { kind: "linear", domain: [0, 1], ticks, format: (v) => v.toFixed(2) };
+  const all = series.flatMap((one) => [one.points, ...one.seeds]).flat().map((point) => point[1]);
+  const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
+  const room = 0.03 * (high - low) || 0.01;
+  const marks = Array.from({ length: ticks.length }, (_, n) => low + ((high - low) * n) / (ticks.length - 1));
+  return { kind: "linear", domain: [low - room, high + room], ticks: [...new Set(marks)], format: (v) => v.toFixed(2) };
+}
+
 function curveChart(section, accuracy, place, charts) {
   const width = Math.max(280, place.clientWidth);
   const phone = window.innerWidth < 760;
   const height = phone ? (charts > 1 ? 165 : 260) : Math.max(230, Math.min(charts > 1 ? 330 : 460, (window.innerHeight - 175) / charts));
+  const series = seriesOf(section, accuracy, true);
   const chart = lineChart({
-    width, height, series: seriesOf(section, accuracy, true), bounds: boundsOf(section, accuracy), marks: 3.4,
+    width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
-    y: { kind: "linear", domain: [0, 1], ticks: [0, 0.25, 0.5, 0.75, 1], format: (v) => v.toFixed(2), label: ACCURACIES[accuracy] },
+    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: ACCURACIES[accuracy] },
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: { widest: labelRoom(section) },
     name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
@@ -214,11 +234,13 @@ function aboutPoint(section, accuracy, spot, near) {
 /* All tasks at one glance. */
 function buildMultiples() {
   const panels = DATA.sections.map((section, n) => {
+    const accuracy = section.shown.includes(DATA.accuracy) ? DATA.accuracy : section.shown[0];
+    const series = seriesOf(section, accuracy, false);
     const chart = lineChart({
-      width: 200, height: 130, series: seriesOf(section, DATA.accuracy, false), bounds: boundsOf(section, DATA.accuracy),
+      width: 200, height: 130, series, bounds: boundsOf(section, accuracy),
       x: { ...lengthAxis(section), ticks: [section.measured[0]] },
-      y: { kind: "linear", domain: [0, 1], ticks: [0, 0.5, 1] },
-      shade: { to: section.max_length }, name: `${ACCURACIES[DATA.accuracy]} over input length, ${section.title}`,
+      y: valueAxis(series, accuracy, [0, 0.5, 1]),
+      shade: { to: section.max_length }, name: `${ACCURACIES[accuracy]} over input length, ${section.title}`,
     });
     const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
     button.append(make("span", {}, section.title), chart.root);

@@ -16,16 +16,17 @@ function showTables(section) {
   const { rows, lengths } = section;
   const seeds = rows.some((row) => known(row.solved_low)) ? ", with Gaffke's 95 % intervals" : "";
   const by = (accuracy) => tableOf(
-    `Mean ${ACCURACIES[accuracy]} by input length${seeds}`,
+    `Mean ${ACCURACIES[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
     ["scheme", ...lengths.map(String)],
     rows.map((row) => [nameOf(row), ...lengths.map((length) => mean(row, `${accuracy}@${length}`))]),
   );
   const made = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
   if (lengths.length) {
-    made.push(by("exact_match"));
+    if (section.exact) made.push(by("exact_match"));
     if (!section.one_token) made.push(by("token_accuracy"));
+    if (section.shown.includes("loss")) made.push(by("loss"));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
-    made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["scheme", ...lengths.map(String)], reached));
+    if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["scheme", ...lengths.map(String)], reached));
   }
   for (const other of section.other_tasks) {
     const cells = other.rows.map((row) => [nameOf({ scheme: row[0] }), ...row.slice(1).map((cell) => (cell ? `${number(cell[0])} (${cell[1]})` : ""))]);
@@ -44,14 +45,16 @@ function resultTable(section, seeds) {
     ["group", (row) => row.group || "–", rows.some((row) => row.group)],
     ["seeds", (row) => String(row.seeds), true],
     ["diverged", (row) => String(row.diverged), rows.some((row) => row.diverged)],
-    ["solve the training lengths", (row) => count(row, "solved"), true],
-    ["exact match within them", (row) => mean(row, "exact_match_in_distribution"), true],
+    ["solve the training lengths", (row) => count(row, "solved"), section.exact],
+    ["exact match within them", (row) => mean(row, "exact_match_in_distribution"), section.exact],
     ["at 2x", (row) => mean(row, "exact_match_at_2x"), rows.some((row) => known(row.exact_match_at_2x))],
     [`at least ${DATA.solved} at 2x`, (row) => count(row, twice), rows.some((row) => known(row[twice]))],
-    ["past them", (row) => mean(row, "exact_match_extrapolation"), true],
-    ["past them, runs that solved", (row) => number(row.exact_match_extrapolation_solved), rows.some((row) => row.solved % row.seeds)],
+    ["past them", (row) => mean(row, "exact_match_extrapolation"), section.exact],
+    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.shown.includes("loss")],
+    ["loss past them", (row) => mean(row, "loss_extrapolation"), section.shown.includes("loss")],
+    ["past them, runs that solved", (row) => number(row.exact_match_extrapolation_solved), rows.some((row) => known(row.solved) && row.solved % row.seeds)],
     ["token accuracy past them", (row) => mean(row, "token_accuracy_extrapolation"), !section.one_token],
-    ["horizon", (row) => (row.horizon_censored ? "≥ " : "") + number(row.horizon, 1), true],
+    ["horizon", (row) => (row.horizon_censored ? "≥ " : "") + number(row.horizon, 1), section.exact],
   ].filter(([, , applies]) => applies);
   const cells = rows.map((row) => columns.map(([, show]) => show(row)));
   return tableOf(`Means over seeds${seeds}; numbers of seeds`, columns.map(([heading]) => heading), cells);
@@ -65,7 +68,7 @@ function showPairs(section) {
   if (paired) headings.push("pairs of seeds", "p (sign flip)", "after Holm");
   const rows = tested.map((row) => {
     const cells = [
-      `${DATA.schemes[row.scheme].name} − ${DATA.schemes[row.other].name}`, number(row.difference), p(row.p), p(row.p_holm),
+      `${DATA.schemes[row.scheme].name} − ${DATA.schemes[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
       row.separated ? "yes" : "no", number(row.probability_of_improvement),
     ];
     return paired ? [...cells, String(row.pairs), p(row.p_paired), p(row.p_paired_holm)] : cells;
