@@ -65,12 +65,17 @@ def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Itera
     for way in islice((way for way in ways if all(map(_fits, theirs.values(), way))), WAYS):
         with torch.no_grad():
             for into, value in zip(theirs.values(), way, strict=True):
-                into.copy_(value if into.shape == value.shape else value.T)
+                into.copy_(value.reshape(into.shape) if _same_shape(into, value) else value.T)
         yield
 
 
 def _fits(into: Tensor, value: Tensor) -> bool:
-    return into.shape == value.shape or (value.ndim == 2 and into.shape == value.T.shape)
+    return _same_shape(into, value) or (value.ndim == 2 and into.shape == value.T.shape)
+
+
+def _same_shape(into: Tensor, value: Tensor) -> bool:
+    """Sizes of 1 aside: a scalar may be stored as a vector of one."""
+    return into.squeeze().shape == value.squeeze().shape
 
 
 def difference(

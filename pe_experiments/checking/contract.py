@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.errors import NotApplicable
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.backbone import MakeEncoding
 
@@ -85,6 +86,8 @@ class Check:
         try:
             with torch.random.fork_rng(devices=[]):
                 return Finding(self.name, *self.run(subject), self.usually)
+        except NotApplicable as refusal:
+            return Finding(self.name, None, str(refusal), self.usually)
         except Exception as error:
             message = f"{type(error).__name__}: {' '.join(str(error).split())}"
             return Finding(self.name, False, message, self.usually, raised=True)

@@ -225,10 +225,12 @@ def _(subject: Subject) -> Outcome:
 def _(subject: Subject) -> Outcome:
     scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
     content, used = Content.drawn(scheme.shape), copy.deepcopy(scheme)
+    scene = SCENES["rows at offsets of their own"]
+    half = Content(content.q_BHTK.bfloat16(), content.k_BHTK.bfloat16(), content.x_BTD.bfloat16())
     with torch.no_grad():
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            _late(used, content, tokens=1)
-            _late(used, content)
-        scene = SCENES["rows at offsets of their own"]
+            _late(used, half, tokens=1)
+            _late(used, half)
+            read(used, scene, half)
         got, expected = read(used, scene, content), read(scheme, scene, content)
     return within(max(apart(one, two) for one, two in zip(got, expected, strict=True)), ROUNDING)

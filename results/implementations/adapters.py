@@ -1,0 +1,318 @@
+"""Implementations of other libraries behind the hooks of `PositionalEncoding`, a row of `ROWS` each.
+
+Libraries are imported where a row is built: one that is not installed costs its own rows only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import distribution
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.foreign import by_offset, from_start, pairs, whole
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+
+X, TUNE = "x_transformers.x_transformers", "torchtune/modules/position_embeddings.py"
+FAR = 20_000  # positions of a table that is built beforehand
+Build = Callable[[ModelShape], Any]
+
+
+class Rotating(PositionalEncoding):
+    """``turn(theirs, x_BHTK, positions_BT)`` turns queries and keys."""
+
+    def __init__(self, shape: ModelShape, build: Build, turn: Callable[..., Tensor]):
+        super().__init__(shape)
+        self.theirs, self.turn = build(shape), turn
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        turned = self.turn(self.theirs, q_BHTK, at.q_positions_BT)
+        return turned, self.turn(self.theirs, k_BHSK, at.k_positions_BS)
+
+
+class Biasing(PositionalEncoding):
+    """``add(theirs, at)`` is the bias."""
+
+    def __init__(self, shape: ModelShape, build: Build, add: Callable[..., Tensor]):
+        super().__init__(shape)
+        self.theirs, self.add = build(shape), add
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return self.add(self.theirs, at)
+
+
+class Embedding(PositionalEncoding):
+    """``vectors(theirs, x_BTD, positions_BT)`` is added to the embeddings."""
+
+    def __init__(self, shape: ModelShape, build: Build, vectors: Callable[..., Tensor]):
+        super().__init__(shape)
+        self.theirs, self.vectors = build(shape), vectors
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return x_BTD + self.vectors(self.theirs, x_BTD, positions_BT)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An implementation: its package, what it is called there, and the scheme that it should be."""
+
+    package: str
+    name: str
+    against: str
+    style: Callable[..., PositionalEncoding]
+    build: Build
+    call: Callable[..., Tensor]
+    arguments: dict[str, Any] = field(default_factory=dict)  # of our scheme
+    torch: bool = True  # False: its tensors are no tensors of PyTorch, so that casts do not reach it
+
+    def make(self, shape: ModelShape) -> PositionalEncoding:
+        return self.style(shape, self.build, self.call)
+
+
+def at(path: str) -> Any:
+    """``module:name``, imported."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def in_file(package: str, path: str, name: str) -> Any:
+    """A name of one file of a package whose other files need more than is installed."""
+    spec = importlib.util.spec_from_file_location(f"{package}_part", str(distribution(package).locate_file(path)))
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def arrays(call: Callable[[Any], Any], asarray: Callable[[Any], Any], x: Tensor) -> Tensor:
+    """A call of a library with arrays of its own."""
+    return torch.from_numpy(np.array(call(asarray(x.detach().float().numpy())))).to(x.dtype)
+
+
+def llama(shape: ModelShape, **rope: Any) -> Any:
+    config = at("transformers:LlamaConfig")(
+        hidden_size=shape.d_model,
+        num_attention_heads=shape.num_heads,
+        max_position_embeddings=shape.train_length,
+        rope_parameters={"rope_theta": 1e4, **rope},
+    )
+    return at("transformers.models.llama.modeling_llama:LlamaRotaryEmbedding")(config)
+
+
+def turn_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    cos, sin = theirs(x, ids.expand(len(x), -1))
+    return at("transformers.models.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
+
+
+def turn_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+    sin, cos = theirs[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
+    apply = at("transformers.models.gptj.modeling_gptj:apply_rotary_pos_emb")
+    return apply(x.transpose(1, 2), sin, cos).transpose(1, 2)
+
+
+def turn_x(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    freqs, scale = theirs(ids.expand(len(x), -1))
+    return at("x_transformers.x_transformers:apply_rotary_pos_emb")(x, freqs, scale)
+
+
+def turn_tune(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    return theirs(x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)
+
+
+def turn_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+    frequencies = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
+    apply = at("fla.modules.rotary.ops:rotary_embedding_ref")
+    rows = [
+        apply(row[None].transpose(1, 2), angles.cos(), angles.sin()).transpose(1, 2)
+        for row, angles in zip(x, (ids[..., None].float() * frequencies).expand(len(x), -1, -1), strict=True)
+    ]
+    return torch.cat(rows)
+
+
+def turn_litgpt(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    cos, sin = (table[whole(ids)] for table in theirs)
+    return at("litgpt.model:apply_rope")(x, cos, sin)
+
+
+def turn_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+    make = at("diffusers.models.embeddings:get_1d_rotary_pos_embed")
+    apply = at("diffusers.models.embeddings:apply_rotary_emb")
+    rows = zip(x, ids.expand(len(x), -1), strict=True)
+    return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
+
+
+def turn_keras(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    positions = ids.expand(len(x), -1).numpy()
+    flat = x.transpose(1, 2)
+    return arrays(lambda a: theirs(a, positions=positions), np.asarray, flat).transpose(1, 2)
+
+
+def turn_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    array = at("mlx.core:array")
+    return by_offset(lambda part, offset: arrays(lambda a: theirs(a, offset=offset), array, part), x, ids)
+
+
+def turn_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    def turn(line: Tensor) -> Tensor:
+        return arrays(at("jax:vmap")(theirs), at("jax.numpy:asarray"), line[0])[None]
+
+    length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())  # each is compiled once
+    return from_start(turn, x, ids, length)
+
+
+def equinox_beside_another(shape: ModelShape) -> Any:
+    """The module of base 500, after one of base 10,000 was used in the same process."""
+    rope = at("equinox.nn:RotaryPositionalEmbedding")
+    rope(shape.head_dim)(at("jax.numpy:zeros")((FAR, shape.head_dim)))
+    return rope(shape.head_dim, theta=500.0)
+
+
+def turn_esm(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    return from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)
+
+
+def turn_local(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    apply = at("local_attention.rotary:apply_rotary_pos_emb")
+    return from_start(lambda line: apply(line, line, *theirs(line))[0], x, ids)
+
+
+def turn_labml(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    return from_start(lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)
+
+
+class FromKeys(PositionalEncoding):
+    """ALiBi as some write it: m j in place of -m (i - j), the same to a softmax over earlier keys."""
+
+    causal_only = True
+
+    def __init__(self, shape: ModelShape, build: Build, row: Callable[[int, int], Tensor]):
+        super().__init__(shape)
+        self.row = row
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        ids = whole(at.k_positions_BS)
+        line_Hn = self.row(self.shape.num_heads, int(ids.max()) + 1).reshape(self.shape.num_heads, -1)
+        return line_Hn[:, ids].transpose(0, 1)[:, :, None].float()
+
+
+def labml_alibi(heads: int, length: int) -> Tensor:
+    line = torch.ones(1, length, dtype=torch.bool)
+    return at("labml_nn.transformers.alibi:get_alibi_biases")(heads, line)[0].T
+
+
+def bloom(heads: int, length: int) -> Tensor:
+    build = at("transformers.models.bloom.modeling_bloom:build_alibi_tensor")
+    return build(torch.ones(1, length), heads, torch.float32)
+
+
+def falcon(heads: int, length: int) -> Tensor:
+    build = at("transformers.models.falcon.modeling_falcon:build_alibi_tensor")
+    return build(torch.ones(1, length, dtype=torch.long), heads, torch.float32)
+
+
+def mpt(heads: int, length: int) -> Tensor:
+    return at("transformers.models.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, length)
+
+
+def t5(shape: ModelShape) -> Any:
+    config = at("transformers:T5Config")(
+        d_model=shape.d_model, num_heads=shape.num_heads, d_kv=shape.head_dim, is_decoder=shape.causal
+    )
+    attention = at("transformers.models.t5.modeling_t5:T5Attention")(config, True, layer_idx=0)
+    for name in "qkvo":
+        delattr(attention, name)
+    return attention
+
+
+def x_t5(shape: ModelShape) -> Any:
+    return at(f"{X}:RelativePositionBias")(1.0, shape.causal, 32, 128, shape.num_heads)
+
+
+def mlx_alibi(shape: ModelShape) -> Any:
+    return lambda n: torch.from_numpy(
+        np.array(at("mlx.nn:ALiBi").create_alibi_matrix(n, n, shape.num_heads))[0]
+    )
+
+
+def whole_sequence(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    """Those of the vectors that a module makes for [1, n, D], as [n, D] or [1, n, D]."""
+    line = x.new_zeros(1, int(whole(ids).max()) + 1, x.shape[-1])
+    return theirs(line).reshape(line.shape[1:])[whole(ids)]
+
+
+def keras_sines(shape: ModelShape) -> Any:
+    layer = at("keras_hub.layers:SinePositionEncoding")()
+    return lambda line: arrays(layer, np.asarray, line)
+
+
+LLAMA = "LlamaRotaryEmbedding"
+ROWS = (
+    Row("transformers", LLAMA, "rope", Rotating, lambda s: llama(s, rope_type="default"), turn_llama),
+    Row("transformers", f"{LLAMA}, linear, factor 4", "rope_linear", Rotating,
+        lambda s: llama(s, rope_type="linear", factor=4.0), turn_llama, {"factor": 4.0}),
+    Row("transformers", f"{LLAMA}, dynamic, factor 2", "rope_dynamic_ntk", Rotating,
+        lambda s: llama(s, rope_type="dynamic", factor=2.0), turn_llama, {"factor": 2.0}),
+    Row("transformers", f"{LLAMA}, yarn, factor 4", "rope_yarn", Rotating,
+        lambda s: llama(s, rope_type="yarn", factor=4.0, original_max_position_embeddings=s.train_length),
+        turn_llama, {"factor": 4.0}),
+    Row("transformers", "GPT-J apply_rotary_pos_emb", "rope", Rotating,
+        lambda s: at("transformers.models.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
+        turn_gptj),
+    Row("transformers", "BLOOM build_alibi_tensor", "alibi", FromKeys, lambda s: None, bloom),
+    Row("transformers", "Falcon build_alibi_tensor", "alibi", FromKeys, lambda s: None, falcon),
+    Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, mpt),
+    Row("transformers", "T5Attention.compute_bias", "t5", Biasing, t5,
+        lambda theirs, here: pairs(lambda n: theirs.compute_bias(n, n)[0], here),
+        {"num_buckets": 32, "max_distance": 128}),
+    Row("x-transformers", "RotaryEmbedding", "rope", Rotating,
+        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim), turn_x),
+    Row("x-transformers", "AlibiPositionalBias", "alibi", Biasing,
+        lambda s: at(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
+        lambda theirs, here: pairs(lambda n: theirs(n, n).reshape(-1, n, n), here)),
+    Row("x-transformers", "RelativePositionBias", "t5", Biasing, x_t5,
+        lambda theirs, here: pairs(lambda n: theirs(n, n), here), {"num_buckets": 32, "max_distance": 128}),
+    Row("x-transformers", "ScaledSinusoidalEmbedding", "sinusoidal_scaled", Embedding,
+        lambda s: at(f"{X}:ScaledSinusoidalEmbedding")(s.d_model), whole_sequence),
+    Row("rotary-embedding-torch", "rotate_queries_or_keys(offset=)", "rope", Rotating,
+        lambda s: at("rotary_embedding_torch:RotaryEmbedding")(s.head_dim),
+        lambda theirs, x, ids: by_offset(
+            lambda part, offset: theirs.rotate_queries_or_keys(part, offset=offset), x, ids)),
+    Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
+        lambda s: in_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
+        turn_tune),
+    Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, turn_fla),
+    Row("litgpt", "apply_rope", "rope", Rotating,
+        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim), turn_litgpt),
+    Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, turn_diffusers),
+    Row("diffusers", "SinusoidalPositionalEmbedding", "sinusoidal", Embedding,
+        lambda s: at("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
+        whole_sequence),  # it adds to zeros here
+    Row("fair-esm", "RotaryEmbedding", "rope", Rotating,
+        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim), turn_esm),
+    Row("local-attention", "SinusoidalEmbeddings", "rope", Rotating,
+        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim), turn_local),
+    Row("labml-nn", "RotaryPositionalEmbeddings", "rope", Rotating,
+        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim), turn_labml),
+    Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, labml_alibi),
+    Row("positional-encodings", "PositionalEncoding1D", "sinusoidal", Embedding,
+        lambda s: at("positional_encodings.torch_encodings:PositionalEncoding1D")(s.d_model), whole_sequence),
+    Row("equinox", "RotaryPositionalEmbedding", "rope", Rotating,
+        lambda s: at("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), turn_equinox, torch=False),
+    Row("equinox", "RotaryPositionalEmbedding, base 500 after one of 10,000", "rope", Rotating,
+        equinox_beside_another, turn_equinox, {"base": 500.0}, torch=False),
+    Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: at("mlx.nn:RoPE")(s.head_dim), turn_mlx, torch=False),
+    Row("mlx", "nn.RoPE, traditional", "rope", Rotating,
+        lambda s: at("mlx.nn:RoPE")(s.head_dim, traditional=True), turn_mlx, torch=False),
+    Row("mlx", "nn.ALiBi", "alibi", Biasing, mlx_alibi, pairs, torch=False),
+    Row("keras-hub", "RotaryEmbedding", "rope", Rotating,
+        lambda s: at("keras_hub.layers:RotaryEmbedding")(), turn_keras, torch=False),
+    Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding, keras_sines, whole_sequence,
+        torch=False),
+)  # fmt: skip
