@@ -64,11 +64,11 @@ def cell(runs: pd.DataFrame) -> str:
     if runs.empty:
         return ABSENT
     settings = [group for _, group in runs.groupby("protocol")]
-    for group in settings:
-        solved = _solved(group)
-        if solved < len(group) / 2:
-            at = f" at rate {group['rate'].iloc[0]:g}" if len(settings) > 1 else ""
-            return f"not learned{at} ({solved} of {len(group)} seeds)"
+    unlearned = [group for group in settings if _solved(group) < len(group) / 2]
+    if unlearned:
+        worst = min(unlearned, key=_solved)
+        at = f" at rate {worst['rate'].iloc[0]:g}" if len(unlearned) < len(settings) else ""
+        return f"not learned{at} ({_solved(worst)} of {len(worst)} seeds)"
     return outcome(min((group["exact_match_at_2x"] for group in settings), key=pd.Series.mean))
 
 
@@ -114,7 +114,7 @@ def survival(runs: Runs) -> str:
     table = with_rates(runs)
     copied = table[(table["task"] == "copy") & (table["model"] == "decoder")]
     settings = {
-        f"{vocabulary} symbols, rate {rate:g}": group
+        f"{vocabulary:g} symbols, rate {rate:g}": group
         for (vocabulary, rate), group in copied.groupby(["vocabulary", "rate"])
     }
     if len(settings) < 2:

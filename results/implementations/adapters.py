@@ -83,7 +83,9 @@ def at(path: str) -> Any:
 
 def in_file(package: str, path: str, name: str) -> Any:
     """A name of one file of a package whose other files need more than is installed."""
-    spec = importlib.util.spec_from_file_location(f"{package}_part", str(distribution(package).locate_file(path)))
+    spec = importlib.util.spec_from_file_location(
+        f"{package}_part", str(distribution(package).locate_file(path))
+    )
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)

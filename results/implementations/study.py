@@ -86,7 +86,10 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
         named = [f"known mistake: {found.reference}" for found in known if found.reference in MUTANTS]
         where = where_they_differ(row.make, reference.build, forms[0])
         if not (where or likeness.scene or row.style.embed is not PositionalEncoding.embed):
-            return "convention", f"the same at positions 0, 1, 2, ...; with gaps they differ by {likeness.apart:.1e}"
+            return (
+                "convention",
+                f"the same at positions 0, 1, 2, ...; with gaps they differ by {likeness.apart:.1e}",
+            )
         scene = f"; {likeness.scene}" if likeness.scene else ""
         return "fail", "; ".join(
             [f"they differ by {likeness.apart:.1e}{scene}", *named, *filter(None, [where])]

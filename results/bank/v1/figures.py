@@ -36,7 +36,9 @@ def matrix(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], fo
                 color="white" if mean > 0.55 else "black",
             )  # fmt: skip
         image = axes.imshow(means, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-        axes.set_xticks(range(len(tasks)), [task.replace(", ", "\n") for task in tasks], rotation=30, ha="right")
+        axes.set_xticks(
+            range(len(tasks)), [task.replace(", ", "\n") for task in tasks], rotation=30, ha="right"
+        )
         axes.set_yticks(range(len(schemes)), schemes)
         axes.xaxis.tick_bottom()
         figure.colorbar(image, ax=axes, label="exact match at 2x, mean over seeds")
@@ -84,7 +86,10 @@ def stopping(curve: pd.DataFrame, used: float, folder: Path) -> None:
         for row in curve.to_dict("records"):
             if row["threshold"] == used:
                 axes.annotate(
-                    f"stop at {used:g}", (row["runs"], row["agreement"]), textcoords="offset points", xytext=(6, -12)
+                    f"stop at {used:g}",
+                    (row["runs"], row["agreement"]),
+                    textcoords="offset points",
+                    xytext=(6, -12),
                 )
         axes.set_xlabel("share of runs made")
         axes.set_ylabel("verdicts that agree")

@@ -1,4 +1,4 @@
-"""How often a verdict that was stopped early is the verdict of all seeds: each scheme of the bank taken as new."""
+"""How often a verdict that was stopped early is that of all seeds: each scheme of the bank taken as new."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THRESHOLDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 1.0)
 
 
 def leave_one_out(runs: Runs) -> pd.DataFrame:
-    """A row per task, scheme and number of seeds: the expected change of its verdicts, and the share that agree."""
+    """A row per task, scheme and number of seeds: how many verdicts may change, and the share that agree."""
     return pd.DataFrame(list(_rows(runs)))
 
 
@@ -64,4 +64,5 @@ def by_threshold(table: pd.DataFrame) -> pd.DataFrame:
 def in_words(table: pd.DataFrame) -> str:
     """``97 % of verdicts from 44 % of the runs`` at the threshold in use."""
     used = by_threshold(table).set_index("threshold").loc[CHANGE]
-    return f"{used['agreement']:.0%} of the verdicts agree with those of all seeds, from {used['runs']:.0%} of the runs"
+    agreement, share = f"{100 * used['agreement']:.0f} %", f"{100 * used['runs']:.0f} %"
+    return f"{agreement} of the verdicts agree with those of all seeds, from {share} of the runs"

@@ -170,7 +170,7 @@ python scripts/train.py sweep=versus pe=mine
 ```
 
 runs only yours, tuned and repeated in the same way, and compares it with each scheme above. A task is stopped as soon as at most
-{CHANGE:.0%} of its verdicts (better, worse, not separated) are expected to change with the seeds that are left. Each scheme of the
+{100 * CHANGE:.0f} % of its verdicts (better, worse, not separated) are expected to change with the seeds that are left. Each scheme of the
 bank taken as the new one: {leave_one_out.in_words(agreement)}.
 
 ![Agreement with the verdicts of all seeds over the share of runs](figures/stopping.png)
