@@ -30,7 +30,7 @@ FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING, TEXT = "tuning.csv", "text.csv"
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
-TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split", "value")
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
 
@@ -107,7 +107,7 @@ def read_archive(folder: Path) -> Runs:
         made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
         training = training.merge(runs[["name", *KEYS]], on="name", how="left")
         runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
-        tuning = _choices(read_table(folder / TUNING)) if (folder / TUNING).exists() else []
+        tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
@@ -144,10 +144,15 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
     return made
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact."""
-    texts = dict.fromkeys(TEXTS, str)
-    return pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], engine="python")
+def read_table(path: Path, *texts: str) -> pd.DataFrame:
+    """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact.
+
+    Args:
+        path: of the file.
+        texts: columns to read as text besides the usual ones.
+    """
+    types = dict.fromkeys([*TEXTS, *texts], str)
+    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")
 
 
 def _summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
