@@ -69,6 +69,7 @@ class Row:
     build: Build
     call: Callable[..., Tensor]
     arguments: dict[str, Any] = field(default_factory=dict)  # of our scheme
+    remark: str = ""  # to a difference from it
     torch: bool = True  # False: its tensors are no tensors of PyTorch, so that casts do not reach it
 
     def make(self, shape: ModelShape) -> PositionalEncoding:
@@ -260,7 +261,8 @@ ROWS = (
     Row("transformers", f"{LLAMA}, linear, factor 4", "rope_linear", Rotating,
         lambda s: llama(s, rope_type="linear", factor=4.0), turn_llama, {"factor": 4.0}),
     Row("transformers", f"{LLAMA}, dynamic, factor 2", "rope_dynamic_ntk", Rotating,
-        lambda s: llama(s, rope_type="dynamic", factor=2.0), turn_llama, {"factor": 2.0}),
+        lambda s: llama(s, rope_type="dynamic", factor=2.0), turn_llama, {"factor": 2.0},
+        "the length is the largest id of a batch, or of an earlier longer one; a fresh module agrees on ids 0 .. n-1"),
     Row("transformers", f"{LLAMA}, yarn, factor 4", "rope_yarn", Rotating,
         lambda s: llama(s, rope_type="yarn", factor=4.0, original_max_position_embeddings=s.train_length),
         turn_llama, {"factor": 4.0}),

@@ -91,9 +91,8 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
                 f"the same at positions 0, 1, 2, ...; with gaps they differ by {likeness.apart:.1e}",
             )
         scene = f"; {likeness.scene}" if likeness.scene else ""
-        return "fail", "; ".join(
-            [f"they differ by {likeness.apart:.1e}{scene}", *named, *filter(None, [where])]
-        )
+        said = [row.remark, f"they differ by {likeness.apart:.1e}{scene}", *named, where]
+        return "fail", "; ".join(filter(None, said))
     far = f"{likeness.apart_far:.0e}" if not math.isnan(likeness.apart_far) else "not compared"
     reason = f"apart by {likeness.apart:.0e} at positions below 64, up to 4,095: {far}"
     return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
