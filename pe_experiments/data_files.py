@@ -43,11 +43,12 @@ def data_files(arguments: Any, classes: Classes, declared: Iterable[str | Path] 
         if not path.exists():
             raise UserError(f"the data file {path} does not exist")
         found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
-    digests = [(_shown(path), _digest(path, path.stat().st_mtime_ns)) for path in sorted(found)]
-    if len(found) <= MOST_NAMED and len(dict(digests)) == len(found):
+    files = sorted({path.resolve(): path for path in sorted(found)}.items())  # each once, however it is named
+    digests = [(_shown(path), _digest(real, real.stat().st_mtime_ns)) for real, path in files]
+    if len(files) <= MOST_NAMED and len(dict(digests)) == len(files):
         return dict(digests)
     listing = "\n".join(f"{name} {digest}" for name, digest in digests)
-    return {f"{len(found)} data files": hashlib.sha256(listing.encode()).hexdigest()[:DIGITS]}
+    return {f"{len(files)} data files": hashlib.sha256(listing.encode()).hexdigest()[:DIGITS]}
 
 
 @cache

@@ -30,11 +30,14 @@ CASES = [(name, causal) for name in SCHEMES for causal in forms(name)]
 schemes = pytest.mark.parametrize("name", SCHEMES)
 
 
-# PaTH's convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
+# A convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
+CONVOLVED = ("path", "path_fox", "selective_rope")
 BY_DEFINITION = {
-    ("path", "decoding with cached keys agrees with the whole row"),  # after left padding
-    ("path", "left padding changes nothing"),
-    ("path", "packed documents change nothing"),
+    *(
+        (name, "decoding with cached keys agrees with the whole row") for name in CONVOLVED
+    ),  # after left padding
+    *((name, "left padding changes nothing") for name in CONVOLVED),
+    *((name, "packed documents change nothing") for name in CONVOLVED),
     ("scaled_index", "packed documents change nothing"),
 }
 

@@ -60,8 +60,9 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     assert outcome.code == 0, outcome.err
     assert "of the bank comes out here as it is published" in outcome.out
     made = load_runs(results)
-    assert set(made.runs["label"]) == {"Recency(slope=0.2)", "none"}
-    assert (made.runs["label"] == "none").sum() == 1  # repeated to check the machine
+    others = made.runs[made.runs["label"] != "Recency(slope=0.2)"]
+    assert len(others) == 1  # repeated to check the machine
+    assert set(others["label"]) <= {"none", "alibi"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
     assert sorted(zip(verdicts["task"].str[:3], verdicts["baseline"], strict=True)) == [

@@ -42,7 +42,14 @@ def test_odd_widths_equal_their_loop(choice: str) -> None:
     assert apart(measured(scheme, inputs, choice, case.layer), expected(case)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", [name for name in MUTANTS if not name.startswith("rope_nope")])
+# Mistakes that show only where keys are cached or rows padded: test_checking has the checker name them.
+ELSEWHERE = ("while decoding", "of a cached step", "left of the text")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in MUTANTS if not name.startswith("rope_nope") and not any(map(name.count, ELSEWHERE))],
+)
 def test_no_mutant_equals_the_loop(name: str) -> None:
     """Breaking a formula fails the test above, in one of its cases."""
     choice, worst = scheme_of(name), 0.0

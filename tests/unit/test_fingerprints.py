@@ -185,7 +185,7 @@ def test_an_evaluation_by_other_code_replaces_the_old_one(
 ) -> None:
     run = run_experiment(tiny())
     curve, took = run.directory.curve.read_bytes(), run.result["seconds_per_step"]
-    monkeypatch.setattr("pe_experiments.runs.evaluation_code", lambda classes: {"evaluation": "edited"})
+    monkeypatch.setattr("pe_experiments.runs.evaluation_code", lambda *_: {"evaluation": "edited"})
     assert plan(tiny()).state == "to evaluate"
     again = run_experiment(tiny())
     assert (again.done, again.directory.path) == ("evaluated", run.directory.path)
@@ -245,7 +245,7 @@ def test_evaluation_that_ends_a_training_is_part_of_it(tiny: Tiny, monkeypatch: 
     plain, stopped = tiny(), tiny("training.stop_at_exact_match=0.5")
     before = [identify(plain).hash8, identify(stopped).hash8]
     monkeypatch.setattr(
-        "pe_experiments.identity.evaluation_code", lambda _: {"pe_experiments.evaluation": "edited"}
+        "pe_experiments.identity.evaluation_code", lambda *_: {"pe_experiments.evaluation": "edited"}
     )
     assert identify(plain).hash8 == before[0]
     assert identify(stopped).hash8 != before[1]
