@@ -2,7 +2,7 @@
 
 The seeds so far are completed in many ways, and the verdicts counted. A further seed comes out as one of the
 scheme's own seeds so far did, or, with the weight of `PRIOR` seeds, as a seed of any baseline on that task (a
-Dirichlet process, Ferguson 1973; `stochastic curtailment`, Lan, Simon and Halperin 1982). No shape of
+Dirichlet process, Ferguson 1973; stochastic curtailment, Lan, Simon and Halperin 1982). No shape of
 distribution is assumed: past training, outcomes are all or nothing, and which it is, the baselines show.
 """
 
@@ -45,7 +45,7 @@ def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> d
     return made
 
 
-def is_settled(forecasts: Iterable[Forecast]) -> bool:
+def may_stop(forecasts: Iterable[Forecast]) -> bool:
     """Whether further seeds are expected to change at most `CHANGE` of these verdicts."""
     return fmean(one.change for one in forecasts) <= CHANGE
 

@@ -1,4 +1,4 @@
-"""One scheme against a bank: tuned as its baselines were, then repeated until its verdicts are settled."""
+"""One scheme against a bank: tuned as its baselines were, then repeated until its verdicts hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pe_experiments.bank.bank import outcomes_of, read_bank
-from pe_experiments.bank.stopping import EARLIEST, Forecast, forecast, is_settled
+from pe_experiments.bank.stopping import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.bank.verdicts import Outcomes
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import Runs, load_runs
@@ -47,10 +47,10 @@ class Standing:
         return set(self.section.runs.loc[self.section.runs["label"] == label, "name"])
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         """Whether the seeds that are left may be saved."""
         done = len(self.mine.values)
-        return done >= self.seeds or (done >= EARLIEST and is_settled(self.forecasts.values()))
+        return done >= self.seeds or (done >= EARLIEST and may_stop(self.forecasts.values()))
 
 
 class Versus(Sweep):
@@ -125,7 +125,7 @@ class Versus(Sweep):
             say(f"{name} of the bank comes out here as it is published{rounding}")
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
-        """Seed after seed of every task, until its verdicts are settled."""
+        """Seed after seed of every task, until its verdicts are unlikely to change."""
         jobs = self._look_up(runs)
         if self.dry_run:
             return self._finish(jobs)
@@ -138,11 +138,11 @@ class Versus(Sweep):
             carried += self._finish([job for queue in left.values() for job in queue[:seeds]])
             self.tuning.note(carried, grid)
             found = self.standings()[0] if any(job.state in DONE for job in carried) else []
-            settled = {name for one in found if one.settled for name in one.names(self.label)}
+            complete = {name for one in found if one.complete for name in one.names(self.label)}
             left = {
                 task: rest
                 for task, queue in left.items()
-                if (rest := queue[seeds:]) and queue[0].name not in settled
+                if (rest := queue[seeds:]) and queue[0].name not in complete
             }
         return carried
 

@@ -47,13 +47,13 @@ def main(arguments: list[str]) -> int:
 
 def against_a_bank(texts: list[str], common: Plain, varied: Plain | None, folder: Path | None) -> int:
     """Run one scheme against a published bank, and show the verdicts."""
-    from pe_experiments.bank.page import show_verdicts, write_page
+    from pe_experiments.bank.page import report
     from pe_experiments.bank.versus import Versus
 
     versus = Versus(texts, common, varied, folder)
     code, jobs = versus.carry_out()
     if any(job.state in DONE for job in jobs):
-        show_verdicts(versus, write_page(versus))
+        report(versus)
     return code
 
 

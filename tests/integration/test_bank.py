@@ -68,7 +68,7 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     assert sorted(zip(verdicts["task"].str[:3], verdicts["baseline"], strict=True)) == [
         ("cop", "alibi"), ("cop", "none"), ("kth", "alibi"), ("kth", "none"),
     ]  # fmt: skip
-    assert set(verdicts["seeds"]) == {3}  # nobody learns anything in ten steps: settled at once
+    assert set(verdicts["seeds"]) == {3}  # nobody learns anything in ten steps: clear at once
     page = (folder / "report.html").read_text()
     assert "against each baseline" in page
     assert "neither learned it" in page

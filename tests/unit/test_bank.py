@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pe_experiments.bank.stopping import EARLIEST, forecast, is_settled
+from pe_experiments.bank.stopping import EARLIEST, forecast, may_stop
 from pe_experiments.bank.verdicts import (
     BETTER,
     NEITHER,
@@ -62,27 +62,46 @@ def test_a_forecast_from_all_seeds_is_the_verdict() -> None:
     assert [one.change for one in found.values()] == [0, 0, 0]
 
 
-def test_what_is_clear_is_settled_early_and_what_is_not_is_not() -> None:
+def test_what_is_clear_stops_early_and_what_is_not_goes_on() -> None:
     baselines = {"ones": ONES, "zeros": ZEROS}
     clear, mixed = seeds([0.0] * EARLIEST), seeds([1.0, 0.0, 1.0])
-    assert is_settled(forecast(clear, baselines, SEEDS).values())
-    assert not is_settled(forecast(mixed, baselines, SEEDS).values())
+    assert may_stop(forecast(clear, baselines, SEEDS).values())
+    assert not may_stop(forecast(mixed, baselines, SEEDS).values())
+
+
+def test_a_further_seed_may_come_out_as_those_of_a_baseline_did() -> None:
+    """Three seeds that agree do not promise that the fourth does."""
+    assert 0.05 < forecast(seeds([1.0] * 3), {"zeros": ZEROS}, SEEDS)["zeros"].change < 0.5
+
+
+def stopped_early(mine: Outcomes, other: Outcomes) -> tuple[str, int]:
+    """The verdict against one baseline, and the seeds that it took."""
+    for done in range(EARLIEST, SEEDS + 1):
+        found = forecast(seeds(mine.values[:done]), {"other": other}, SEEDS)
+        if done == SEEDS or may_stop(found.values()):
+            break
+    return found["other"].verdict, done
+
+
+def binary(draw: np.random.Generator, p: float) -> Outcomes:
+    return seeds((draw.random(SEEDS) < p).astype(float))
 
 
 def test_stopping_early_keeps_the_error_rate() -> None:
     """Schemes that do not differ are called better or worse in at most 5 % of tasks (one baseline each)."""
-    draw, wrong, runs, trials = np.random.default_rng(0), 0, 0, 300
-    for _ in range(trials):
-        p = draw.uniform()
-        mine, other = (seeds((draw.random(SEEDS) < p).astype(float)) for _ in range(2))
-        for done in range(EARLIEST, SEEDS + 1):
-            found = forecast(seeds(mine.values[:done]), {"other": other}, SEEDS)
-            if done == SEEDS or is_settled(found.values()):
-                break
-        runs += done
-        wrong += found["other"].verdict in (BETTER, WORSE)
-    assert wrong / trials <= 0.05
-    assert runs / trials < 0.75 * SEEDS
+    draw, trials = np.random.default_rng(0), 200
+    probabilities = draw.uniform(size=trials)
+    said, done = zip(*(stopped_early(binary(draw, p), binary(draw, p)) for p in probabilities), strict=True)
+    assert sum(word in (BETTER, WORSE) for word in said) / trials <= 0.05
+    assert sum(done) / trials < 0.75 * SEEDS
+
+
+def test_verdicts_that_were_stopped_early_are_those_of_all_seeds() -> None:
+    draw, trials, agree = np.random.default_rng(0), 200, 0
+    for p, q in draw.uniform(size=(trials, 2)):
+        mine, other = binary(draw, p), binary(draw, q)
+        agree += stopped_early(mine, other)[0] == verdicts(mine, {"other": other})["other"]
+    assert agree / trials >= 0.95
 
 
 def test_the_interval_of_a_difference_covers_it() -> None:
