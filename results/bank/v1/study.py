@@ -1,4 +1,4 @@
-"""The bank: schemes x tasks under one protocol, each tuned, eight seeds; and how early a verdict on a new one is."""
+"""The bank: schemes x tasks under one protocol, each tuned, over seeds; and how early a verdict on a new one is."""
 
 from __future__ import annotations
 
@@ -132,13 +132,17 @@ def readme(folder: Path) -> str:
 
 
 def _scope(table: pd.DataFrame) -> str:
-    seeds = table.groupby(["label", "title"]).size()
-    counts = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     return (
-        f"{table['label'].nunique()} schemes, {table['title'].nunique()} tasks, {counts} seeds each, the learning rate "
+        f"{table['label'].nunique()} schemes, {table['title'].nunique()} tasks, {_seeds(table)} seeds each, the learning rate "
         f"tuned per scheme and task on two more. Colour: mean exact match at twice the training length; in the cell: seeds "
         f"that reach {SOLVED:g}"
     )
+
+
+def _seeds(table: pd.DataFrame) -> str:
+    """``8``, or ``4 to 8``."""
+    seeds = table.groupby(["label", "title"]).size()
+    return f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
 
 
 def page(runs: Runs, table: pd.DataFrame, agreement: pd.DataFrame) -> str:
@@ -193,7 +197,7 @@ one tried, after one more step outwards.
 
 - Two layers of width 64, trained to ten symbols for at most {int(_steps(runs).max()):,} steps: a scheme that needs more of either is not
   seen here. [core](../../core/README.md) asks whether the answers on copying survive other learning rates and vocabularies.
-- Eight seeds: a scheme that succeeds in one training out of four is often 0 of 8 or 3 of 8. Intervals say how far that goes.
+- {_seeds(table)} seeds: a scheme that succeeds in one training out of four often succeeds in none of them. Intervals say how far that goes.
 - Language models: nothing.
 
 ## How it was made
