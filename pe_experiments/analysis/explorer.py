@@ -7,29 +7,25 @@ published, of those asked for as their code is now.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from torch import Tensor, nn
 
 from pe_experiments.analysis.relative import rotated_channels, scores_over_distance
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.files import CONFIG_DIR, read_json
+from pe_experiments.html import render
 from pe_experiments.models.attention import makes_weights
 
 _HERE = Path(__file__).parent
-TEMPLATES = _HERE / "templates"
 # In a wheel the published data lies beside this file, in a checkout with the study that made it.
-PUBLISHED = next(
-    (path for path in (_HERE / "explorer.json",) if path.exists()),
-    CONFIG_DIR.parent / "results" / "encodings" / "explorer.json",
-)
+PUBLISHED = _HERE / "explorer.json"
+if not PUBLISHED.exists():
+    PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
 LONGEST = 128  # positions and distances shown of a scheme, at most
 
 Json = dict[str, Any]
@@ -46,19 +42,7 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
     views = {view["name"]: view for view in (*content["schemes"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
     content = content | {"schemes": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
-    text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("explore.html.j2").render(
-        style=_file("explore.css"),
-        script=_file("charts.js") + _file("explore.js"),
-        data=Markup(text.replace("<", "\\u003c")),  # so that no name can end the script element
-    )
-
-
-def _file(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+    return render(_HERE / "templates" / "explore.html.j2", content)
 
 
 def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:

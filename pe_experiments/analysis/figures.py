@@ -11,9 +11,10 @@ from pe_experiments.analysis.relative import rotated_channels, scores_over_dista
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import is_masked
+from pe_experiments.plots import COLOURS
 
 POSITIONS = 50  # of the heatmap every tutorial shows
-BLUE = "#0072B2"
+BLUE = COLOURS[0]
 
 
 def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) -> Figure:

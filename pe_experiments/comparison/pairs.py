@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
+from pe_experiments.comparison.runs_table import Row
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,
@@ -32,8 +32,6 @@ COLUMNS = (
     "p_paired", "p_paired_holm", "probability_of_improvement",
 )  # fmt: skip
 
-Row = dict[str, Any]
-
 
 def pair_table(
     sections: Sequence[Section], table: pd.DataFrame, metric: str, baseline: str | None = None
@@ -46,8 +44,7 @@ def pair_table(
     that the permutation test of so many seeds can give. ``not_tested`` says why a pair was not.
 
     Args:
-        sections: from `sections_of`.
-        table: from `scheme_table`.
+        sections, table: from `sections_of` and `scheme_table`.
         metric: what schemes are compared in.
         baseline: only the differences from this scheme; None for all pairs.
 

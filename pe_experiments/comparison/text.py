@@ -1,52 +1,19 @@
-"""Language models in a comparison: what ``text.csv`` of their runs says, as one table and a figure."""
+"""The figure of language models: what ``text.csv`` of their runs says."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import DAMAGE, Runs
-from pe_experiments.plots import Look, handles, legend_below, length_axis, training_note
-from pe_experiments.runs import run_directory
-
-NEEDED = ["length", "windows", "slice", "bits_per_byte", "accuracy"]
+from pe_experiments.comparison.result import Comparison
+from pe_experiments.plots import Looks, legend_below, length_axis, training_note
 
 
-def with_text(runs: Runs, results_dir: str | Path) -> Runs:
-    """The runs with the rows of their ``text.csv``; a file that is damaged is left out, with the reason."""
-    tables, left_out = [], dict(runs.left_out)
-    for name in runs.runs["name"] if len(runs.runs) else ():
-        path = run_directory(results_dir, name).path / "text.csv"
-        try:
-            if path.exists():
-                table = pd.read_csv(path)
-                table[NEEDED[-2:]].astype(float)
-                tables.append(table.assign(name=name)[["name", *table]])
-        except DAMAGE as error:
-            left_out[f"{name}/{path.name}"] = f"damaged ({type(error).__name__}: {error})"
-    if not tables:
-        return replace(runs, left_out=left_out)
-    return replace(runs, left_out=left_out, text=pd.concat(tables, ignore_index=True))
-
-
-def context_figures(
-    runs: Runs, sections: list[Section], looks: Mapping[str, Look], width: float
-) -> Iterator[tuple[str, Figure]]:
-    """A figure by name for each section of language models."""
-    for section in sections:
-        about = section.runs[["name", "label"]]
-        if len(runs.text) and len(text := runs.text.merge(about, on="name")):
-            yield f"{section.slug}-context", context_figure(section, text, looks, width)
-
-
-def context_figure(section: Section, text: pd.DataFrame, looks: Mapping[str, Look], width: float) -> Figure:
+def context_figure(made: Comparison, section: Section, text: pd.DataFrame) -> Figure:
     """Means over seeds: bits per byte over context length, by index, and of repeated 4-grams; copying."""
+    looks, width = made.looks, made.options.inches
     figure = Figure(figsize=(width, 0.72 * width), layout="constrained")
     figure.suptitle(f"{section.title}, trained to {section.max_length}: the same bytes at every length")
     (whole, index), (repeated, copying) = figure.subplots(2, 2)
@@ -68,13 +35,11 @@ def context_figure(section: Section, text: pd.DataFrame, looks: Mapping[str, Loo
     index.set_ylabel("bits per byte")
     index.axvspan(0, section.max_length, color="0.92", zorder=0)
     index.spines[["top", "right"]].set_visible(False)
-    legend_below(figure, handles(looks, sorted(set(text["label"])), {}))
+    legend_below(figure, looks, sorted(set(text["label"])))
     return figure
 
 
-def _lines(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Mapping[str, Look], style: str = "-"
-) -> None:
+def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Looks, style: str = "-") -> None:
     for label, own in rows.groupby("label"):
         colour, marker = looks[str(label)]
         mean = own.groupby(x)[y].mean()
