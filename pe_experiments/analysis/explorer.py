@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.relative import rotated_channels, scores_over_distance
-from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.analysis.relative import causal_context, rotated_channels, scores_over_distance
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.files import CONFIG_DIR, read_json
 from pe_experiments.html import render
@@ -124,14 +124,11 @@ def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
     shape, part = scheme.shape, scheme.for_layer(0)
     if makes_weights(part):
         return "weights", True
-    positions = torch.arange(tokens)[None]
-    visible = torch.ones(1, tokens, tokens, dtype=torch.bool).tril()
     generator = torch.Generator().manual_seed(0)
     biases, rotates = [], False
     for _ in range(2):  # two texts
         q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
-        x = torch.randn(1, tokens, shape.d_model, generator=generator)
-        at = AttentionContext(positions, positions, visible, None, x)
+        at = causal_context(torch.randn(1, tokens, shape.d_model, generator=generator))
         rotated_q, rotated_k = part.rotate(q, k, at)
         rotates = rotates or rotated_q.shape != q.shape or not torch.equal(rotated_q, q)
         biases.append(part.bias(rotated_q, rotated_k, at))

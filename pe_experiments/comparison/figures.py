@@ -19,7 +19,6 @@ from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs_table import Row
 from pe_experiments.comparison.table import finite
-from pe_experiments.comparison.text import context_figure
 from pe_experiments.comparison.words import digits, learned, metric_in_words, number, seeds_in_words
 from pe_experiments.comparison.words import mean as mean_in_words
 from pe_experiments.console import Display
@@ -142,16 +141,21 @@ def _draw_curves(
     length_axis(axes, section.curves["content_length"], section.max_length, "", metric != "loss")
     for index, row in enumerate(rows):
         colour, marker = looks[row["scheme"]]
-        curves = section.curves[section.curves["label"] == row["scheme"]]
+        curves, mean = _curves(section, row["scheme"], metric)
         seeds: Any = {"color": colour, "markersize": 3, "alpha": 0.5, "clip_on": False}
         axes.plot(curves["content_length"], curves[metric], ".", **seeds)
-        mean = curves.groupby("content_length")[metric].mean()
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
         line: Any = {"color": colour, "marker": marker, "markersize": size, "linewidth": 1.6}
         dashes = "-" if learned(row) else (0, (4, 2))
         axes.plot(mean.index, mean, **line, linestyle=dashes, clip_on=False, zorder=3)
     if metric == "token_accuracy":
         draw_bounds(axes, section.curves, bound_names)
+
+
+def _curves(section: Section, scheme: str, metric: str) -> tuple[pd.DataFrame, pd.Series]:
+    """The points of a scheme's runs, and their mean by length."""
+    curves = section.curves[section.curves["label"] == scheme]
+    return curves, curves.groupby("content_length")[metric].mean()
 
 
 def _seeds(rows: Rows) -> str:
@@ -166,8 +170,7 @@ def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Lo
     groups: list[tuple[pd.Series, list[str]]] = []
     for row in rows:
         name = text(row["scheme"], 24) + ("" if learned(row) else NOT_LEARNED)
-        curves = section.curves[section.curves["label"] == row["scheme"]]
-        mean = curves.groupby("content_length")[metric].mean()
+        _, mean = _curves(section, row["scheme"], metric)
         same = next((names for line, names in groups if _coincide(line, mean)), None)
         if same is None:
             groups.append((mean, [name]))
@@ -315,3 +318,41 @@ def training_figure(made: Comparison) -> Figure:
             pair[0].set_title(_wrapped(section.title, width))
     legend_below(figure, made.looks, sorted(made.schemes))
     return figure
+
+
+def context_figure(made: Comparison, section: Section, lines: pd.DataFrame) -> Figure:
+    """Means over seeds: bits per byte over context length, by index, and of repeated 4-grams; copying."""
+    looks, width = made.looks, made.options.inches
+    figure = Figure(figsize=(width, 0.72 * width), layout="constrained")
+    figure.suptitle(f"{section.title}, trained to {section.max_length}: the same bytes at every length")
+    (whole, index), (repeated, copying) = figure.subplots(2, 2)
+    sliding = lines[lines["windows"] == "sliding"]
+    _lines(whole, sliding[sliding["slice"] == "all"], "length", "bits_per_byte", looks)
+    _lines(repeated, sliding[sliding["slice"] == "repeated_near"], "length", "bits_per_byte", looks)
+    _lines(repeated, sliding[sliding["slice"] == "repeated_far"], "length", "bits_per_byte", looks, "--")
+    _lines(copying, lines[lines["windows"] == "copy"], "length", "accuracy", looks)
+    _lines(index, lines[lines["slice"] == "index"], "last_index", "bits_per_byte", looks)
+    lengths = section.curves["content_length"]
+    length_axis(whole, lengths, section.max_length, "bits per byte, sliding windows", accuracy=False)
+    length_axis(repeated, lengths, section.max_length, "bits per byte, repeated 4-grams", accuracy=False)
+    length_axis(copying, lengths, section.max_length, "token accuracy, copied key")
+    repeated.set_title("solid: repeated within the training length; dashed: only farther back", fontsize=6)
+    training_note(whole, section.max_length)
+    for axes in (whole, repeated, copying):
+        axes.set_xlabel("context length (bytes)")
+    index.set_xlabel("index in the longest window")
+    index.set_ylabel("bits per byte")
+    index.axvspan(0, section.max_length, color="0.92", zorder=0)
+    index.spines[["top", "right"]].set_visible(False)
+    legend_below(figure, looks, sorted(set(lines["label"])))
+    return figure
+
+
+def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Looks, style: str = "-") -> None:
+    for label, own in rows.groupby("label"):
+        colour, marker = looks[str(label)]
+        mean = own.groupby(x)[y].mean()
+        every = max(1, len(mean) // 8)
+        axes.plot(
+            mean.index, mean, color=colour, marker=marker, markersize=3.5, markevery=every, linestyle=style
+        )

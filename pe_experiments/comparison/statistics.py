@@ -249,13 +249,9 @@ def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[
         split = [g - {out} for g in groups for out in ((first, second) if {first, second} <= g else ("",))]
         groups = [g for g in dict.fromkeys(split) if not any(g < other for other in split)]
     groups.sort(key=lambda group: sorted(names.index(name) for name in group))
-    marks = [_letter(index) for index in range(len(groups))]
+    # a to z, then a2 to z2 and so on
+    marks = [chr(ord("a") + n % 26) + (str(n // 26 + 1) if n >= 26 else "") for n in range(len(groups))]
     return {name: "".join(m for m, g in zip(marks, groups, strict=True) if name in g) for name in names}
-
-
-def _letter(index: int) -> str:
-    """a to z, then a2 to z2 and so on."""
-    return chr(ord("a") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
 
 
 def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:

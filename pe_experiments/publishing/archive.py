@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
-from pe_experiments.comparison.runs_table import Runs, summary_of
+from pe_experiments.comparison.runs_table import KEYS, TRAINING, Runs, summary_of
 from pe_experiments.errors import UserError
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
@@ -30,7 +30,6 @@ FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING, TEXT = "tuning.csv", "text.csv"
 FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
-KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
@@ -73,7 +72,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
     training = runs.training[runs.training["token_accuracy"].notna()]
-    training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
+    training = training[["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
         identity, made = saved["identity"], dict(runs.environments[name])
@@ -103,7 +102,7 @@ def read_archive(folder: Path) -> Runs:
             identity = {"name": row["name"], **{key: json.loads(row[key]) for key in ("trained", "sources")}}
             saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
         made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
-        training = training.merge(runs[["name", *KEYS]], on="name", how="left")
+        training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
