@@ -74,8 +74,7 @@ def measure(
 ) -> tuple[Curve, Tables]:
     """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
 
-    Returns:
-        These rows, and of a language model those of ``text.csv`` and of ``corpus.csv``, the files it read.
+    With them, of a language model, those of ``text.csv`` and of ``corpus.csv``, the files it read.
     """
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     training, source = experiment.config.training, evaluation_source_of(experiment)

@@ -18,8 +18,8 @@ from pe_experiments.analysis.relative import causal_context, rotated_channels, s
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.files import CONFIG_DIR, read_json
-from pe_experiments.html import render
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.rendering import render
 
 _HERE = Path(__file__).parent
 # In a wheel the published data lies beside this file, in a checkout with the study that made it.
@@ -34,9 +34,8 @@ Json = dict[str, Any]
 def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
     """The page as text.
 
-    Args:
-        asked: views of the schemes it opens with, instead of published ones of the same name.
-        data: ``schemes``, ``sentences`` and ``answers``; None: the published ones.
+    It opens with the views ``asked`` for, instead of published ones of the same name; ``data`` (``schemes``,
+    ``sentences`` and ``answers``) are the published ones if None.
     """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["schemes"], *asked)}

@@ -20,10 +20,8 @@ BLUE = COLOURS[0]
 def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) -> Figure:
     """A row per scheme: a heatmap and a curve over distance.
 
-    Args:
-        encodings: by label. For schemes at the embedding, their vectors (positions downwards) and the
-            similarity of these; for others, the change of attention over distance.
-        distances: number of distances shown for the others; the middle one is marked as the training length.
+    Of schemes at the embedding the vectors (positions downwards) and their similarity; of others the change
+    of attention over so many distances, of which the middle one is marked as the training length.
     """
     figure = Figure(figsize=(11.0, 3.6 * len(encodings)), layout="constrained")
     grid = figure.subplots(len(encodings), 2, width_ratios=(1.7, 1.0), squeeze=False)

@@ -23,9 +23,9 @@ from pe_experiments.comparison.runs_table import ACCURACIES, Row
 from pe_experiments.comparison.table import BOUNDS, finite
 from pe_experiments.comparison.words import WORDS, column_of, learned, limits, metric_in_words, notes
 from pe_experiments.evaluation import SOLVED
-from pe_experiments.html import render
 from pe_experiments.losses import unknown
 from pe_experiments.plots import COLOURS, MARKERS
+from pe_experiments.rendering import render
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # of a training curve
