@@ -40,8 +40,8 @@ def appendix(made: Comparison) -> dict[str, Any]:
     cited, bibtex = cite(made.runs)
     environments = [made.runs.environments[name] for name in made.runs.saved]
     commands = Counter(map(_command, environments))
-    if (count := len(commands)) > MOST_COMMANDS:
-        text = f"{count} commands, one per run: the column command of runs.csv"
+    if len(commands) > MOST_COMMANDS:
+        text = f"{len(commands)} commands, one per run: the column command of runs.csv"
         commands = Counter({text: commands.total()})
     return {
         "methods": methods(made, cited),
