@@ -44,7 +44,7 @@ class RunResult:
     directory: RunDirectory
     result: dict[str, Any]
     done: str
-    curve: list[dict[str, Any]] = field(default_factory=list)
+    curve: Curve = field(default_factory=list)
 
     @property
     def status(self) -> str:
@@ -74,35 +74,28 @@ def measure(
 ) -> tuple[Curve, Tables]:
     """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
 
-    Returns:
-        These rows, and of a language model those of ``text.csv`` and of ``corpus.csv``, the files it read.
+    With them, of a language model, those of ``text.csv`` and of ``corpus.csv``, the files it read.
     """
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
-    training, source, longest = (
-        experiment.config.training,
-        evaluation_source_of(experiment),
-        experiment.max_length,
-    )
-    other, seen = experiment.other_task, dict[int, int]()
-    if not other:
+    training, source = experiment.config.training, evaluation_source_of(experiment)
+    longest, seen = experiment.max_length, dict[int, int]()
+    if not experiment.other_task:
         batches = TrainingStream(source, training.batch_size, training.batching)
         made = [source.task.nearest_length(length) or length for length in lengths]
         seen = seen_in_training(batches, steps, source, made, examples)
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, NextSymbol):
-        rows, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
+        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
         if isinstance(source.task, Text):
             tables["corpus"] = source.task.listing()
     else:
-        rows = list(
-            extrapolation_curve(model, source, lengths, examples, longest, experiment.decoding, display.step)
-        )
-    curve = []
-    for row in rows:
-        # Lengths within those of the training are no in-distribution examples of another task.
-        split = "other_task" if other else row["split"]
-        curve.append(row | {"seen": seen.get(row["content_length"]), "split": split})
+        decoding, step = experiment.decoding, display.step
+        curve = list(extrapolation_curve(model, source, lengths, examples, longest, decoding, step))
+    for row in curve:
+        row["seen"] = seen.get(row["content_length"])
+        if experiment.other_task:  # its lengths within those of the training are not in distribution
+            row["split"] = "other_task"
     display.stop()
     return curve, tables
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -30,17 +31,15 @@ ACCURACY_NAMES = {"exact_match": "exact match", "token_accuracy": "token accurac
 METRIC_NAMES = {**ACCURACY_NAMES, "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
-Look = tuple[str, str]
+Look = tuple[str, str]  # colour and marker
+Looks = Mapping[str, Look]
 
 
 def styles(labels: Iterable[str], originals: Mapping[str, str] | None = None) -> dict[str, Look]:
     """Colour and marker by label: those its name hashes to, or the next ones where these are taken.
 
     No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
-
-    Args:
-        labels: of all schemes of a comparison.
-        originals: the label a renamed scheme had.
+    ``originals`` says which label a renamed scheme had.
     """
     wished = {label: _wish((originals or {}).get(label, label)) for label in set(labels)}
     order = sorted(wished, key=lambda label: (wished[label], label))
@@ -133,9 +132,9 @@ def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
 
 def training_note(axes: Axes, max_length: int) -> None:
     """Says what the shade of `length_axis` is."""
-    style: Any = {"ha": "right", "va": "bottom", "fontsize": 7, "color": GREY}
     over = 1.06 / 1.05  # of the panel's height, whatever its values
-    axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(), **style)
+    axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
+              ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
 
 
 def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
@@ -150,15 +149,6 @@ def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
         if names:  # at the left end, where models that learned anything are far above it
             end = (known.index[0], known.iloc[0])
             axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
-
-
-def handles(looks: Mapping[str, Look], labels: Iterable[str], said: Mapping[str, str]) -> list[Line2D]:
-    """Entries of a legend; ``said`` is what is added to a label, whose line is dashed then."""
-    return [
-        Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
-               linestyle="--" if label in said else "-", label=text(label) + said.get(label, ""))
-        for label in labels
-    ]  # fmt: skip
 
 
 def panels(tasks: int, width: float, height: float = 1.9) -> tuple[Figure, list[tuple[Axes, Axes]]]:
@@ -181,8 +171,18 @@ def panels(tasks: int, width: float, height: float = 1.9) -> tuple[Figure, list[
     return figure, [(grid[row, column], grid[row + 1, column]) for row, column in spots[:tasks]]
 
 
-def legend_below(figure: Figure, entries: list[Line2D]) -> None:
-    """A legend under the panels, in as many columns as fit; the figure grows by its rows."""
+def legend_below(
+    figure: Figure, looks: Looks, labels: Iterable[str], said: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """A legend under the panels, in as many columns as fit; the figure grows by its rows.
+
+    ``said`` is what is added to a label, whose line is dashed then.
+    """
+    entries = [
+        Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
+               linestyle="--" if label in said else "-", label=text(label) + said.get(label, ""))
+        for label in labels
+    ]  # fmt: skip
     if not entries:
         return
     longest = max(len(str(entry.get_label())) for entry in entries)
@@ -192,14 +192,7 @@ def legend_below(figure: Figure, entries: list[Line2D]) -> None:
 
 
 def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:
-    """Exact match, or loss, and token accuracy of one run over length, with bounds and training range.
-
-    Args:
-        rows: of ``extrapolation.csv``.
-        title: over the figure.
-        max_length: longest training length.
-        path: of the PNG to write.
-    """
+    """Draw the rows of ``extrapolation.csv`` of one run: exact match, or loss, and token accuracy; a PNG."""
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     figure.suptitle(text(title, 110))

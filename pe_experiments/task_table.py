@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pe_experiments.components import load_component, shipped
 from pe_experiments.config import shortest_length
@@ -41,18 +41,8 @@ least one scheme, as the recipe shows; `hour` and `gpu`: expected, without a rec
 """
 
 
-@dataclass(frozen=True)
-class Card:
-    """The comments at the top of a task's YAML.
-
-    Attributes:
-        name: of the choice.
-        example: input and answer, or the rule in a line.
-        suite: where the task is from; empty where it was made for this project.
-        tier: one of `TIERS`.
-        recipe: overrides of ``scripts/train.py`` that solve a quick task.
-        shown: the recipe's result.
-    """
+class Card(NamedTuple):
+    """The comments at the top of a task's YAML."""
 
     name: str
     example: str
@@ -106,28 +96,20 @@ def render() -> str:
         length = task.nearest_length(LENGTH) or shortest_length(task)
         name = f"`{card.name}`" + ("" if length == LENGTH else f" ({length})")
         order = "matters" if task.order_sensitive else "control"
-        blind = task.input_blind(length)
-        values = [
-            _value(task.chance(length)),
-            _ceiling(task, length, prefix=False),
-            _ceiling(task, length, prefix=True),
-            "" if blind is None else _value(blind),
-        ]
+        chance, blind = f"{task.chance(length):.3f}", task.input_blind(length)
+        ceilings = [_ceiling(task, length, prefix) for prefix in (False, True)]
+        values = [chance, *ceilings, "" if blind is None else f"{blind:.3f}"]
         rows.append(table_row(name, card.example, *values, order, card.tier, card.suite))
         if card.recipe:
             recipes.append(f"| `{card.name}` | `task={card.name} {card.recipe}` | {card.shown} |")
     return "\n".join([HEAD, *rows, "", *recipes, ""])
 
 
-def _value(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}"
-
-
 def _ceiling(task: Task, length: int, prefix: bool) -> str:
     ceiling, error = task.bag_ceiling(length, prefix), task.bag_ceiling_error(length, prefix)
     if ceiling is None:
         return "?"
-    return f"{_value(ceiling, 2)} ± {_value(error, 2)}" if error else _value(ceiling)
+    return f"{ceiling:.2f} ± {error:.2f}" if error else f"{ceiling:.3f}"
 
 
 def table_row(*cells: str) -> str:

@@ -54,12 +54,7 @@ class Sum:
 
 
 class Scorer:
-    """Scores of single bytes under a model.
-
-    Attributes:
-        largest_id: the largest position id that was used, by length.
-        sums: by kind of byte.
-    """
+    """Scores of single bytes under a model: their sums by kind, and the largest position id by length."""
 
     def __init__(self, model: Backbone, source: Source):
         self.model, self.source = model, source
@@ -120,11 +115,9 @@ def evaluate_text(
     """Evaluate a language model at these context lengths, on the same bytes at each.
 
     Args:
-        model: trained.
-        source: of a `tasks.text.NextSymbol` task.
-        lengths: of context, in bytes.
+        model, source: trained on a `tasks.text.NextSymbol` task.
+        lengths, max_length: of context and of the training, in bytes.
         examples: stretches of text.
-        max_length: of training, in bytes.
         show: called with the number of stretches done, over all lengths.
 
     Returns:
@@ -187,12 +180,9 @@ def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, T
 
 
 def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
-    """Windows in which a key stands at a random index and once more at the end.
+    """Windows, at least two keys long, in which a key stands at a random index and once more at the end.
 
-    Args:
-        windows_BL: at least two keys long.
-        keys_BK: a key for each.
-        starts_B: where the first one begins, as a share of the indices it may have.
+    ``starts_B`` says where the first one begins, as a share of the indices it may have.
     """
     width = keys_BK.shape[1]
     made_BL = windows_BL.clone()

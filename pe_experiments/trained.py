@@ -29,12 +29,7 @@ from pe_experiments.tasks import IGNORE
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with the weights of a run.
-
-    Attributes:
-        experiment: the trained experiment, with task, format and positions.
-        model: in evaluation mode, on the CPU.
-    """
+    """The experiment of a run (task, format, positions), and its model: in evaluation mode, on the CPU."""
 
     experiment: Experiment
     model: Backbone
@@ -64,11 +59,7 @@ class TrainedModel:
     def answers(self, inputs_BN: Tensor) -> list[list[int]]:
         """The model's answers to inputs of one length, decoded greedily if the format feeds answers back.
 
-        Args:
-            inputs_BN: symbols of the task, ``0 .. vocab_size - 1``.
-
-        Returns:
-            The symbols of each answer, without the end mark.
+        Both are symbols of the task, ``0 .. vocab_size - 1``; an answer has no end mark.
         """
         batch, layout = self.batch(inputs_BN), self.experiment.format
         if layout.feeds_back:
@@ -80,14 +71,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A completed run, and the experiment to evaluate it as.
-
-    Attributes:
-        experiment: as trained, or with changed sections.
-        identity: as saved.
-        directory: of the run.
-        result: the content of its ``result.json``.
-    """
+    """A completed run with its ``result.json``, and the experiment to evaluate it as: maybe another one."""
 
     experiment: Experiment
     identity: Identity

@@ -21,13 +21,9 @@ OFFSET = 7  # tokens between the two positions of the linear criterion
 
 @dataclass(frozen=True)
 class Criterion:
-    """One criterion of a scheme.
+    """A criterion, its measurement in words, whether it holds, and for whom it is bad if it does not.
 
-    Attributes:
-        name: of the criterion.
-        measured: the measurement in words.
-        holds: None for a value without a criterion.
-        otherwise: whether it is bad, and for whom, if it does not hold.
+    ``holds`` is None for a value without a criterion.
     """
 
     name: str

@@ -7,29 +7,25 @@ published, of those asked for as their code is now.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from torch import Tensor, nn
 
-from pe_experiments.analysis.relative import rotated_channels, scores_over_distance
-from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.analysis.relative import causal_context, rotated_channels, scores_over_distance
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.files import CONFIG_DIR, read_json
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.rendering import render
 
 _HERE = Path(__file__).parent
-TEMPLATES = _HERE / "templates"
 # In a wheel the published data lies beside this file, in a checkout with the study that made it.
-PUBLISHED = next(
-    (path for path in (_HERE / "explorer.json",) if path.exists()),
-    CONFIG_DIR.parent / "results" / "encodings" / "explorer.json",
-)
+PUBLISHED = _HERE / "explorer.json"
+if not PUBLISHED.exists():
+    PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
 LONGEST = 128  # positions and distances shown of a scheme, at most
 
 Json = dict[str, Any]
@@ -38,27 +34,14 @@ Json = dict[str, Any]
 def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
     """The page as text.
 
-    Args:
-        asked: views of the schemes it opens with, instead of published ones of the same name.
-        data: ``schemes``, ``sentences`` and ``answers``; None: the published ones.
+    It opens with the views ``asked`` for, instead of published ones of the same name; ``data`` (``schemes``,
+    ``sentences`` and ``answers``) are the published ones if None.
     """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["schemes"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
     content = content | {"schemes": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
-    text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("explore.html.j2").render(
-        style=_file("explore.css"),
-        script=_file("charts.js") + _file("explore.js"),
-        data=Markup(text.replace("<", "\\u003c")),  # so that no name can end the script element
-    )
-
-
-def _file(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+    return render(_HERE / "templates" / "explore.html.j2", content)
 
 
 def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
@@ -140,14 +123,11 @@ def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
     shape, part = scheme.shape, scheme.for_layer(0)
     if makes_weights(part):
         return "weights", True
-    positions = torch.arange(tokens)[None]
-    visible = torch.ones(1, tokens, tokens, dtype=torch.bool).tril()
     generator = torch.Generator().manual_seed(0)
     biases, rotates = [], False
     for _ in range(2):  # two texts
         q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
-        x = torch.randn(1, tokens, shape.d_model, generator=generator)
-        at = AttentionContext(positions, positions, visible, None, x)
+        at = causal_context(torch.randn(1, tokens, shape.d_model, generator=generator))
         rotated_q, rotated_k = part.rotate(q, k, at)
         rotates = rotates or rotated_q.shape != q.shape or not torch.equal(rotated_q, q)
         biases.append(part.bias(rotated_q, rotated_k, at))

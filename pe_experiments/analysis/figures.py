@@ -11,18 +11,17 @@ from pe_experiments.analysis.relative import rotated_channels, scores_over_dista
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import is_masked
+from pe_experiments.plots import COLOURS
 
 POSITIONS = 50  # of the heatmap every tutorial shows
-BLUE = "#0072B2"
+BLUE = COLOURS[0]
 
 
 def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) -> Figure:
     """A row per scheme: a heatmap and a curve over distance.
 
-    Args:
-        encodings: by label. For schemes at the embedding, their vectors (positions downwards) and the
-            similarity of these; for others, the change of attention over distance.
-        distances: number of distances shown for the others; the middle one is marked as the training length.
+    Of schemes at the embedding the vectors (positions downwards) and their similarity; of others the change
+    of attention over so many distances, of which the middle one is marked as the training length.
     """
     figure = Figure(figsize=(11.0, 3.6 * len(encodings)), layout="constrained")
     grid = figure.subplots(len(encodings), 2, width_ratios=(1.7, 1.0), squeeze=False)

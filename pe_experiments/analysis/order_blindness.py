@@ -17,11 +17,9 @@ SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 @dataclass(frozen=True)
 class Blindness:
-    """Largest differences between an encoder's outputs for the two sentences, relative to their size.
+    """Largest differences of outputs for the two sentences, relative to their size.
 
-    Attributes:
-        pooled: of the mean over the words.
-        word: at the word ``dog``.
+    ``pooled`` is that of the mean over the words, ``word`` that at the word ``dog``.
     """
 
     pooled: float

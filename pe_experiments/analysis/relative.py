@@ -45,15 +45,21 @@ def scores_over_distance(scheme: PositionalEncoding, distances: int, offset: int
     return mean_HN.flip(-1)
 
 
+def causal_context(x_1SD: Tensor) -> AttentionContext:
+    """Of one sequence of hidden states with ids 0 .. S-1, each of which sees itself and those before it."""
+    positions_1S = torch.arange(x_1SD.shape[1])[None]
+    visible_1SS = torch.ones(1, x_1SD.shape[1], x_1SD.shape[1], dtype=torch.bool).tril()
+    return AttentionContext(positions_1S, positions_1S, visible_1SS, None, x_1SD)
+
+
 @torch.no_grad()
 def rotated_channels(scheme: PositionalEncoding, distances: int) -> Tensor | None:
     """Product [C, N] of one channel with itself after rotation in the first layer, 1 where it is not rotated.
 
     None where no rotation depends on the distance.
     """
-    shape, positions = scheme.shape, torch.arange(distances)[None]
-    visible = torch.ones(1, distances, distances, dtype=torch.bool).tril()
-    at = AttentionContext(positions, positions, visible, None, torch.zeros(1, distances, shape.d_model))
+    shape = scheme.shape
+    at = causal_context(torch.zeros(1, distances, shape.d_model))
     units = torch.eye(shape.head_dim)[:, None, None].expand(-1, shape.num_heads, distances, -1)
     q, k = scheme.for_layer(0).rotate(units, units, at)
     channels_CN = (k[:, 0] @ q[:, 0, -1, :, None])[..., 0].flip(-1)

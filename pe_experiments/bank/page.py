@@ -15,7 +15,7 @@ from rich.table import Table
 from pe_experiments.bank.bank import METRIC
 from pe_experiments.bank.verdicts import BETTER, NEITHER, NOT_SEPARATED, ONLY_OTHER, ONLY_YOURS, WORSE
 from pe_experiments.bank.versus import Standing, Versus
-from pe_experiments.comparison.compare import Comparison, Options, write_comparison
+from pe_experiments.comparison import Comparison, Options, write_comparison
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.statistics import ALPHA, difference_interval
 from pe_experiments.console import display_for, duration, print_table, say, say_files

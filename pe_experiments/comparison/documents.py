@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import StrictUndefined, Template
 
+from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.result import Comparison
+from pe_experiments.comparison.runs_table import Row
 from pe_experiments.comparison.statistics import COVERAGE, FEWEST, LEVEL, SIMULATED
 from pe_experiments.comparison.table import finite
-from pe_experiments.comparison.words import count, mean, metric_in_words, number
+from pe_experiments.comparison.words import count, mean, metric_in_words, number, seeds_in_words
 from pe_experiments.evaluation import FARTHEST, SOLVED
-from pe_experiments.losses import lower_is_better
 
 METHODS = Path(__file__).parent / "templates" / "methods.txt.j2"
 COLUMN = 4  # tasks that fit one column of a paper
@@ -35,22 +35,30 @@ class ShownTable:
     rows: list[list[str]]
 
 
-def mark_of(table: pd.DataFrame) -> tuple[str, str]:
+def appendix(made: Comparison) -> dict[str, Any]:
+    """What the pages say of all tasks together, from the methods to the runs left out."""
+    cited, bibtex = cite(made.runs)
+    environments = [made.runs.environments[name] for name in made.runs.saved]
+    commands = Counter(map(_command, environments))
+    if len(commands) > MOST_COMMANDS:
+        text = f"{len(commands)} commands, one per run: the column command of runs.csv"
+        commands = Counter({text: commands.total()})
+    return {
+        "methods": methods(made, cited),
+        "tables": reference_tables(made),
+        "bibtex": bibtex,
+        "commands": sorted(commands.items()),
+        "versions": sorted(Counter(map(_versions, environments)).items()),
+        "left_out": made.runs.left_out,
+    }
+
+
+def mark_of(made: Comparison) -> tuple[str, str]:
     """The count of seeds shown beside a mean: its kind, ``reached`` or ``solved``, and its description."""
-    metric = str(table["metric"].iloc[0])
-    if (
-        lower_is_better(metric)
-        or metric.endswith("in_distribution")
-        or table["exact_match_at_2x"].isna().all()
-    ):
+    within = made.lower or made.metric.endswith("in_distribution")
+    if within or made.table["exact_match_at_2x"].isna().all():
         return "solved", f"with exact match of at least {SOLVED:g} within the training lengths"
     return "reached", f"with exact match of at least {SOLVED:g} at twice the training length"
-
-
-def with_intervals(table: pd.DataFrame) -> bool:
-    """Whether any scheme has seeds enough for an interval."""
-    metric = str(table["metric"].iloc[0])
-    return bool(table[["solved_low", f"{metric}_low"]].notna().any(axis=None))
 
 
 def mark_column(kind: str, section: Section) -> str:
@@ -58,118 +66,102 @@ def mark_column(kind: str, section: Section) -> str:
     return "solved" if kind == "solved" else f"reached@{2 * section.max_length}"
 
 
-def matrix_table(sections: Sequence[Section], table: pd.DataFrame) -> ShownTable:
+def matrix_table(made: Comparison) -> ShownTable:
     """Schemes x tasks, the longer of the two as rows: mean, interval, and the count of `mark_of`."""
-    metric, (kind, words) = str(table["metric"].iloc[0]), mark_of(table)
+    kind, words = mark_of(made)
 
-    def cell(row: Mapping[Any, Any], section: Section) -> str:
+    def cell(row: Row, section: Section) -> str:
         marked = mark_column(kind, section)
-        return mean(row, metric) + (f"; {count(row, marked)}" if finite(row.get(marked)) else "")
+        return mean(row, made.metric) + (f"; {count(row, marked)}" if finite(row.get(marked)) else "")
 
-    intervals = " with 95 % interval" if table[f"{metric}_low"].notna().any() else ""
-    caption = f"Mean {metric_in_words(metric)}{intervals}"
-    caption += f"; number of seeds {words}" if table["solved"].notna().any() else ""
-    rows = [["scheme", *(s.title for s in sections)], *_by_scheme(sections, table, cell)]
-    if len(sections) >= len(rows):
+    intervals = " with 95 % interval" if made.table[f"{made.metric}_low"].notna().any() else ""
+    caption = f"Mean {metric_in_words(made.metric)}{intervals}"
+    caption += f"; number of seeds {words}" if made.table["solved"].notna().any() else ""
+    rows = [["scheme", *(s.title for s in made.sections)], *_by_scheme(made, made.sections, cell)]
+    if len(made.sections) >= len(rows):
         rows = [list(column) for column in zip(*rows, strict=True)]
         rows[0][0] = "task"
     return ShownTable(caption, rows[0], rows[1:])
 
 
 def _by_scheme(
-    sections: Sequence[Section], table: pd.DataFrame, cell: Callable[[Mapping[Any, Any], Section], str]
+    made: Comparison, sections: Sequence[Section], cell: Callable[[Row, Section], str]
 ) -> list[list[str]]:
-    rows: dict[tuple[str, str], Any] = {(r["protocol"], r["scheme"]): r for r in table.to_dict("records")}
-    found = []
-    for scheme in dict.fromkeys(table["scheme"]):
-        mine = [rows.get((section.protocol, scheme)) for section in sections]
-        cells = [cell(row, s) if row else "" for row, s in zip(mine, sections, strict=True)]
-        if any(cells):
-            found.append([str(scheme), *cells])
-    return found
+    """A row of cells for each scheme that was run in any of the sections."""
+    found = {(s.protocol, row["scheme"]): cell(row, s) for s in sections for row in made.rows(s)}
+    schemes = dict.fromkeys(scheme for _, scheme in found)
+    return [[scheme, *(found.get((s.protocol, scheme), "") for s in sections)] for scheme in schemes]
 
 
-def report_markdown(
-    title: str,
-    sections: Sequence[Section],
-    table: pd.DataFrame,
-    sentences: Mapping[str, str],
-    left_out: Mapping[str, str],
-) -> str:
+def report_markdown(made: Comparison, title: str) -> str:
     """Figures, the table, a sentence per task, and the runs left out."""
     lines = [f"# {markdown(title)}", ""]
-    lines += ["![Matrix of schemes and tasks](figures/matrix.png)", ""]
-    lines += [to_markdown(matrix_table(sections, table))]
-    for section in sections:
-        lines += [f"## {markdown(section.title)}", "", markdown(sentences[section.protocol]), ""]
+    lines += ["![Matrix of schemes and tasks](figures/matrix.png)", "", to_markdown(matrix_table(made))]
+    for section in made.sections:
+        lines += [f"## {markdown(section.title)}", "", markdown(made.sentences[section.title]), ""]
         drawn = "Accuracy" if section.exact else "Loss"
         lines += [f"![{drawn} over input length](figures/{section.slug}.png)", ""]
     lines += ["More: report.html, table.csv, pairs.csv and methods.md.", ""]
-    if left_out:
+    if made.runs.left_out:
         lines += ["## Left out", ""]
-        lines += [f"- {markdown(name)}: {markdown(reason)}" for name, reason in left_out.items()]
+        lines += [f"- {markdown(name)}: {markdown(why)}" for name, why in made.runs.left_out.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def table_latex(sections: Sequence[Section], table: pd.DataFrame) -> str:
+def table_latex(made: Comparison) -> str:
     """Schemes x tasks in one metric, a table per model and at most four tasks: each fits one column."""
-    metric = str(table["metric"].iloc[0])
+    metric = made.metric
 
-    def cell(row: Mapping[Any, Any], _: Section) -> str:
+    def cell(row: Row, _: Section) -> str:
         shown, interval = [*mean(row, metric).split(" ", 1), ""][:2]
         return rf"\shortstack{{{shown}\\{{\tiny {interval}}}}}" if interval else latex(shown)
 
-    made = []
-    for model in dict.fromkeys(section.model for section in sections):
-        here = [section for section in sections if section.model == model]
+    tables = []
+    for model in dict.fromkeys(section.model for section in made.sections):
+        here = [section for section in made.sections if section.model == model]
         for start in range(0, len(here), COLUMN):
             part = here[start : start + COLUMN]
+            shown = made.table[made.table["protocol"].isin([section.protocol for section in part])]
             where = part[0].title if len(part) == 1 else model
-            shown = table[table["protocol"].isin([section.protocol for section in part])]
             below = "; below: 95\\,\\% interval" if shown[f"{metric}_low"].notna().any() else ""
-            headings = [", ".join([section.task, *section.told_apart_by]) for section in part]
-            lines = [r"\begin{table}", r"\centering\small", r"\setlength{\tabcolsep}{3pt}"]
-            about = f"{latex(metric_in_words(metric))}, {latex(where)} ({_range(shown['seeds'])}{below})"
-            lines += [rf"\caption{{Mean {about}.}}"]
-            lines += [
-                rf"\label{{tab:{model}-{start // COLUMN + 1}}}",
-                rf"\begin{{tabular}}{{l{'c' * len(part)}}}",
-            ]
-            lines += [r"\toprule", _ampersands(["", *map(latex, headings)]), r"\midrule"]
-            rows = _by_scheme(part, shown, cell)
-            lines += [_ampersands([latex(name), *cells]) for name, *cells in rows]
-            made.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
-    return "\n\n".join(made) + "\n"
+            about = (
+                f"{latex(metric_in_words(metric))}, {latex(where)} ({seeds_in_words(shown['seeds'])}{below})"
+            )
+            head = [r"\centering\small", r"\setlength{\tabcolsep}{3pt}", rf"\caption{{Mean {about}.}}"]
+            headings = (latex(", ".join([section.task, *section.told_apart_by])) for section in part)
+            rows = [[latex(name), *cells] for name, *cells in _by_scheme(made, part, cell)]
+            label = rf"\label{{tab:{model}-{start // COLUMN + 1}}}"
+            tables.append(_tabular([*head, label], "l" + "c" * len(part), [["", *headings], *rows]))
+    return "\n\n".join(tables) + "\n"
 
 
-def methods(
-    runs: Runs,
-    sections: Sequence[Section],
-    table: pd.DataFrame,
-    pairs: pd.DataFrame,
-    cited: Mapping[str, Sequence[str]],
-) -> list[str]:
+def _tabular(head: Sequence[str], columns: str, rows: Iterable[Iterable[str]]) -> str:
+    """A ``booktabs`` table of cells that are LaTeX; the first row is its headings."""
+    headings, *others = (" & ".join(row) + r" \\" for row in rows)
+    top = [r"\begin{table}", *head, rf"\begin{{tabular}}{{{columns}}}", r"\toprule", headings, r"\midrule"]
+    return "\n".join([*top, *others, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+
+
+def methods(made: Comparison, cited: Mapping[str, Sequence[str]]) -> list[str]:
     """The methods paragraphs: protocol, metrics, intervals and tests."""
-    schemes = [
-        f"{label} [{'; '.join('@' + k for k in keys)}]" if keys else label for label, keys in cited.items()
-    ]
+    schemes = [f"{label} [@{'; @'.join(keys)}]" if keys else label for label, keys in cited.items()]
     covered = [share for shares in COVERAGE.values() for share in shares]
-    tested = pairs[pairs["p"].notna()]
+    tested = made.pairs[made.pairs["p"].notna()]
     everybody = {*tested["scheme"], *tested["other"]}
     common = everybody.intersection(*({row.scheme, row.other} for row in tested.itertuples()))
     text = Template(METHODS.read_text(), undefined=StrictUndefined).render(
         schemes="; ".join(schemes),
-        tuned=sorted({str(choice["setting"]) for choice in runs.tuning}),
-        end_mark=_end_mark(sections),
-        seeds=_range(table["seeds"]),
-        diverged=bool(table["diverged"].any()),
-        intervals=with_intervals(table),
-        exact=any(section.exact for section in sections),
-        losses="loss_extrapolation" in table,
+        tuned=sorted({str(choice["setting"]) for choice in made.runs.tuning}),
+        end_mark=_end_mark(made.sections),
+        seeds=seeds_in_words(made.table["seeds"]),
+        diverged=bool(made.table["diverged"].any()),
+        intervals=_with_intervals(made),
+        exact=any(section.exact for section in made.sections),
+        losses="loss_extrapolation" in made.table,
         tests=len(tested) > 0,
         family=f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
-        metric=metric_in_words(str(table["metric"].iloc[0])),
-        ceilings=bool(table.filter(like="bag_ceiling@").notna().any(axis=None)),
+        metric=metric_in_words(made.metric),
+        ceilings=bool(made.table.filter(like="bag_ceiling@").notna().any(axis=None)),
         covered=f"{min(covered)} to {max(covered)}",
         level=f"{LEVEL:.0%}".replace("%", " %"),
         fewest=FEWEST,
@@ -177,6 +169,11 @@ def methods(
         farthest=f"{FARTHEST:g}",
     )
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
+
+
+def _with_intervals(made: Comparison) -> bool:
+    """Whether any scheme has seeds enough for an interval."""
+    return bool(made.table[["solved_low", f"{made.metric}_low"]].notna().any(axis=None))
 
 
 def _end_mark(sections: Sequence[Section]) -> str:
@@ -194,69 +191,55 @@ def _end_mark(sections: Sequence[Section]) -> str:
     return f", in a decoder the end mark included{elsewhere}"
 
 
-def _range(counts: pd.Series) -> str:
-    low, high = int(counts.min()), int(counts.max())
-    return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
-
-
-def reference_tables(runs: Runs, sections: Sequence[Section], intervals: bool) -> list[ShownTable]:
+def reference_tables(made: Comparison) -> list[ShownTable]:
     """The tables that the methods refer to: settings by protocol, tuned settings, simulated coverage."""
-    keys = list(dict.fromkeys(key for section in sections for key in section.settings))
+    sections, tuning = made.sections, made.runs.tuning
+    keys = dict.fromkeys(key for section in sections for key in section.settings)
     rows = [[key, *(section.settings.get(key, "") for section in sections)] for key in keys]
-    made = [ShownTable("Settings by protocol", ["setting", *(s.title for s in sections)], rows)]
-    if runs.tuning:
+    tables = [ShownTable("Settings by protocol", ["setting", *(s.title for s in sections)], rows)]
+    if tuning:
         headings = ["scheme", "setting", "chosen", "values tried and their loss within the training lengths"]
         tuned = [
             [
                 f"{choice['scheme']}, {choice['task']}, {choice['model']}",
-                str(choice["setting"]),
-                str(choice["chosen"]),
+                *(str(choice[key]) for key in ("setting", "chosen")),
                 ", ".join(f"{value}: {_loss(loss)}" for value, loss in choice["tried"].items()),
                 str(choice["seed"]),
             ]
-            for choice in runs.tuning
+            for choice in tuning
         ]
-        made.append(ShownTable("Tuned settings", [*headings, "seed of the grid"], tuned))
-    if intervals:
+        tables.append(ShownTable("Tuned settings", [*headings, "seed of the grid"], tuned))
+    if _with_intervals(made):
         shares = [[name, *map(str, row)] for name, row in COVERAGE.items()]
         headings = ["outcome of a seed", *(f"{seeds} seeds" for seeds in SIMULATED)]
-        made.append(ShownTable("Simulated coverage of Gaffke's 95 % interval, in %", headings, shares))
-    return made
+        tables.append(ShownTable("Simulated coverage of Gaffke's 95 % interval, in %", headings, shares))
+    return tables
 
 
 def _loss(loss: float | None) -> str:
     return "diverged" if loss is None else number(loss, ".3g")
 
 
-def methods_markdown(paragraphs: Sequence[str], tables: Sequence[ShownTable]) -> str:
+def methods_markdown(appendix: Mapping[str, Any]) -> str:
     """The methods with their tables; citations as Pandoc reads them."""
-    texts = [_cited(text, markdown, lambda keys: f"[{keys}]") for text in paragraphs]
-    return "\n".join([*(f"{text}\n" for text in texts), *map(to_markdown, tables)])
+    texts = [_cited(text, markdown, lambda keys: f"[{keys}]") for text in appendix["methods"]]
+    return "\n".join([*(f"{text}\n" for text in texts), *map(to_markdown, appendix["tables"])])
 
 
-def methods_latex(paragraphs: Sequence[str], tables: Sequence[ShownTable]) -> str:
+def methods_latex(appendix: Mapping[str, Any]) -> str:
     """The same for LaTeX, with ``\\cite``."""
 
     def citation(keys: str) -> str:
         return rf"\cite{{{keys.replace('@', '').replace('; ', ',')}}}"
 
-    texts = [_cited(text, latex, citation) for text in paragraphs]
-    return "\n\n".join([*texts, *map(to_latex, tables)]) + "\n"
+    texts = [_cited(text, latex, citation) for text in appendix["methods"]]
+    return "\n\n".join([*texts, *map(to_latex, appendix["tables"])]) + "\n"
 
 
 def _cited(text: str, escape: Callable[[str], str], citation: Callable[[str], str]) -> str:
     """A paragraph escaped, with ``[@key; @key]`` as a citation."""
     pieces = re.split(r"\[(@[\w@; ]+)\]", text)
-    shown = [citation(piece) if index % 2 else escape(piece) for index, piece in enumerate(pieces)]
-    return "".join(shown)
-
-
-def commands(runs: Runs) -> list[tuple[str, int]]:
-    """The commands, each with the number of its runs; a sweep has too many, and refers to runs.csv."""
-    made = Counter(_command(runs.environments[name]) for name in runs.saved)
-    if len(made) <= MOST_COMMANDS:
-        return sorted(made.items())
-    return [(f"{len(made)} commands, one per run: the column command of runs.csv", made.total())]
+    return "".join(citation(piece) if n % 2 else escape(piece) for n, piece in enumerate(pieces))
 
 
 def _command(environment: Mapping[str, Any]) -> str:
@@ -267,18 +250,13 @@ def _command(environment: Mapping[str, Any]) -> str:
     return ("python scripts/" if known else "") + shlex.join(map(str, command))
 
 
-def versions(runs: Runs) -> list[tuple[str, int]]:
-    """Versions and machines, each with the number of its runs."""
-    return sorted(Counter(_versions(runs.environments[name]) for name in runs.saved).items())
-
-
 def _versions(environment: Mapping[str, Any]) -> str:
     libraries = environment.get("libraries")
-    named = {key: environment[key] for key in ("pe_experiments", "python") if environment.get(key)}
-    named |= dict(sorted(libraries.items())) if isinstance(libraries, dict) else {}
-    parts = [f"{key} {value}" for key, value in named.items()]
-    made = {key: environment[key] for key in ("source", "device", "processor") if environment.get(key)}
-    return ", ".join([*parts, *(f"{key}: {value}" for key, value in made.items())]) or "not recorded"
+    named = [(key, environment.get(key)) for key in ("pe_experiments", "python")]
+    named += sorted(libraries.items()) if isinstance(libraries, dict) else []
+    parts = [f"{key} {value}" for key, value in named if value]
+    made = [(key, environment.get(key)) for key in ("source", "device", "processor")]
+    return ", ".join([*parts, *(f"{key}: {value}" for key, value in made if value)]) or "not recorded"
 
 
 def to_markdown(table: ShownTable) -> str:
@@ -290,11 +268,9 @@ def to_markdown(table: ShownTable) -> str:
 
 def to_latex(table: ShownTable) -> str:
     """A ``booktabs`` table."""
-    columns = "l" + "r" * (len(table.headings) - 1)
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex(table.caption)}}}"]
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _ampersands(map(latex, table.headings))]
-    lines += [r"\midrule", *(_ampersands(map(latex, row)) for row in table.rows)]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
+    head = [r"\centering", rf"\caption{{{latex(table.caption)}}}"]
+    rows = (map(latex, row) for row in (table.headings, *table.rows))
+    return _tabular(head, "l" + "r" * (len(table.headings) - 1), rows)
 
 
 def markdown(text: str) -> str:
@@ -318,7 +294,3 @@ def latex(text: str) -> str:
 
 def _pipes(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _ampersands(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -16,23 +16,22 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_experiments.comparison.attention import attention_figure
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.result import Comparison
+from pe_experiments.comparison.runs_table import Row
 from pe_experiments.comparison.table import finite
-from pe_experiments.comparison.text import context_figures
-from pe_experiments.comparison.words import digits, learned, metric_in_words, number, rows_of
+from pe_experiments.comparison.words import digits, learned, metric_in_words, number, seeds_in_words
 from pe_experiments.comparison.words import mean as mean_in_words
 from pe_experiments.console import Display
 from pe_experiments.identity import safe_name
-from pe_experiments.losses import lower_is_better
 from pe_experiments.plots import (
     ACCURACY_NAMES,
     METRIC_NAMES,
     WIDTHS,
     Look,
+    Looks,
     dark,
     draw_bounds,
     drawing,
-    handles,
     legend_below,
     length_axis,
     panels,
@@ -45,70 +44,53 @@ NOT_LEARNED = " (did not learn)"
 LABELS_FIT = 7  # schemes that can be labelled at the ends of their lines
 INTERVALS_FIT = 0.55  # inches of a column that an interval fits in
 
-Looks = Mapping[str, Look]
-Rows = Sequence[Mapping[Any, Any]]  # of the table, of one section
+Rows = Sequence[Row]  # of the table, of one section
 Spot = tuple[str, float, bool]  # scheme, value of a run, and whether it is "at least that"
 
 
-def draw_all(
-    runs: Runs,
-    sections: Sequence[Section],
-    table: pd.DataFrame,
-    attention: pd.DataFrame,
-    looks: Looks,
-    width: float,
-    folder: Path,
-    display: Display | None = None,
-) -> list[Path]:
-    """Draw and write everything there is data for, ``width`` inches wide."""
+def draw_all(made: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
+    """Draw and write everything there is data for."""
     display = display or Display()
     paths: list[Path] = []
-    display.start("drawing figures", len(sections) + 5 + attention["run"].nunique())
+    display.start("drawing figures", len(made.sections) + 5 + made.runs.attention["run"].nunique())
     with drawing():
-        for done, (slug, figure) in enumerate(
-            _figures(runs, sections, table, attention, looks, width), start=1
-        ):
+        for done, (slug, figure) in enumerate(_figures(made), start=1):
             paths += save(figure, folder, slug)
             display.step(done)
     display.stop()
     return paths
 
 
-def _figures(
-    runs: Runs,
-    sections: Sequence[Section],
-    table: pd.DataFrame,
-    attention: pd.DataFrame,
-    looks: Looks,
-    width: float,
-) -> Iterator[tuple[str, Figure]]:
-    schemes = [str(scheme) for scheme in dict.fromkeys(table["scheme"])]
-    by_section = [(section, rows_of(table, section)) for section in sections]
-    yield "matrix", matrix_figure(by_section, schemes, width)
-    for section, rows in by_section:
-        yield section.slug, section_figure(section, rows, looks, width)
+def _figures(made: Comparison) -> Iterator[tuple[str, Figure]]:
+    runs, sections = made.runs, made.sections
+    yield "matrix", matrix_figure(made)
+    for section in sections:
+        yield section.slug, section_figure(made, section)
     if len(sections) > 1:
-        yield "tasks", tasks_figure(by_section, looks, width)
+        yield "tasks", tasks_figure(made)
     if exact := [section for section in sections if section.exact]:
-        yield "horizon", strips_figure(exact, schemes, looks, width, _horizons)
+        yield "horizon", strips_figure(made, exact, _horizons)
     if runs.runs["seconds_per_step"].notna().any():
-        yield "costs", strips_figure(sections, schemes, looks, width, _costs)
+        yield "costs", strips_figure(made, sections, _costs)
     if not runs.training.empty:
-        yield "training", training_figure(by_section, runs.training, looks, width)
-    yield from context_figures(runs, list(sections), looks, width)
-    for run in attention["run"].unique():
+        yield "training", training_figure(made)
+    for section in sections if len(runs.text) else ():
+        if len(lines := runs.text.merge(section.runs[["name", "label"]], on="name")):
+            yield f"{section.slug}-context", context_figure(made, section, lines)
+    for run in runs.attention["run"].unique():
         about = runs.runs.set_index("name").loc[run]
         slug = safe_name("-".join(map(str, about[["task", "model", "label"]])))[:80]
-        yield f"attention-{slug}-s{about['seed']}", attention_figure(attention, run, width)
+        yield f"attention-{slug}-s{about['seed']}", attention_figure(runs.attention, run, made.options.inches)
 
 
-def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> Figure:
+def section_figure(made: Comparison, section: Section) -> Figure:
     """One section: a line per scheme, the mean over seeds, with each seed as a dot.
 
     Schemes most of whose runs did not solve the training lengths are dashed, and said so.
     """
+    rows, width = made.rows(section), made.options.inches
     figure, [(left, right)] = panels(1, width)
-    metrics = section.shown(str(rows[0]["metric"]))
+    metrics = section.shown(made.metric)
     if len(metrics) == 1:
         right.remove()
         grid = left.get_gridspec()
@@ -118,36 +100,34 @@ def section_figure(section: Section, rows: Rows, looks: Looks, width: float) -> 
     figure.suptitle("\n".join(wrap(text(title, 200), int(16 * width))))
     fits = len(rows) <= LABELS_FIT and width > WIDTHS["single"]
     for axes, metric in zip((left, right), metrics, strict=False):
-        _draw_curves(axes, section, rows, metric, looks)
+        _draw_curves(axes, section, rows, metric, made.looks)
         axes.set_ylabel(METRIC_NAMES[metric])
         training_note(axes, section.max_length)
         if fits:
-            _label_ends(axes, section, rows, metric, looks)
+            _label_ends(axes, section, rows, metric, made.looks)
     if not fits:
-        said = {str(row["scheme"]): NOT_LEARNED for row in rows if not learned(row)}
-        legend_below(figure, handles(looks, [str(row["scheme"]) for row in rows], said))
+        said = {row["scheme"]: NOT_LEARNED for row in rows if not learned(row)}
+        legend_below(figure, made.looks, [row["scheme"] for row in rows], said)
     return figure
 
 
-def tasks_figure(by_section: Sequence[tuple[Section, Rows]], looks: Looks, width: float) -> Figure:
+def tasks_figure(made: Comparison) -> Figure:
     """Small multiples: exact match above token accuracy (where it is another), a column per task."""
-    figure, pairs = panels(len(by_section), width)
+    figure, pairs = panels(len(made.sections), made.options.inches)
     named = list(ACCURACY_NAMES)
-    for (section, rows), pair in zip(by_section, pairs, strict=True):
-        shown = section.shown(str(rows[0]["metric"]))
+    for section, pair in zip(made.sections, pairs, strict=True):
+        shown = section.shown(made.metric)
         named = list(shown) if pair is pairs[0] and len(shown) == 2 else named
         for axes, metric, usual in zip(pair, shown, named, strict=False):
-            _draw_curves(axes, section, rows, metric, looks, bound_names=False)
+            _draw_curves(axes, section, made.rows(section), metric, made.looks, bound_names=False)
             if pair is pairs[0] or metric != usual:
                 axes.set_ylabel(METRIC_NAMES[metric])
-        pair[0].set_title(_wrapped(section.title, width))
+        pair[0].set_title(_wrapped(section.title, made.options.inches))
         if len(shown) == 1:
             pair[1].remove()
         else:
             pair[0].set_xlabel("")
-    legend_below(
-        figure, handles(looks, sorted({row["scheme"] for _, rows in by_section for row in rows}), {})
-    )
+    legend_below(figure, made.looks, sorted(made.schemes))
     return figure
 
 
@@ -160,29 +140,26 @@ def _draw_curves(
 ) -> None:
     length_axis(axes, section.curves["content_length"], section.max_length, "", metric != "loss")
     for index, row in enumerate(rows):
-        colour, marker = looks[str(row["scheme"])]
-        curves = section.curves[section.curves["label"] == row["scheme"]]
+        colour, marker = looks[row["scheme"]]
+        curves, mean = _curves(section, row["scheme"], metric)
         seeds: Any = {"color": colour, "markersize": 3, "alpha": 0.5, "clip_on": False}
         axes.plot(curves["content_length"], curves[metric], ".", **seeds)
-        mean = curves.groupby("content_length")[metric].mean()
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
+        line: Any = {"color": colour, "marker": marker, "markersize": size, "linewidth": 1.6}
         dashes = "-" if learned(row) else (0, (4, 2))
-        line: Any = {
-            "linestyle": dashes,
-            "color": colour,
-            "marker": marker,
-            "markersize": size,
-            "linewidth": 1.6,
-        }
-        axes.plot(mean.index, mean, **line, clip_on=False, zorder=3)
+        axes.plot(mean.index, mean, **line, linestyle=dashes, clip_on=False, zorder=3)
     if metric == "token_accuracy":
         draw_bounds(axes, section.curves, bound_names)
 
 
+def _curves(section: Section, scheme: str, metric: str) -> tuple[pd.DataFrame, pd.Series]:
+    """The points of a scheme's runs, and their mean by length."""
+    curves = section.curves[section.curves["label"] == scheme]
+    return curves, curves.groupby("content_length")[metric].mean()
+
+
 def _seeds(rows: Rows) -> str:
-    counts = sorted({int(row["seeds"]) for row in rows})
-    shown = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    words = f"{shown} seed{'s' if counts[-1] > 1 else ''} per scheme"
+    words = f"{seeds_in_words(row['seeds'] for row in rows)} per scheme"
     diverged = [f"{row['diverged']} of {row['scheme']}" for row in rows if row["diverged"]]
     drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
     return words + (f"; diverged (drawn {drawn}): {', '.join(diverged)}" if diverged else "")
@@ -192,9 +169,8 @@ def _label_ends(axes: Axes, section: Section, rows: Rows, metric: str, looks: Lo
     """Names at the right ends of the lines, moved apart; those of lines that coincide are one label."""
     groups: list[tuple[pd.Series, list[str]]] = []
     for row in rows:
-        name = text(str(row["scheme"]), 24) + ("" if learned(row) else NOT_LEARNED)
-        curves = section.curves[section.curves["label"] == row["scheme"]]
-        mean = curves.groupby("content_length")[metric].mean()
+        name = text(row["scheme"], 24) + ("" if learned(row) else NOT_LEARNED)
+        _, mean = _curves(section, row["scheme"], metric)
         same = next((names for line, names in groups if _coincide(line, mean)), None)
         if same is None:
             groups.append((mean, [name]))
@@ -228,20 +204,20 @@ def _stacked(names: Sequence[str]) -> str:
     return "\n".join(wrap(", ".join(names), 26))
 
 
-def matrix_figure(by_section: Sequence[tuple[Section, Rows]], schemes: Sequence[str], width: float) -> Figure:
+def matrix_figure(made: Comparison) -> Figure:
     """Schemes x tasks: the mean over seeds, and below it its 95 % interval where there is one and it fits."""
-    metric = str(by_section[0][1][0]["metric"])
-    width = max(width, 1.6 + 0.34 * len(by_section))
+    metric, schemes, titles = made.metric, made.schemes, [_wrapped(s.title, 5) for s in made.sections]
+    width = max(made.options.inches, 1.6 + 0.34 * len(titles))
     figure = Figure(figsize=(width, 1.3 + 0.3 * len(schemes)), layout="constrained")
     axes = figure.subplots()
-    values = np.full((len(schemes), len(by_section)), np.nan)
-    fits = (width - 2.2) / len(by_section) > INTERVALS_FIT
+    values = np.full((len(schemes), len(titles)), np.nan)
+    fits = (width - 2.2) / len(titles) > INTERVALS_FIT
     pale, full = 0.0, 1.0
-    if lower_is_better(metric):  # then the lowest is the darkest
-        means = [row[metric] for _, rows in by_section for row in rows if finite(row[metric])] or [0.0]
+    if made.lower:  # then the lowest is the darkest
+        means = made.table[metric].dropna().tolist() or [0.0]
         pale, full = max(means) + 1e-9, min(means)
-    for column, (_, rows) in enumerate(by_section):
-        for row in rows:
+    for column, section in enumerate(made.sections):
+        for row in made.rows(section):
             index, mean = schemes.index(row["scheme"]), row[metric]
             values[index, column] = mean
             ends = "\n" + mean_in_words(row, metric).partition(" ")[2]
@@ -250,8 +226,7 @@ def matrix_figure(by_section: Sequence[tuple[Section, Rows]], schemes: Sequence[
             axes.text(column, index, shown, ha="center", va="center", fontsize=6, color=colour)
     colours = "Blues" if full > pale else "Blues_r"
     image = axes.imshow(values, cmap=colours, vmin=min(pale, full), vmax=max(pale, full), aspect="auto")
-    titles = [_wrapped(section.title, 5) for section, _ in by_section]
-    axes.set_xticks(range(len(by_section)), titles, rotation=40 if len(titles) > 4 else 0,
+    axes.set_xticks(range(len(titles)), titles, rotation=40 if len(titles) > 4 else 0,
                     ha="right" if len(titles) > 4 else "center", rotation_mode="anchor")  # fmt: skip
     axes.set_yticks(range(len(schemes)), [text(scheme) for scheme in schemes])
     figure.colorbar(image, ax=axes, label=metric_in_words(metric))
@@ -279,13 +254,10 @@ def _costs(axes: Axes, section: Section) -> list[Spot]:
 
 
 def strips_figure(
-    sections: Sequence[Section],
-    schemes: Sequence[str],
-    looks: Looks,
-    width: float,
-    prepare: Callable[[Axes, Section], Iterable[Spot]],
+    made: Comparison, sections: Sequence[Section], prepare: Callable[[Axes, Section], Iterable[Spot]]
 ) -> Figure:
     """A panel per section, a row per scheme, a mark per run and the median as a bar."""
+    schemes, width = made.schemes, made.options.inches
     columns = min(len(sections), 3 if width > WIDTHS["single"] else 1)
     rows = -(-len(sections) // columns)
     height = 0.3 + rows * (0.75 + 0.22 * len(schemes))
@@ -294,24 +266,22 @@ def strips_figure(
     for axes in grid[len(sections) :]:
         axes.remove()
     for index, (section, axes) in enumerate(zip(sections, grid, strict=False)):
-        runs: dict[str, list[tuple[float, bool]]] = {}
-        for scheme, value, censored in prepare(axes, section):
-            runs.setdefault(scheme, []).append((value, censored))
+        spots = list(prepare(axes, section))
         for row, scheme in enumerate(schemes):
-            _strip(axes, row, runs.get(scheme, []), looks[scheme])
+            _strip(axes, row, [spot for spot in spots if spot[0] == scheme], made.looks[scheme])
         axes.set_ylim(len(schemes) - 0.5, -0.5)
         axes.set_title(_wrapped(section.title, width))
         axes.set_yticks(range(len(schemes)), [text(s) for s in schemes] if index % columns == 0 else [])
     return figure
 
 
-def _strip(axes: Axes, row: int, runs: Sequence[tuple[float, bool]], look: Look) -> None:
+def _strip(axes: Axes, row: int, spots: Sequence[Spot], look: Look) -> None:
     colour, marker = look
-    if runs:
-        middle = float(np.median([value for value, _ in runs]))
+    if spots:
+        middle = float(np.median([value for _, value, _ in spots]))
         axes.plot([middle] * 2, [row - 0.3, row + 0.3], color=colour, linewidth=2.0)
-    spread = np.linspace(-0.25, 0.25, len(runs)) if len(runs) > 1 else [0.0]
-    for (value, censored), shift in zip(runs, spread, strict=False):
+    spread = np.linspace(-0.25, 0.25, len(spots)) if len(spots) > 1 else [0.0]
+    for (_, value, censored), shift in zip(spots, spread, strict=False):
         face: Any = {
             "marker": ">" if censored else marker,
             "markerfacecolor": "white" if censored else colour,
@@ -319,20 +289,19 @@ def _strip(axes: Axes, row: int, runs: Sequence[tuple[float, bool]], look: Look)
         axes.plot(value, row + shift, **face, markersize=4, color=colour, linestyle="none", clip_on=False)
 
 
-def training_figure(
-    by_section: Sequence[tuple[Section, Rows]], training: pd.DataFrame, looks: Looks, width: float
-) -> Figure:
+def training_figure(made: Comparison) -> Figure:
     """Loss and exact match on the training lengths over steps; each seed thin, the mean thick."""
-    figure, pairs = panels(len(by_section), width)
-    for (section, rows), pair in zip(by_section, pairs, strict=True):
+    training, width = made.runs.training, made.options.inches
+    figure, pairs = panels(len(made.sections), width)
+    for section, pair in zip(made.sections, pairs, strict=True):
         here = training[training["protocol"] == section.protocol]
         looked = "exact_match" if section.exact else "token_accuracy"
         if pair is pairs[0] or not section.exact:
             pair[0].set_ylabel("training loss (nats)")
             pair[1].set_ylabel(f"{METRIC_NAMES[looked]} within")
         for axes, column in zip(pair, ("loss", looked), strict=True):
-            for label in (str(row["scheme"]) for row in rows):
-                colour, marker = looks[label]
+            for label in (row["scheme"] for row in made.rows(section)):
+                colour, marker = made.looks[label]
                 curves = here[here["label"] == label].dropna(subset=[column])
                 for _, seed in curves.groupby("name"):
                     axes.plot(seed["step"], seed[column], color=colour, linewidth=0.4, alpha=0.4)
@@ -345,9 +314,45 @@ def training_figure(
         if (here["loss"] > 0).any():
             pair[0].set_yscale("log")
         pair[1].set_ylim(-0.02, 1.03)
-        if len(by_section) > 1:
+        if len(made.sections) > 1:
             pair[0].set_title(_wrapped(section.title, width))
-    legend_below(
-        figure, handles(looks, sorted({row["scheme"] for _, rows in by_section for row in rows}), {})
-    )
+    legend_below(figure, made.looks, sorted(made.schemes))
     return figure
+
+
+def context_figure(made: Comparison, section: Section, lines: pd.DataFrame) -> Figure:
+    """Means over seeds: bits per byte over context length, by index, and of repeated 4-grams; copying."""
+    looks, width = made.looks, made.options.inches
+    figure = Figure(figsize=(width, 0.72 * width), layout="constrained")
+    figure.suptitle(f"{section.title}, trained to {section.max_length}: the same bytes at every length")
+    (whole, index), (repeated, copying) = figure.subplots(2, 2)
+    sliding = lines[lines["windows"] == "sliding"]
+    _lines(whole, sliding[sliding["slice"] == "all"], "length", "bits_per_byte", looks)
+    _lines(repeated, sliding[sliding["slice"] == "repeated_near"], "length", "bits_per_byte", looks)
+    _lines(repeated, sliding[sliding["slice"] == "repeated_far"], "length", "bits_per_byte", looks, "--")
+    _lines(copying, lines[lines["windows"] == "copy"], "length", "accuracy", looks)
+    _lines(index, lines[lines["slice"] == "index"], "last_index", "bits_per_byte", looks)
+    lengths = section.curves["content_length"]
+    length_axis(whole, lengths, section.max_length, "bits per byte, sliding windows", accuracy=False)
+    length_axis(repeated, lengths, section.max_length, "bits per byte, repeated 4-grams", accuracy=False)
+    length_axis(copying, lengths, section.max_length, "token accuracy, copied key")
+    repeated.set_title("solid: repeated within the training length; dashed: only farther back", fontsize=6)
+    training_note(whole, section.max_length)
+    for axes in (whole, repeated, copying):
+        axes.set_xlabel("context length (bytes)")
+    index.set_xlabel("index in the longest window")
+    index.set_ylabel("bits per byte")
+    index.axvspan(0, section.max_length, color="0.92", zorder=0)
+    index.spines[["top", "right"]].set_visible(False)
+    legend_below(figure, looks, sorted(set(lines["label"])))
+    return figure
+
+
+def _lines(axes: Axes, rows: pd.DataFrame, x: str, y: str, looks: Looks, style: str = "-") -> None:
+    for label, own in rows.groupby("label"):
+        colour, marker = looks[str(label)]
+        mean = own.groupby(x)[y].mean()
+        every = max(1, len(mean) // 8)
+        axes.plot(
+            mean.index, mean, color=colour, marker=marker, markersize=3.5, markevery=every, linestyle=style
+        )

@@ -6,7 +6,6 @@ The charts are drawn by our own script (15 kB): the bundle of a charting library
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,28 +14,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pe_experiments.comparison.documents import mark_column, mark_of
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import ACCURACIES, Runs
+from pe_experiments.comparison.result import Comparison
+from pe_experiments.comparison.runs_table import ACCURACIES, Row
 from pe_experiments.comparison.table import BOUNDS, finite
-from pe_experiments.comparison.words import (
-    WORDS,
-    column_of,
-    learned,
-    limits,
-    metric_in_words,
-    notes,
-    rows_of,
-)
+from pe_experiments.comparison.words import WORDS, column_of, learned, limits, metric_in_words, notes
 from pe_experiments.evaluation import SOLVED
-from pe_experiments.losses import lower_is_better
-from pe_experiments.plots import COLOURS, MARKERS, Look
+from pe_experiments.losses import unknown
+from pe_experiments.plots import COLOURS, MARKERS
+from pe_experiments.rendering import render
 
-TEMPLATES = Path(__file__).parent / "templates"
-SCRIPTS = ("charts.js", "report.js", "tables.js")
+TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # of a training curve
 LEFT_TO_CSV = (
     "section", "task", "model", "protocol", "max_length", "metric", "settings", "lengths_left_out",
@@ -50,103 +41,62 @@ PAIRS = (
 Json = dict[str, Any]
 
 
-def render_page(
-    title: str,
-    runs: Runs,
-    sections: Sequence[Section],
-    table: pd.DataFrame,
-    pairs: pd.DataFrame,
-    sentences: Mapping[str, str],
-    looks: Mapping[str, Look],
-    appendix: Json,
-    panel: Markup | None = None,
-) -> str:
-    """The page as text.
-
-    Args:
-        title: of the page.
-        runs, sections, table, pairs, sentences: of the comparison.
-        looks: colour and marker by scheme.
-        appendix: the parts common to all tasks: methods, tables, commands, versions, left_out, bibtex.
-        panel: HTML to show after the first screen.
-    """
-    metric = str(table["metric"].iloc[0])
-    column, lower = column_of(metric), lower_is_better(metric)
-    kind, words = mark_of(table)
-    schemes = list(dict.fromkeys(map(str, table["scheme"])))
-    several = len({section.model for section in sections}) > 1
+def render_page(made: Comparison, title: str, appendix: Json, panel: Markup | None = None) -> str:
+    """The page as text, with the `documents.appendix`; ``panel`` is HTML to show after its first screen."""
+    column, (kind, words) = column_of(made.metric), mark_of(made)
+    index = {scheme: number for number, scheme in enumerate(made.schemes)}
+    several = len({section.model for section in made.sections}) > 1
+    looks = [made.looks[scheme] for scheme in made.schemes]
     content = {
-        "metric": {"column": metric, "words": metric_in_words(metric), "lower": lower},
+        "metric": {"column": made.metric, "words": metric_in_words(made.metric), "lower": made.lower},
         "accuracy": column,
         "solved": SOLVED,
         "schemes": [
-            {"name": s, "colour": COLOURS.index(looks[s][0]), "marker": MARKERS.index(looks[s][1])}
-            for s in schemes
+            {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
+            for scheme, (colour, marker) in zip(made.schemes, looks, strict=True)
         ],
         "sections": [
-            _section(section, runs, rows_of(table, section), rows_of(pairs, section), schemes)
+            _section(made, section, index)
             | {
                 "heading": [section.task, *[section.model] * several, *section.told_apart_by],
-                "sentence": sentences[section.protocol],
                 "mark": {"column": mark_column(kind, section), "words": words},
             }
-            for section in sections
+            for section in made.sections
         ],
         **appendix,
         "tables": [asdict(shown) for shown in appendix["tables"]],
     }
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.get_template("report.html.j2").render(
+    return render(
+        TEMPLATE,
+        content,
         title=title,
-        metric=metric_in_words(metric),
+        metric=metric_in_words(made.metric),
         accuracy=WORDS[column],
-        lower=lower,
-        chance=metric.endswith("extrapolation"),
-        mark=words if table["solved"].notna().any() else "",
-        unlearned=not all(learned(row) for row in table.to_dict("records")),
+        lower=made.lower,
+        chance=made.metric.endswith("extrapolation"),
+        mark=words if made.table["solved"].notna().any() else "",
+        unlearned=not all(learned(row) for row in made.table.to_dict("records")),
         colours=COLOURS,
         panel=panel or "",
-        style=_file("report.css"),
-        script=Markup("\n".join(map(_file, SCRIPTS))),
-        data=_inside_script(content),
     )
 
 
-def _file(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
-
-
-def _inside_script(content: Json) -> Markup:
-    """JSON in which no text can end the script element."""
-    text = json.dumps(content, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)
-
-
-def _section(
-    section: Section, runs: Runs, rows: Sequence[dict], pairs: Sequence[dict], schemes: Sequence[str]
-) -> Json:
+def _section(made: Comparison, section: Section, index: Mapping[str, int]) -> Json:
     """The data of one section; schemes by their index."""
-    columns = [
-        c for c in rows[0] if c not in LEFT_TO_CSV and not c.endswith(("_min", "_max")) and _is_used(c, rows)
-    ]
+    runs, rows, pairs = made.runs, made.rows(section), made.pairs_of(section)
     here = runs.other_tasks[runs.other_tasks["protocol"] == section.protocol]
     measured = sorted(int(length) for length in section.curves["content_length"].unique())
-    milliseconds = (
-        (1000 * section.runs["seconds_per_step"].astype(float)).groupby(section.runs["label"]).agg(list)
-    )
-    index = {scheme: number for number, scheme in enumerate(schemes)}
-    tested = [pair for pair in pairs if finite(pair["p"])]
+    milliseconds = 1000 * section.runs["seconds_per_step"].astype(float)
+    shown = section.shown(made.metric)
+    columns = [column for column in rows[0] if _is_used(column, rows)]
     return {
         "slug": section.slug,
         "title": section.title,
+        "sentence": made.sentences[section.title],
         "max_length": section.max_length,
         "one_token": section.one_token,
         "exact": section.exact,
-        "shown": section.shown(str(rows[0]["metric"])),
+        "shown": shown,
         "notes": notes(section, rows, runs.tuning),
         "lengths": section.lengths,
         "measured": measured,
@@ -155,17 +105,19 @@ def _section(
         "rows": [[index[row["scheme"]], *(_cell(row[column]) for column in columns)] for row in rows],
         "curves": {
             column: _by_run(section.curves, "content_length", column, measured, index)
-            for column in dict.fromkeys((*ACCURACIES, *section.shown(str(rows[0]["metric"]))))
+            for column in dict.fromkeys((*ACCURACIES, *shown))
         },
         "milliseconds": {
-            index[str(label)]: [_cell(ms) for ms in values] for label, values in milliseconds.items()
+            index[str(label)]: list(map(_cell, values))
+            for label, values in milliseconds.groupby(section.runs["label"])
         },
         "training": _training(runs.training, section, index),
         "pairs": {
             "columns": ["scheme", "other", *PAIRS],
             "rows": [
                 [index[pair["scheme"]], index[pair["other"]], *(_cell(pair[column]) for column in PAIRS)]
-                for pair in tested
+                for pair in pairs
+                if finite(pair["p"])
             ],
             "notes": limits(rows, pairs),
         },
@@ -173,21 +125,19 @@ def _section(
     }
 
 
-def _is_used(column: str, rows: Sequence[dict]) -> bool:
+def _is_used(column: str, rows: Sequence[Row]) -> bool:
     """Whether the page shows a column: bounds are lines in the charts, counts of seeds have no interval."""
     name, _, ending = column.rpartition("_")
+    if column in LEFT_TO_CSV or ending in ("min", "max"):
+        return False
     if column.startswith(BOUNDS) or (ending in ("low", "high") and name.startswith(("reached", "solved"))):
         return column == "solved_low" and finite(rows[0][column])
-    return any(not _missing(row[column]) for row in rows)
-
-
-def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    return any(not unknown(row[column]) for row in rows)
 
 
 def _cell(value: Any) -> Any:
     """A value for JSON, to four digits."""
-    if _missing(value):
+    if unknown(value):
         return None
     if isinstance(value, float | np.floating):
         return int(value) if float(value).is_integer() else float(f"{value:.4g}")
@@ -216,11 +166,8 @@ def _training(training: pd.DataFrame, section: Section, index: Mapping[str, int]
     for column in ("loss", "exact_match"):
         known = here.dropna(subset=[column])
         steps = sorted(known["step"].unique())
-        kept = (
-            [steps[n] for n in sorted({round(n) for n in np.linspace(0, len(steps) - 1, POINTS)})]
-            if steps
-            else []
-        )
+        wanted = {round(n) for n in np.linspace(0, len(steps) - 1, POINTS)} if steps else ()
+        kept = [steps[n] for n in sorted(wanted)]
         known = known[known["step"].isin(kept)]
         made[column] = {
             "steps": [_cell(float(step)) for step in kept],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
+from pe_experiments.comparison.runs_table import Row
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,
@@ -32,8 +32,6 @@ COLUMNS = (
     "p_paired", "p_paired_holm", "probability_of_improvement",
 )  # fmt: skip
 
-Row = dict[str, Any]
-
 
 def pair_table(
     sections: Sequence[Section], table: pd.DataFrame, metric: str, baseline: str | None = None
@@ -46,8 +44,7 @@ def pair_table(
     that the permutation test of so many seeds can give. ``not_tested`` says why a pair was not.
 
     Args:
-        sections: from `sections_of`.
-        table: from `scheme_table`.
+        sections, table: from `sections_of` and `scheme_table`.
         metric: what schemes are compared in.
         baseline: only the differences from this scheme; None for all pairs.
 
@@ -70,8 +67,9 @@ def pair_table(
             for first, second in itertools.combinations(compared, 2)
             if baseline in (None, first, second)
         ]
+        _adjust(made)
         common = {"section": section.slug, "protocol": section.protocol, "metric": metric}
-        rows += [common | row for row in _adjusted(made)]
+        rows += [common | row for row in made]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -86,8 +84,11 @@ def _pair(
     pooled = [*one.values(), *other.values()]
     paired = shared_differences(one, other)
     better, worse = (other, one) if lower_is_better(metric) else (one, other)
-    row: Row = {"scheme": first, "other": second, "seeds": len(one), "other_seeds": len(other)}
-    row |= {
+    row: Row = {
+        "scheme": first,
+        "other": second,
+        "seeds": len(one),
+        "other_seeds": len(other),
         "difference": sum(one.values()) / len(one) - sum(other.values()) / len(other),
         "pairs": len(paired),
         "paired_difference": float(paired.mean()) if len(paired) else NAN,
@@ -110,20 +111,15 @@ def _pair(
     }
 
 
-def _adjusted(rows: Sequence[Row]) -> list[Row]:
+def _adjust(rows: Sequence[Row]) -> None:
+    """Add what depends on the number of tests."""
     for test in ("p", "p_paired"):
         for row, adjusted in zip(rows, holm([row.get(test, NAN) for row in rows]), strict=True):
             row[f"{test}_holm"] = adjusted
     tests = sum("p" in row for row in rows)
-    return [
-        row
-        | {
-            "tests": tests,
-            "separated": bool(row["p_holm"] <= ALPHA),
-            "smallest_p_holm": min(tests * row["smallest_p"], 1.0) if "p" in row else NAN,
-        }
-        for row in rows
-    ]
+    for row in rows:
+        row["tests"], row["separated"] = tests, bool(row["p_holm"] <= ALPHA)
+        row["smallest_p_holm"] = min(tests * row["smallest_p"], 1.0) if "p" in row else NAN
 
 
 def with_groups(table: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:

@@ -90,39 +90,24 @@ def _sorted(lengths: pd.Series) -> list[int]:
 
 def sections_of(runs: Runs) -> list[Section]:
     """The sections by task, model and protocol."""
-    by_protocol: dict[str, list[dict[Any, Any]]] = {}
-    for row in runs.runs.to_dict("records"):
-        by_protocol.setdefault(row["protocol"], []).append(row)
-    settings = {
-        protocol: protocol_settings({row["label"]: runs.saved[row["name"]] for row in rows})
-        | {"evaluation.examples": _examples(runs.curves, protocol)}
-        for protocol, rows in by_protocol.items()
-    }
-    groups: dict[tuple[str, str], list[str]] = {}
-    for protocol, rows in sorted(by_protocol.items()):
-        groups.setdefault((rows[0]["task"], rows[0]["model"]), []).append(protocol)
+    rows: dict[Any, pd.DataFrame] = dict(list(runs.runs.groupby("protocol")))
+    curves = {protocol: runs.curves[runs.curves["protocol"] == protocol] for protocol in rows}
+    settings: dict[Any, dict[str, str]] = {}
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for protocol, own in rows.items():
+        saved = {label: runs.saved[name] for label, name in zip(own["label"], own["name"], strict=True)}
+        counts = (f"{count:g}" for count in curves[protocol]["examples"].dropna().unique())
+        settings[protocol] = protocol_settings(saved) | {"evaluation.examples": ", ".join(counts)}
+        groups.setdefault((own["task"].iloc[0], own["model"].iloc[0]), []).append(protocol)
     made: list[Section] = []
     for (task, model), protocols in sorted(groups.items()):
         words = told_apart([settings[protocol] for protocol in protocols])
-        for protocol, own in sorted(zip(protocols, words, strict=True), key=lambda pair: _natural(pair[1])):
-            slug = safe_name("-".join([task, model, *map(_short, own)]))[:LONGEST]
-            same = sum(section.slug.startswith(slug) for section in made)
-            made.append(
-                Section(
-                    protocol,
-                    f"{slug}-{same + 1}" if any(section.slug == slug for section in made) else slug,
-                    own,
-                    runs.runs[runs.runs["protocol"] == protocol],
-                    runs.curves[runs.curves["protocol"] == protocol],
-                    settings[protocol],
-                )
-            )
+        for protocol, by in sorted(zip(protocols, words, strict=True), key=lambda pair: _natural(pair[1])):
+            slug = safe_name("-".join([task, model, *map(_short, by)]))[:LONGEST]
+            if any(section.slug == slug for section in made):
+                slug += f"-{sum(section.slug.startswith(slug) for section in made) + 1}"
+            made.append(Section(protocol, slug, by, rows[protocol], curves[protocol], settings[protocol]))
     return made
-
-
-def _examples(curves: pd.DataFrame, protocol: str) -> str:
-    counts = curves.loc[curves["protocol"] == protocol, "examples"].dropna().unique()
-    return ", ".join(f"{count:g}" for count in counts)
 
 
 def told_apart(protocols: Sequence[dict[str, str]]) -> list[tuple[str, ...]]:
@@ -165,11 +150,7 @@ def _natural(words: Sequence[str]) -> list[tuple[float, str]]:
 
 
 def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Every setting of a protocol as ``key -> value``; a tuned one as ``value (scheme)`` of each scheme.
-
-    Args:
-        saved: the configuration of a run by scheme.
-    """
+    """Every setting of a protocol by key, from a run's configuration by scheme; tuned: ``value (scheme)``."""
     by_key: dict[str, dict[str, list[str]]] = {}
     for label, run in saved.items():
         trained, sources = run["identity"]["trained"], run["identity"]["sources"]

@@ -6,9 +6,10 @@ a protocol: everything that determines a training except scheme, position policy
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from pe_experiments.runs import (
     tuned_settings,
     tuning_of,
 )
-from pe_experiments.tracking import read_csv, read_curve
+from pe_experiments.tracking import read_curve, read_metrics
 
 ACCURACIES = ("exact_match", "token_accuracy")
 TRAINED = ("pe", "positions", "task", "model", "training")
@@ -42,7 +43,6 @@ OTHER_TASKS = (
     "name", "label", "seed", "task", "model", "protocol", "evaluated_on", "decoding", "length",
     "content_length", "examples", "exact_match", "token_accuracy",
 )  # fmt: skip
-DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged file
 
 Row = dict[str, Any]
 
@@ -59,7 +59,8 @@ class Runs:
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
     other_tasks: one row per run, length and other task it was evaluated on (``evaluate.py task=...``).
-    text: of language models, the rows of ``text.csv`` with the name of the run (see `text.with_text`).
+    text: of language models, the rows of ``text.csv`` with the name of the run.
+    attention: by distance, of chosen runs (see `attention.measure_attention`).
     """
 
     runs: pd.DataFrame
@@ -71,6 +72,7 @@ class Runs:
     tuning: list[Row] = field(default_factory=list)
     other_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(OTHER_TASKS)))
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
+    attention: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["run"]))
 
 
 @dataclass
@@ -81,15 +83,13 @@ class _Loaded:
     saved: Row
     other_tasks: list[Row] = field(default_factory=list)
 
-    @property
-    def keys(self) -> Row:
-        return {key: self.row[key] for key in KEYS}
+    def with_keys(self, rows: Iterable[Row]) -> list[Row]:
+        return [{key: self.row[key] for key in KEYS} | row for row in rows]
 
-    @property
-    def names(self) -> set[str]:
-        """Names of its scheme for ``pe=``: the label, or the config choice that the label begins with."""
-        label = self.row["label"]
-        return {label, label.partition("(")[0].partition("+")[0].partition(" [")[0]}
+    def names(self, key: str) -> set[str]:
+        """What a filter may call it; its scheme also by the config choice that the label begins with."""
+        name = self.row["label" if key == "pe" else key]
+        return {name, re.split(r"\(|\+| \[", name)[0]} if key == "pe" else {name}
 
 
 def load_runs(
@@ -108,8 +108,7 @@ def load_runs(
         results_dir: where ``runs`` and studies live.
         study: only the runs it lists.
         pe: only these schemes, by label (``rope(base=500)``) or by choice (``rope``, whatever its arguments).
-        task: only these tasks.
-        model: only these models.
+        task, model: only these.
         labels: other names for schemes, by label.
         display: shows the progress; None shows nothing.
 
@@ -121,24 +120,32 @@ def load_runs(
     tuned = tuned_settings(manifest) if manifest else []
     paths = _directories(Path(results_dir), study, left_out)
     loaded = _without_duplicates(_read_runs(paths, tuned, left_out, display or Display()), left_out)
-    _one_label_each(loaded)
+    for same in _grouped(loaded, "protocol", "scheme"):
+        shortest = min((run.row["label"] for run in same), key=lambda label: (len(label), label))
+        for run in same:  # whatever each of its runs was called
+            run.row["label"] = shortest
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
         loaded = _filtered(loaded, key, [wanted] if isinstance(wanted, str) else wanted)
-    _tell_apart(loaded)
+    for same in _grouped(loaded, "label"):
+        if len(_grouped(same, "scheme")) > 1:  # ``label=``, or an edited source
+            for run in same:
+                run.row["label"] += f" [{run.row['scheme'][:4]}]"
     _rename(loaded, labels or {})
-    for protocol in dict.fromkeys(run.row["protocol"] for run in loaded):
-        _summarise_protocol([run for run in loaded if run.row["protocol"] == protocol])
-    training = [{**run.keys, **row} for run in loaded for row in _training(run.directory, left_out)]
+    for same in _grouped(loaded, "protocol"):
+        _summarise_protocol(same)
+    training = [row for run in loaded for row in run.with_keys(_training(run.directory, left_out))]
+    text = _texts(loaded, left_out)
     mine = {run.saved["identity"]["label"] for run in loaded}
     return Runs(
         pd.DataFrame([run.row for run in loaded]),
-        pd.DataFrame([{**run.keys, **point} for run in loaded for point in run.curve]),
+        pd.DataFrame([point for run in loaded for point in run.with_keys(run.curve)]),
         dict(sorted(left_out.items())),
         pd.DataFrame(training),
         {run.row["name"]: run.saved for run in loaded},
         {run.row["name"]: _environment(run.directory) for run in loaded},
         [choice for choice in tuning_of(manifest) if choice.get("scheme") in mine] if manifest else [],
         _other_tasks(loaded),
+        text,
     )
 
 
@@ -149,21 +156,28 @@ def _read_runs(
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
         display.step(number)
-        try:
+        with _or_left_out(path.name, left_out):
             loaded.append(_read_run(RunDirectory(path), tuned, left_out))
-        except UserError as error:
-            left_out[path.name] = str(error)
-        except DAMAGE as error:
-            left_out[path.name] = f"damaged ({type(error).__name__}: {error})"
     display.stop()
     return loaded
+
+
+@contextmanager
+def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """What cannot be read is left out, with the reason."""
+    try:
+        yield
+    except UserError as error:
+        left_out[name] = str(error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        left_out[name] = f"damaged ({type(error).__name__}: {error})"
 
 
 def _directories(results_dir: Path, study: str | None, left_out: dict[str, str]) -> list[Path]:
     folder = results_dir / "runs"
     if study is not None:
         names = read_manifest(results_dir / study / "manifest.json")
-        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+        if any(Path(name).name != name for name in names):
             raise UserError(f"study={study}: its manifest lists something that is no run's name")
         return sorted({run_directory(results_dir, name).path for name in names})
     if not folder.is_dir():
@@ -227,37 +241,30 @@ def _finite(value: Any) -> float | None:
 
 
 def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
-    """The run with the results of later evaluations: more lengths, if nothing else differs, and other tasks.
-
-    Evaluations under another scheme than the trained one are ignored.
-    """
+    """The run with the results of later evaluations of its scheme: more lengths, and other tasks."""
     points = {point["content_length"]: point for point in loaded.curve}
     measured = _but_lengths(result["evaluation"])
     for path in sorted(loaded.directory.path.glob("evaluations/*/")):
         directory = RunDirectory(path)
-        try:
+        with _or_left_out(f"{loaded.directory.name}/evaluations/{path.name}", left_out):
             stored = directory.read_result()
             again = _but_lengths(stored["evaluation"]) if stored else {}
             if stored and "evaluated_on" in stored and again["pe"] == measured["pe"]:
-                said = {
-                    "evaluated_on": str(stored["evaluated_on"]),
-                    "decoding": again.get("decoding", "teacher_forcing"),
-                }
-                loaded.other_tasks += [{**point, **said} for point in read_curve(directory.curve)]
+                task, decoding = str(stored["evaluated_on"]), again.get("decoding", "teacher_forcing")
+                said = {"evaluated_on": task, "decoding": decoding}
+                loaded.other_tasks += [point | said for point in read_curve(directory.curve)]
             elif only_code_differs(again, measured):
                 raise UserError("evaluated by other code than the run; evaluate it again")
             elif stored and again == measured:
                 for point in _sound_curve(directory, stored):
                     points.setdefault(point["content_length"], point)
-        except DAMAGE as error:
-            left_out[f"{loaded.directory.name}/evaluations/{path.name}"] = str(error)
     loaded.curve = [points[length] for length in sorted(points)]
     return loaded
 
 
 def _other_tasks(loaded: Sequence[_Loaded]) -> pd.DataFrame:
     """The other tasks of all runs; of a length evaluated twice the row with more examples is kept."""
-    rows = [{**point, **run.keys} for run in loaded for point in run.other_tasks]
+    rows = [point for run in loaded for point in run.with_keys(run.other_tasks)]
     table = pd.DataFrame(rows, columns=list(OTHER_TASKS)).sort_values("examples", kind="stable")
     key = ["name", "evaluated_on", "decoding", "content_length"]
     return table.drop_duplicates(key, keep="last").sort_values(["protocol", "label", "seed", *key])
@@ -294,32 +301,19 @@ def _without_duplicates(loaded: list[_Loaded], left_out: dict[str, str]) -> list
 def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> list[_Loaded]:
     if wanted is None:
         return loaded
-    names = [run.names if key == "pe" else {run.row[key]} for run in loaded]
-    known = set[str]().union(*names)
+    known = set[str]().union(*(run.names(key) for run in loaded))
     for name in wanted:
         if name not in known:
             raise UserError(f"{key}={name}: no finished run has it.{nearest(name, known)}")
-    return [run for run, mine in zip(loaded, names, strict=True) if mine & set(wanted)]
+    return [run for run in loaded if run.names(key) & set(wanted)]
 
 
-def _one_label_each(loaded: list[_Loaded]) -> None:
-    """A scheme whose runs have different labels gets the shortest of them."""
-    names: dict[tuple[str, str], set[str]] = {}
+def _grouped(loaded: Sequence[_Loaded], *keys: str) -> list[list[_Loaded]]:
+    """The runs that agree in these columns."""
+    groups: dict[tuple[Any, ...], list[_Loaded]] = {}
     for run in loaded:
-        names.setdefault((run.row["protocol"], run.row["scheme"]), set()).add(run.row["label"])
-    for run in loaded:
-        same = names[run.row["protocol"], run.row["scheme"]]
-        run.row["label"] = min(same, key=lambda label: (len(label), label))
-
-
-def _tell_apart(loaded: list[_Loaded]) -> None:
-    """Where two schemes share a label (``label=``, an edited source) their hash is added."""
-    schemes: dict[str, set[str]] = {}
-    for run in loaded:
-        schemes.setdefault(run.row["label"], set()).add(run.row["scheme"])
-    for run in loaded:
-        if len(schemes[run.row["label"]]) > 1:
-            run.row["label"] += f" [{run.row['scheme'][:4]}]"
+        groups.setdefault(tuple(run.row[key] for key in keys), []).append(run)
+    return list(groups.values())
 
 
 def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
@@ -377,19 +371,23 @@ def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
 
 
 def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """The training curve; rows that do not consist of numbers and unreadable files are left out."""
-    rows: list[Row] = []
-    try:
-        stored = read_csv(run.metrics)
-    except (OSError, ValueError, csv.Error) as error:
-        left_out[f"{run.name}/{run.metrics.name}"] = f"damaged ({type(error).__name__}: {error})"
-        return rows
-    for row in stored:
-        try:
-            rows.append({key: float(row.get(key) or "nan") for key in TRAINING})
-        except ValueError:
-            continue
-    return rows
+    """The training curve; one that is damaged is left out."""
+    with _or_left_out(f"{run.name}/{run.metrics.name}", left_out):
+        return [{key: float(row.get(key, "nan")) for key in TRAINING} for row in read_metrics(run.metrics)]
+    return []
+
+
+def _texts(loaded: Sequence[_Loaded], left_out: dict[str, str]) -> pd.DataFrame:
+    """The rows of every ``text.csv``; one that is damaged is left out."""
+    tables = []
+    for run in loaded:
+        path = run.directory.path / "text.csv"
+        with _or_left_out(f"{run.directory.name}/{path.name}", left_out):
+            if path.exists():
+                table = pd.read_csv(path)
+                table[["bits_per_byte", "accuracy"]].astype(float)
+                tables.append(table.assign(name=run.directory.name)[["name", *table]])
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def _environment(run: RunDirectory) -> Row:

@@ -66,11 +66,8 @@ def mean_interval(
         lowest: the smallest possible value.
         alpha: 1 minus the level of the interval.
     """
-    x = np.asarray(values, dtype=float)
-    if len(x) == 0:
-        return Interval(NAN)
-    mean = float(x.mean())
-    if len(x) < FEWEST or np.isnan(mean):
+    x, mean = _mean(values)
+    if not _enough(x):
         return Interval(mean)
     below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
     return Interval(mean, _quantile(below, alpha / 2), _quantile(above, 1 - alpha / 2))
@@ -78,12 +75,21 @@ def mean_interval(
 
 def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
     """The mean of a smooth variable without bounds, such as a loss, with Student's 95 % interval."""
-    x = np.asarray(values, dtype=float)
-    mean = float(x.mean()) if len(x) else NAN
-    if len(x) < FEWEST or np.isnan(mean):
+    x, mean = _mean(values)
+    if not _enough(x):
         return Interval(mean)
     half = float(stats.t.ppf(1 - ALPHA / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
     return Interval(mean, mean - half, mean + half)
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, float]:
+    x = np.asarray(values, dtype=float)
+    return x, float(x.mean()) if len(x) else NAN
+
+
+def _enough(x: np.ndarray) -> bool:
+    """Whether there are seeds enough for an interval or a test, all of them measured."""
+    return len(x) >= FEWEST and not np.isnan(x).any()
 
 
 def difference_interval(
@@ -194,7 +200,7 @@ def sign_flip_p(differences: Sequence[float] | np.ndarray) -> float:
     All sign patterns up to 16 pairs, then a fixed sample. NaN below three pairs.
     """
     d = np.asarray(differences, dtype=float)
-    if len(d) < FEWEST or np.isnan(d).any():
+    if not _enough(d):
         return NAN
     means = np.abs(_signs(len(d)) @ d)
     return float((means >= abs(d.sum()) - ROUNDING).mean())
@@ -216,7 +222,7 @@ def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> f
     three pairs.
     """
     d = np.asarray(differences, dtype=float)
-    if len(d) < FEWEST or np.isnan(d).any():
+    if not _enough(d):
         return NAN
     sides = (margin - d, margin + d)
     return max(float((_signs(len(d)) @ side >= side.sum() - ROUNDING).mean()) for side in sides)
@@ -236,24 +242,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[str, str]:
     """A compact letter display: two names share a letter if and only if they are not separated.
 
-    Source: Piepho 2004, insert and absorb.
-
-    Args:
-        names: in the order in which letters are given.
-        separated: pairs that differ.
+    Letters are given in the order of the names. Source: Piepho 2004, insert and absorb.
     """
     groups = [frozenset(names)] if names else []
     for first, second in separated:
         split = [g - {out} for g in groups for out in ((first, second) if {first, second} <= g else ("",))]
         groups = [g for g in dict.fromkeys(split) if not any(g < other for other in split)]
     groups.sort(key=lambda group: sorted(names.index(name) for name in group))
-    marks = [_letter(index) for index in range(len(groups))]
+    # a to z, then a2 to z2 and so on
+    marks = [chr(ord("a") + n % 26) + (str(n // 26 + 1) if n >= 26 else "") for n in range(len(groups))]
     return {name: "".join(m for m, g in zip(marks, groups, strict=True) if name in g) for name in names}
-
-
-def _letter(index: int) -> str:
-    """a to z, then a2 to z2 and so on."""
-    return chr(ord("a") + index % 26) + (str(index // 26 + 1) if index >= 26 else "")
 
 
 def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:
@@ -262,18 +260,13 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
     ``shift * sqrt(2 / n) * s``: s is the standard deviation over seeds pooled over the schemes, n the seeds
     of the scheme with the fewest, and shift that of the noncentral t distribution with 2n - 2 degrees of
     freedom at which the two-sided test at 0.05 has this power. With 5, 10, 20 seeds 2.02, 1.32, 0.91 times s.
-    For one test, not adjusted for others.
-
-    Args:
-        groups: values of the seeds of each scheme.
-
-    Returns:
-        NaN with fewer than two schemes or three seeds.
+    For one test, not adjusted for others. ``groups`` are the seeds of each scheme; NaN with fewer than two
+    schemes or three seeds.
     """
     arrays = [np.asarray(group, dtype=float) for group in groups]
-    seeds = min((len(group) for group in arrays), default=0)
-    if len(arrays) < 2 or seeds < FEWEST or any(np.isnan(group).any() for group in arrays):
+    if len(arrays) < 2 or not all(map(_enough, arrays)):
         return NAN
+    seeds = min(map(len, arrays))
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in arrays)
     pooled = math.sqrt(squares / sum(len(group) - 1 for group in arrays))
     return shift_at_power(2 * seeds - 2) * math.sqrt(2 / seeds) * pooled
@@ -285,7 +278,7 @@ def detectable_change(differences: Sequence[float] | np.ndarray) -> float:
     With 5, 10, 20 pairs 1.68, 1.00, 0.66 times the standard deviation s of the differences.
     """
     d = np.asarray(differences, dtype=float)
-    if len(d) < FEWEST or np.isnan(d).any():
+    if not _enough(d):
         return NAN
     return shift_at_power(len(d) - 1) / math.sqrt(len(d)) * float(d.std(ddof=1))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import ACCURACIES
+from pe_experiments.comparison.runs_table import ACCURACIES, Row
 from pe_experiments.comparison.statistics import (
     Interval,
     detectable_difference,
@@ -27,24 +27,20 @@ SPANS = ("in_distribution", "at_2x", "extrapolation")
 METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
 BOUNDS = ("chance", "bag_ceiling")
 
-Row = dict[str, Any]
-
 
 def scheme_table(sections: Sequence[Section], metric: str, order: Sequence[str] = ()) -> pd.DataFrame:
     """One row per section and scheme.
 
     A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, as ``exact_match@20`` (at
     length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval (of a loss, of Student's),
-    ``X_min`` and ``X_max`` the
-    extremes of the seeds. ``reached@20`` is the number of seeds with exact match at least 0.9 at length 20,
-    with the ends of the Clopper-Pearson interval of its share; ``solved`` is the same for the training
-    lengths. Intervals are empty below three seeds. ``compared`` tells whether the scheme is tested against
-    others: past training only if at least half of its runs solved the training lengths.
-    ``detectable_difference`` belongs to all compared schemes of the section. Losses have columns where
-    schemes are compared in one, and where exact match was not measured.
+    ``X_min`` and ``X_max`` the extremes of the seeds. ``reached@20`` is the number of seeds with exact match
+    at least 0.9 at length 20, with the ends of the Clopper-Pearson interval of its share; ``solved`` is the
+    same for the training lengths. Intervals are empty below three seeds. ``compared`` tells whether the
+    scheme is tested against others: past training only if at least half of its runs solved the training
+    lengths. ``detectable_difference`` belongs to all compared schemes of the section. Losses have columns
+    where schemes are compared in one, and where exact match was not measured.
 
     Args:
-        sections: from `sections_of`.
         metric: column that schemes are compared in, one of ``METRICS`` or ``LOSSES``.
         order: schemes to list first, in this order; the others follow, the best past training first.
 
@@ -97,7 +93,8 @@ def _section_rows(section: Section, metric: str) -> Iterator[Row]:
         "settings": "; ".join(f"{key}={value}" for key, value in section.settings.items()),
     }
     lowest = {name: lowest_score(section, name) for name in METRICS}
-    bounds: dict[Any, Any] = section_bounds(section).to_dict()
+    known = section.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
+    bounds: dict[Any, Any] = known.groupby("content_length").mean().to_dict()  # NaN where unknown
     curves = dict(list(section.curves[section.curves["in_summary"]].groupby("label")))
     for label, runs in section.runs.groupby("label"):
         points = curves.get(label, section.curves.iloc[:0])
@@ -122,7 +119,8 @@ def _scheme_row(label: str, runs: pd.DataFrame, metric: str, lowest: Mapping[str
         "compared": not known or metric.endswith("in_distribution") or bool(solved.mean() >= 0.5),
     }
     for name in METRICS:
-        row |= _mean(name, runs[name].to_numpy(float), lowest[name])
+        values = runs[name].to_numpy(float)
+        row |= _cells(name, mean_interval(values, lowest[name]), values)
     for accuracy in ACCURACIES:
         past = runs.loc[solved, f"{accuracy}_extrapolation"].to_numpy(float)
         row[f"{accuracy}_extrapolation_solved"] = mean_interval(past).estimate
@@ -142,16 +140,14 @@ def _of_loss(runs: pd.DataFrame, points: pd.DataFrame) -> Row:
     """The cells of the loss: its summaries, and its means by length."""
     values = {name: runs[name].to_numpy(float) for name in LOSSES}
     values |= {f"loss@{n}": at["loss"].to_numpy(float) for n, at in points.groupby("content_length")}
-    made = {name: (t_interval(one), one) for name, one in values.items()}
-    return {key: value for name, pair in made.items() for key, value in _cells(name, *pair).items()}
-
-
-def _mean(name: str, values: np.ndarray, lowest: float = 0.0) -> Row:
-    """The cells of a mean over seeds."""
-    return _cells(name, mean_interval(values, lowest), values)
+    row: Row = {}
+    for name, one in values.items():
+        row |= _cells(name, t_interval(one), one)
+    return row
 
 
 def _cells(name: str, made: Interval, values: np.ndarray) -> Row:
+    """The cells of a mean over seeds."""
     cells = {"": made.estimate, "_low": made.low, "_high": made.high}
     cells |= {"_min": float(values.min()), "_max": float(values.max())}
     return {f"{name}{ending}": value for ending, value in cells.items()}
@@ -169,7 +165,7 @@ def _by_length(curves: pd.DataFrame, bounds: Mapping[str, Mapping[Any, float]]) 
     for length, points in curves.groupby("content_length")[list(ACCURACIES)]:
         values = points.to_numpy(float)
         for accuracy, column in zip(ACCURACIES, values.T, strict=True):
-            row |= _mean(f"{accuracy}@{length}", column)
+            row |= _cells(f"{accuracy}@{length}", mean_interval(column), column)
         row |= _count(f"reached@{length}", int((values[:, 0] >= SOLVED).sum()), len(values))
         row |= {f"{bound}@{length}": float(bounds[bound][length]) for bound in BOUNDS}
     return row
@@ -184,12 +180,6 @@ def lowest_score(section: Section, metric: str) -> float:
     rows: list[Any] = past.reindex(columns=["chance", "answer_tokens"]).drop_duplicates().to_dict("records")
     chances = [chance_of(row, accuracy) for row in rows]
     return min((-chance / (1 - chance) for chance in chances if chance < 1), default=0.0)
-
-
-def section_bounds(section: Section) -> pd.DataFrame:
-    """Chance and bag ceiling by length; NaN where unknown."""
-    columns = section.curves.reindex(columns=["content_length", *BOUNDS])
-    return columns.astype(float).groupby("content_length").mean()
 
 
 def finite(value: Any) -> bool:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import ACCURACIES
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, seeds_needed
 from pe_experiments.comparison.table import finite
 from pe_experiments.losses import lower_is_better
+from pe_experiments.plots import METRIC_NAMES
 
 NO_NUMBER = "–"
 NOTHING = 0.005  # a mean that is written 0.00
 NAMED = 4  # schemes that a sentence names before it counts them
 WORDS = {
-    "exact_match": "exact match",
-    "token_accuracy": "token accuracy",
-    "loss": "loss (nats)",
+    **METRIC_NAMES,
     "in_distribution": "within the training lengths",
     "at_2x": "at twice the training length",
     "extrapolation": "past the training lengths",
 }
 
 Row = Mapping[Any, Any]  # of table.csv or pairs.csv
-
-
-def rows_of(table: pd.DataFrame, section: Section) -> list[dict[Any, Any]]:
-    """The rows of a section."""
-    return table[table["protocol"] == section.protocol].to_dict("records")
 
 
 def column_of(metric: str) -> str:
@@ -69,6 +61,13 @@ def digits(metric: str) -> str:
 def count(row: Row, column: str) -> str:
     """``3 of 5``: a number of seeds."""
     return f"{row[column]:g} of {row['seeds']}" if finite(row.get(column)) else NO_NUMBER
+
+
+def seeds_in_words(counts: Iterable[int]) -> str:
+    """``3 to 5 seeds``."""
+    ordered = sorted(counts)
+    low, high = ordered[0], ordered[-1]
+    return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
 
 
 def learned(row: Row) -> bool:
@@ -113,13 +112,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """The caveats of a section.
-
-    Args:
-        section: the section.
-        rows: of the table.
-        tuning: of `Runs`; entries of other sections are ignored.
-    """
+    """The caveats of a section; entries of ``tuning`` (of `Runs`) of other sections are ignored."""
     found = []
     if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:
         found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
@@ -129,7 +122,9 @@ def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, A
     if not section.lengths:
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
     elif apart := section.lengths_left_out:
-        found.append(f"Left out of summaries, because some runs lack them: lengths {listed(_text(apart))}.")
+        found.append(
+            f"Left out of summaries, because some runs lack them: lengths {listed(list(map(str, apart)))}."
+        )
     here = [row for row in tuning if _is_of(row, section)]
     return found + [note for choice in here if (note := _edge(choice))]
 
@@ -170,7 +165,3 @@ def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
         least += "could, or fewer tests: baseline=)"
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
     return [f"{least}.", smallest, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]
-
-
-def _text(values: Sequence[int]) -> list[str]:
-    return [str(value) for value in values]

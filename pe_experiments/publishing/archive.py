@@ -21,15 +21,15 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
-from pe_experiments.comparison.runs_table import Runs, summary_of
+from pe_experiments.comparison.runs_table import KEYS, TRAINING, Runs, summary_of
 from pe_experiments.errors import UserError
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash
 
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING, TEXT = "tuning.csv", "text.csv"
+FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
-KEYS = ["label", "seed", "task", "model", "protocol", "status"]  # of a run, repeated in its training curve
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
@@ -37,43 +37,42 @@ EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated t
 
 def only(runs: Runs, names: Collection[str]) -> Runs:
     """These runs alone."""
-    frames = (runs.runs, runs.curves, runs.training)
-    kept = [frame[frame["name"].isin(names)].reset_index(drop=True) for frame in frames]
-    saved, made = (
-        {name: part[name] for name in part if name in names} for part in (runs.saved, runs.environments)
-    )
-    text = runs.text[runs.text["name"].isin(names)] if len(runs.text) else runs.text
-    return replace(
-        runs, runs=kept[0], curves=kept[1], training=kept[2], saved=saved, environments=made, text=text
-    )
+    frames = [(key, getattr(runs, key)) for key in FRAMES]
+    parts: dict[str, Any] = {
+        key: frame[frame["name"].isin(names)].reset_index(drop=True) for key, frame in frames if len(frame)
+    }
+    for key in ("saved", "environments"):
+        parts[key] = {name: part for name, part in getattr(runs, key).items() if name in names}
+    return replace(runs, **parts)
 
 
 def joined(earlier: Runs, runs: Runs) -> Runs:
     """Both; of a run in both, what ``runs`` says. Summaries are over the lengths that all runs share."""
     old = only(earlier, set(earlier.saved) - set(runs.saved))
-    pairs = ((old.runs, runs.runs), (old.curves, runs.curves), (old.training, runs.training))
-    both, curves, training = (
-        pd.concat([frame for frame in pair if len(frame)]).sort_values("name", kind="stable")
-        for pair in pairs
+    frames: dict[str, Any] = {}
+    for key in FRAMES:
+        if parts := [frame for frame in (getattr(old, key), getattr(runs, key)) if len(frame)]:
+            frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
+    curves = frames["curves"]
+    at_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
+    curves["in_summary"] = at_length == curves.groupby("protocol")["name"].transform("nunique")
+    frames["runs"] = _summarised(frames["runs"], curves)
+    return replace(
+        runs,
+        **frames,
+        saved=dict(sorted({**old.saved, **runs.saved}.items())),
+        environments={**old.environments, **runs.environments},
+        tuning=_choices(
+            pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last")
+        ),
     )
-    here, in_all = (
-        curves.groupby(by)["name"].transform("nunique") for by in (["protocol", "content_length"], "protocol")
-    )
-    curves["in_summary"] = here == in_all
-    saved = dict(sorted({**old.saved, **runs.saved}.items()))
-    tuning = _choices(pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last"))
-    made = {**old.environments, **runs.environments}
-    found = Runs(_summarised(both, curves), curves, runs.left_out, training, saved, made, tuning)
-    if not (texts := [text for text in (old.text, runs.text) if len(text)]):
-        return found
-    return replace(found, text=pd.concat(texts).sort_values("name", kind="stable", ignore_index=True))
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
     """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
     training = runs.training[runs.training["token_accuracy"].notna()]
-    training = training[["name", "step", "loss", "exact_match", "token_accuracy"]].round(DIGITS)
+    training = training[["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
         identity, made = saved["identity"], dict(runs.environments[name])
@@ -82,14 +81,12 @@ def write_archive(runs: Runs, folder: Path) -> None:
         parts |= {"evaluated": saved.get(EVALUATED, {}), "environment": made}
         texts = {key: json.dumps(part) for key, part in parts.items()}
         rows.append({"name": name, "code": short_hash(identity["sources"].get("shared")), **texts})
-    tables = (runs.curves, training, pd.DataFrame(rows))
-    contents = [runs_csv(runs), *(table.to_csv(index=False) for table in tables)]
-    for file, content in zip(FILES, contents, strict=True):
-        write_atomically(folder / file, content)
-    if len(runs.text):
-        write_atomically(folder / TEXT, runs.text.to_csv(index=False))
-    if runs.tuning:
-        write_atomically(folder / TUNING, _grid(runs.tuning).to_csv(index=False))
+    tables = dict(zip(FILES[1:], (runs.curves, training, pd.DataFrame(rows)), strict=True))
+    tables |= {TEXT: runs.text} if len(runs.text) else {}
+    tables |= {TUNING: _grid(runs.tuning)} if runs.tuning else {}
+    write_atomically(folder / FILES[0], runs_csv(runs))
+    for file, table in tables.items():
+        write_atomically(folder / file, table.to_csv(index=False))
 
 
 def read_archive(folder: Path) -> Runs:
@@ -105,7 +102,7 @@ def read_archive(folder: Path) -> Runs:
             identity = {"name": row["name"], **{key: json.loads(row[key]) for key in ("trained", "sources")}}
             saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
         made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
-        training = training.merge(runs[["name", *KEYS]], on="name", how="left")
+        training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
@@ -147,9 +144,7 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
     """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact.
 
-    Args:
-        path: of the file.
-        texts: columns to read as text besides the usual ones.
+    ``texts`` are columns to read as text besides the usual ones.
     """
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.compare import Comparison, Options, write_comparison
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison import Comparison, Options, Runs, write_comparison
 from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
+from pe_experiments.comparison.words import number
 from pe_experiments.console import display_for
 
 
@@ -32,14 +32,11 @@ def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
 def mean_in_words(values: Iterable[float], lowest: float = 0.0) -> str:
     """``0.32 [0.08, 0.70]``; ``all 5 seeds 1.00`` where they agree; no interval under three seeds.
 
-    Args:
-        values: one per seed.
-        lowest: the smallest value there can be.
+    ``lowest`` is the smallest value there can be.
     """
     numbers = list(values)
     interval = mean_interval(numbers, lowest)
-    shown = [f"{value:.2f}" for value in (interval.estimate, interval.low, interval.high)]
-    estimate, low, high = ("0.00" if text == "-0.00" else text for text in shown)
+    estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))
     if len(numbers) < FEWEST:
         return f"{estimate} ({len(numbers)} seed{'s' * (len(numbers) > 1)})"
     if np.ptp(numbers) <= ROUNDING:

@@ -112,16 +112,11 @@ def _require_same(study: str, run: RunDirectory, repeated: RunDirectory) -> None
 
 
 def more_than_rounding(losses: Sequence[float], curve: Sequence[Row], repeated: Sequence[Row]) -> str:
-    """Where a run and its repetition differ by more than another order of summation may cause.
+    """Where a run and its repetition differ by more than another order of summation may cause, or nothing.
 
-    Args:
-        losses: the first that each recorded, before differences have grown.
-        curve, repeated: their rows of ``extrapolation.csv``. Within the training lengths the intervals of
-            exact match must meet, or where there is none the losses be within 2 %; past these a rounding
-            error may decide what a seed does.
-
-    Returns:
-        What differs, or nothing.
+    ``losses`` are the first that each recorded, before differences have grown. Within the training lengths
+    the intervals of exact match must meet, or where there is none the losses be within 2 %; past these a
+    rounding error may decide what a seed does.
     """
     one, other = losses
     if abs(one - other) > FIRST_LOSS * abs(one):

@@ -20,7 +20,6 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from pe_experiments.comparison.runs_table import Runs, load_runs
-from pe_experiments.comparison.text import with_text
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
 from pe_experiments.files import CONFIG_DIR
@@ -43,9 +42,7 @@ def publish(named: str, results_dir: Path) -> None:
     Published are the seeds of which every run is finished. Where the sweep of the study says
     ``sweep.publish: finished``, every finished run is, and runs published earlier stay.
 
-    Args:
-        named: the study, or the sweep that makes it.
-        results_dir: where its runs are, and where it is written.
+    ``named`` is the study or the sweep that makes it; it is written to ``results_dir``, where its runs are.
 
     Raises:
         UserError: no such study, nothing of it that is finished, or runs that `provenance` refuses.
@@ -54,7 +51,7 @@ def publish(named: str, results_dir: Path) -> None:
     said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
     study = str(OmegaConf.select(said, "study") or named)
     folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
-    found = with_text(load_runs(results_dir, study), results_dir)
+    found = load_runs(results_dir, study)
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
     for name, saved in found.saved.items():
@@ -67,10 +64,7 @@ def publish(named: str, results_dir: Path) -> None:
     elif waiting := set(found.left_out) - set(published.saved):
         say(f"{study}: {len(waiting)} runs are not finished yet")
     earlier = len(published.saved) - len(found.saved)
-    say(
-        f"{study}: {len(published.saved)} runs"
-        + (f", {earlier} of them published earlier" if earlier else "")
-    )
+    say(f"{study}: {len(published.saved)} runs" + f", {earlier} of them published earlier" * bool(earlier))
     repeat_some(study, found, results_dir)
     code = code_of(folder)
     with TemporaryDirectory() as scratch:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison import Runs
-from pe_experiments.comparison.compare import Options
+from pe_experiments.comparison import Options, Runs
 from pe_experiments.comparison.statistics import mean_interval
 from pe_experiments.evaluation import SOLVED
 from pe_experiments.publishing import compare_archived, markdown_table, mean_in_words, with_settings

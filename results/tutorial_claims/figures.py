@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from pe_experiments.plots import (
     COLOURS,
     WIDTHS,
-    handles,
     legend_below,
     length_axis,
     panels,
@@ -72,7 +71,7 @@ def curves(
                 axes.plot(mean.index, mean, dash, color=colour, marker=marker, markersize=4)
             lengths = pd.concat(list(group.values()))["content_length"].unique()
             length_axis(axes, lengths, max_length, metric.replace("_", " "))
-    legend_below(figure, handles(looks, labels, said))
+    legend_below(figure, looks, labels, said)
     return figure
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # From the ground up. A module stands for itself, a package for all of its modules.
 LAYERS = (
-    ("errors", "files", "randomness", "process"),
+    ("errors", "files", "randomness", "rendering", "process"),
     ("encodings", "tasks", "positions", "formats", "models"),
     ("validation", "components", "config", "overrides", "composition"),
     (

@@ -15,8 +15,7 @@ from pe_experiments.analysis.relative import audit_distances, rotated_channels
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.agreement import build
 from pe_experiments.checking.identify import reference_of
-from pe_experiments.comparison.attention import map_figure
-from pe_experiments.comparison.attention_by_distance import attention_by_distance
+from pe_experiments.comparison.attention import attention_by_distance, map_figure
 from pe_experiments.config import Experiment
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding

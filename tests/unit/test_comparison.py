@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import compare, load_runs
-from pe_experiments.comparison.compare import Comparison, show, usual_folder
+from pe_experiments.comparison import Comparison, compare, load_runs
+from pe_experiments.comparison.compare import show, usual_folder
 from pe_experiments.comparison.protocols import sections_of, told_apart
 from pe_experiments.comparison.table import scheme_table
-from pe_experiments.comparison.words import mean, notes, number, rows_of
+from pe_experiments.comparison.words import mean, notes, number
 from pe_experiments.components import shipped
 from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
@@ -70,8 +70,10 @@ def tabulated(folder: Path) -> pd.DataFrame:
 
 def said(folder: Path) -> str:
     """The notes of all sections."""
-    table, sections = tabulated(folder), sections_of(load_runs(folder))
-    return " ".join(note for section in sections for note in notes(section, rows_of(table, section)))
+    table = tabulated(folder)
+    rows = {protocol: own.to_dict("records") for protocol, own in table.groupby("protocol")}
+    sections = sections_of(load_runs(folder))
+    return " ".join(note for section in sections for note in notes(section, rows[section.protocol]))
 
 
 def by_scheme(table: pd.DataFrame) -> dict[str, dict[str, Any]]:

@@ -14,9 +14,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pe_experiments.comparison import Options, compare, load_runs
-from pe_experiments.comparison.compare import compared
-from pe_experiments.comparison.text import with_text
+from pe_experiments.comparison import Options, compare, compared, load_runs
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.publishing.archive import FILES, joined, only, read_archive, write_archive
@@ -95,7 +93,7 @@ def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: P
 
 
 def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path) -> None:
-    runs = with_text(load_runs(text_runs), text_runs)
+    runs = load_runs(text_runs)
     write_archive(runs, tmp_path / "a")
     read = read_archive(tmp_path / "a")
     write_archive(joined(read, only(runs, list(runs.saved)[:3])), tmp_path / "b")
@@ -104,7 +102,7 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     direct, again = (compared(made, Options()).table for made in (runs, read))
     pd.testing.assert_frame_equal(again, direct)
     (next(text_runs.glob("runs/*alibi*")) / "text.csv").write_text("length\n6\n")
-    left_out = with_text(load_runs(text_runs), text_runs).left_out
+    left_out = load_runs(text_runs).left_out
     assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison.compare import Options, write_comparison
-from pe_experiments.comparison.runs_table import Runs, load_runs
+from pe_experiments.comparison import Options, Runs, load_runs, write_comparison
 from pe_experiments.config import Experiment
 from pe_experiments.errors import UserError
 from pe_experiments.publishing import mean_in_words, read_archive, with_settings

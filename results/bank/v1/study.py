@@ -9,8 +9,7 @@ import pandas as pd
 
 from pe_experiments.bank.bank import METRIC
 from pe_experiments.bank.stopping import CHANGE
-from pe_experiments.comparison import Runs
-from pe_experiments.comparison.compare import Options
+from pe_experiments.comparison import Options, Runs
 from pe_experiments.comparison.protocols import sections_of
 from pe_experiments.comparison.statistics import mean_interval
 from pe_experiments.evaluation import SOLVED
