@@ -64,21 +64,11 @@ def evaluation_code(classes: Classes, more: tuple[str, ...] = ()) -> Digests:
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Names of what differs between two groups of digests, as `Identity.sources` holds them."""
-    flat = [
-        {
-            (group, name): digest
-            for group, digests in sources.items()
-            for name, digest in dict(digests).items()
-        }
-        for sources in (before, now)
-    ]
-    return sorted(
-        {
-            name
-            for group, name in flat[0] | flat[1]
-            if flat[0].get((group, name)) != flat[1].get((group, name))
-        }
-    )
+    names = set()
+    for group in before | now:
+        one, other = dict(before.get(group, {})), dict(now.get(group, {}))
+        names |= {name for name in one | other if one.get(name) != other.get(name)}
+    return sorted(names)
 
 
 def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:

@@ -90,7 +90,7 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
 
 def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
     activations: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
-    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.float32_errors().backend
+    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.faster_backend()
     return {
         name: next_token_step(make(activation=activation, initialisation="pytorch"), batches, backend)
         for name, activation in activations.items()
@@ -100,7 +100,7 @@ def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
 def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Step]:
     """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
     make, attentions = PEERS[name]
-    usable = dict.fromkeys(("default", matmul.float32_errors().backend))
+    usable = dict.fromkeys(("default", matmul.faster_backend()))
     steps: dict[str, Step] = {}
     for attention in attentions:
         for backend in usable:
@@ -119,7 +119,7 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
         for name in shipped("pe"):
             try:
                 made = experiment(pe=name, **keys)
-                cases[name] = training_step(build_model(made), made, matmul.float32_errors().backend)
+                cases[name] = training_step(build_model(made), made, matmul.faster_backend())
             except NotApplicable:
                 continue
         seconds = interleave(cases, repeats, display, f"schemes, {setting}")
@@ -128,7 +128,7 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
 
 def loop(repeats: int, display: Display) -> Iterator[Row]:
     """The whole training against a bare loop."""
-    arguments = experiment(**{"training.steps": 200}), matmul.float32_errors().backend
+    arguments = experiment(**{"training.steps": 200}), matmul.faster_backend()
     ways = {"bare loop": bare_training, "whole training": whole_training}
     cases = {name: partial(way, *arguments) for name, way in ways.items()}
     seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
@@ -188,7 +188,6 @@ def benchmark(config: DictConfig) -> list[Row]:
 
 def describe_machine(threads: int) -> dict[str, Any]:
     """What it was measured on."""
-    found = matmul.float32_errors()
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -197,8 +196,8 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "pe_experiments": __version__,
-        "matmul": found.backend,
-        "onednn_keeps_float32": found.keeps_float32,
+        "matmul": matmul.faster_backend(),
+        "onednn_keeps_float32": matmul.onednn_keeps_float32(),
     }
 
 
