@@ -91,10 +91,10 @@ def _nothing_is_remembered() -> Iterator[None]:
     forget()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of the package's sources."""
-    copy = tmp_path / "package"
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package's sources; what is not edited in it is read once for all edits."""
+    copy = tmp_path_factory.mktemp("copy") / "package"
     shutil.copytree(Path(fingerprints.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -129,10 +129,13 @@ def test_what_an_edit_leads_to(
     assert old in source, f"{name} no longer holds {old}"
     (package / name).write_text(source.replace(old, new))
     read_from(package)
-    after = identify(experiment).hash8
+    try:
+        after, evaluation_after = identify(experiment).hash8, evaluated(experiment)["code"]
+    finally:
+        (package / name).write_text(source)
     assert (after != before) == (leads_to == NEW_RUN)
     if leads_to != NEW_RUN:
-        assert (evaluated(experiment)["code"] != evaluation) == (leads_to == EVALUATED_AGAIN)
+        assert (evaluation_after != evaluation) == (leads_to == EVALUATED_AGAIN)
 
 
 def test_derived_values_are_part_of_a_run(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
