@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pe_experiments.config import PARTS, Experiment
-from pe_experiments.data_files import data_files
 from pe_experiments.errors import UserError
-from pe_experiments.fingerprints import EVALUATION, evaluation_code, training_code
+from pe_experiments.fingerprints import EVALUATION, data_files, evaluation_code, training_code
 
 LONGEST_LABEL = 120  # of a run's name
 

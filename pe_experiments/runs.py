@@ -20,10 +20,9 @@ import yaml  # type: ignore[import-untyped]
 from filelock import FileLock, Timeout
 
 from pe_experiments.config import PARTS, Experiment
-from pe_experiments.data_files import data_files
 from pe_experiments.errors import InUse, UserError
 from pe_experiments.files import read_json, write_atomically
-from pe_experiments.fingerprints import changed, evaluation_code
+from pe_experiments.fingerprints import changed, data_files, evaluation_code
 from pe_experiments.identity import Identity, identify, plain, short_hash
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # OmegaConf's own takes ten times as long

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
@@ -35,7 +35,7 @@ from pe_experiments.console import Display, display_for, say
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.environment import prepare_hardware, processor
-from pe_experiments.errors import NotApplicable, UserError, allowed
+from pe_experiments.errors import NotApplicable
 from pe_experiments.files import write_atomically
 from pe_experiments.instantiation import build_model
 from pe_experiments.models import Transformer
@@ -60,7 +60,7 @@ HEADING = ("| part | setting | case | ms | ratio | to | |", "|---|---|---|---|--
 class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: Annotated[list[str], Field(min_length=1)]
+    parts: Annotated[list[Literal["peers", "schemes", "loop", "lengths"]], Field(min_length=1)]
     repeats: Count
     threads: Count
     out: Folder
@@ -146,14 +146,6 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
         yield Row("lengths", setting, name, milliseconds, figure=above, unit=unit)
 
 
-PARTS: dict[str, Callable[[int, Display], Iterator[Row]]] = {
-    "peers": peers,
-    "schemes": schemes,
-    "loop": loop,
-    "lengths": lengths,
-}
-
-
 def benchmark(config: DictConfig) -> list[Row]:
     """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part.
 
@@ -161,18 +153,16 @@ def benchmark(config: DictConfig) -> list[Row]:
         UserError: a wrong setting.
     """
     asked = validated(BenchmarkSettings, OmegaConf.to_container(config, resolve=True))
-    for part in asked.parts:
-        if part not in PARTS:
-            raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")
     prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
     machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
+    parts = {"peers": peers, "schemes": schemes, "loop": loop, "lengths": lengths}
     for line in HEADING:
         say(line)
     for part in asked.parts:
         try:
-            for row in PARTS[part](asked.repeats, display):
+            for row in parts[part](asked.repeats, display):
                 rows.append(row)
                 say(_line(row))
         finally:

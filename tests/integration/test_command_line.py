@@ -116,7 +116,7 @@ MISTAKES = {
         ["max_positions=9", "42"],
     ),
     "no such device": (["hardware.accelerator=gpu"], ["hardware.accelerator=gpu", "cpu or auto"]),
-    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "allowed: 1"]),
+    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "choices: 1"]),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
     "causal-only scheme in an encoder": (
