@@ -173,9 +173,10 @@ def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = Fal
     config, changed = copy.deepcopy(saved), set()
     parsed = read_overrides(arguments)
     for override in sorted(parsed, key=lambda o: "." in o.key_or_group):  # choices come first
-        refuse_several(override)
         key, value = override.key_or_group, override.value()
         section, _, rest = key.partition(".")
+        if override.is_sweep_override():
+            raise UserError(f"{override.input_line}: one evaluation at a time; a list is written '[3,4]'")
         if section not in CHANGEABLE or (not rest and section not in ("pe", "task")):
             raise UserError(
                 f"{key}: this run is trained; only {allowed(CHANGEABLE)} can change, as in pe=NAME or "
