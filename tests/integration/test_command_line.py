@@ -18,10 +18,13 @@ import pytest
 import yaml
 
 from pe_experiments.composition import choices_of, composed, groups_of
+from pe_experiments.config import Experiment
 from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
+from tests.synthetic import fading, write_run
 
 Script = Callable[..., Outcome]
+Tiny = Callable[..., Experiment]
 HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 
 # what is typed -> words the one sentence must hold: key, value, what is allowed
@@ -336,10 +339,8 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     assert len(list((run / "evaluations").iterdir())) == 1
 
 
-def test_damaged_files_are_one_sentence(script: Script, results: Path) -> None:
-    script("train", *TINY, f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
-    (run / "result.json").write_text("{")
+def test_damaged_files_are_one_sentence(script: Script, results: Path, tiny: Tiny) -> None:
+    write_run(tiny(), fading(1, 0)).result.write_text("{")
     outcome = script("train", *TINY, f"results_dir={results}")
     assert outcome.code == 1
     assert "result.json is damaged" in outcome.err
@@ -349,7 +350,14 @@ def test_damaged_files_are_one_sentence(script: Script, results: Path) -> None:
 
 
 def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Path) -> None:
-    arguments = (*TINY, f"results_dir={results}", "-m", "pe=none,sinusoidal,learned", "seed=0,1")
+    arguments = (
+        *TINY,
+        f"results_dir={results}",
+        "-m",
+        "pe=none,sinusoidal,learned",
+        "seed=0,1",
+        "sweep.jobs=1",
+    )
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert len(list((results / "runs").iterdir())) == 6
@@ -418,10 +426,9 @@ def test_dry_run_touches_nothing(script: Script, results: Path) -> None:
     assert not results.exists()
 
 
-def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path) -> None:
+def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path, tiny: Tiny) -> None:
     assert "nothing to compare" in script("compare", f"results_dir={results}").err or not results.exists()
-    script("train", *TINY, f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
+    run = write_run(tiny(), fading(1, 0)).path
     unfinished = results / "runs" / "unfinished"
     shutil.copytree(run, unfinished)
     (unfinished / "result.json").unlink()

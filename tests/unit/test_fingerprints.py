@@ -19,6 +19,7 @@ from pe_experiments.fingerprints import source_meaning, training_code
 from pe_experiments.identity import identify
 from pe_experiments.runs import evaluated, plan
 from tests.conftest import ROOT, TINY
+from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 
@@ -357,11 +358,10 @@ def test_a_scheme_that_gets_a_file_of_its_own_keeps_its_runs(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hash finds a run, the label only names it."""
-    trained = run_experiment(tiny("pe=rope", "label=before"))
+    trained = write_run(tiny("pe=rope", "label=before"), fading(1, 0)).path
     named = plan(tiny("pe=rope"))
-    assert named.identity.name != trained.directory.name
-    assert (named.state, named.run.path) == ("finished", trained.directory.path)
+    assert named.identity.name != trained.name
+    assert (named.state, named.run.path) == ("finished", trained)
     assert plan(tiny("pe=rope", "seed=1")).state == "new"
-    other = trained.directory.path.with_name(named.identity.name[:-8] + "00000000")
-    trained.directory.path.rename(other)
+    trained.rename(trained.with_name(named.identity.name[:-8] + "00000000"))
     assert plan(tiny("pe=rope")).state == "new"

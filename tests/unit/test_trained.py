@@ -15,6 +15,7 @@ from pe_experiments.evaluation import tally
 from pe_experiments.experiment import run_experiment
 from pe_experiments.instantiation import source_of
 from pe_experiments.trained import load_model
+from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 
@@ -44,8 +45,7 @@ def test_answers_are_those_that_the_curve_counted(tiny: Tiny, settings: tuple[st
 def test_a_run_that_cannot_be_loaded_is_one_sentence(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no run"):
         load_model(tmp_path)
-    directory = run_experiment(tiny()).directory
-    directory.checkpoint.unlink()
+    directory = write_run(tiny(), fading(1, 0))
     with pytest.raises(UserError, match="is missing"):
         load_model(directory.path)
     directory.result.unlink()
