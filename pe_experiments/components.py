@@ -111,9 +111,8 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
         if name not in known and not open_ended:
             takes = nearest(name, known) if known else " It takes no arguments."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
-        if nested := _parts(group, value):
-            given[name] = _canonical(group, value)
-            _require_partial(f"{group}.{name}", value, nested)
+        if _parts(group, value):
+            given[name] = _canonical(group, name, value)
         elif name in types:
             given[name] = _typed(f"{group}.{name}", value, types[name])
     for name, parameter in known.items():
@@ -271,16 +270,16 @@ def _parts(group: str, value: Any) -> list[Component]:
     return [load_component(group, item) for item in items]
 
 
-def _canonical(group: str, value: Any) -> Any:
-    """A nested part with all its arguments, so that equal configurations are equal."""
+def _canonical(group: str, name: str, value: Any) -> Any:
+    """A nested part with all its arguments, so that equal configurations are equal.
+
+    A scheme is ``_partial_``: it is built for a shape that only the model knows.
+    """
     if isinstance(value, list):
-        return [_canonical(group, item) for item in value]
-    part = load_component(group, value)
-    return {"_target_": part.target, "_partial_": value.get("_partial_", False), **part.arguments}
-
-
-def _require_partial(key: str, value: Any, parts: list[Component]) -> None:
-    """Schemes are built for a shape that only the model knows."""
-    for item, part in zip(value if isinstance(value, list) else [value], parts, strict=True):
-        if issubclass(part.cls, PositionalEncoding) and item.get("_partial_") is not True:
-            raise UserError(f"{key}: {part.cls.__name__} needs _partial_: true; it is built for the model")
+        return [_canonical(group, name, item) for item in value]
+    part, partial = load_component(group, value), value.get("_partial_", False)
+    if issubclass(part.cls, PositionalEncoding) and partial is not True:
+        raise UserError(
+            f"{group}.{name}: {part.cls.__name__} needs _partial_: true; it is built for the model"
+        )
+    return {"_target_": part.target, "_partial_": partial, **part.arguments}

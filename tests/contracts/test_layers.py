@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +46,7 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """What a file imports, anywhere in it: ``module`` and ``module.name``."""
     names: set[str] = set()
