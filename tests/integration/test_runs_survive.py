@@ -232,7 +232,7 @@ def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
 def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = run_experiment(tiny()).directory
+    finished = write_run(tiny(), fading(1, 0))
     save = training.save_atomically
 
     def full(*args: Any) -> None:

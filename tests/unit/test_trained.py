@@ -21,10 +21,11 @@ Tiny = Callable[..., Experiment]
 
 
 @pytest.mark.parametrize(
-    "settings", [("task=first",), ("model=encoder",), ("task=addition", "positions=task")]
+    "settings",
+    [("task=first", "training.steps=100"), ("model=encoder",), ("task=addition", "positions=task")],
 )
 def test_answers_are_those_that_the_curve_counted(tiny: Tiny, settings: tuple[str, ...]) -> None:
-    experiment = tiny("pe=rope", "training.steps=100", "training.learning_rate=0.01", *settings)
+    experiment = tiny("pe=rope", "training.learning_rate=0.01", *settings)
     result = run_experiment(experiment)
     trained = load_model(result.directory.path)
     assert isinstance(trained.encoding, Rope)
@@ -37,7 +38,7 @@ def test_answers_are_those_that_the_curve_counted(tiny: Tiny, settings: tuple[st
     )
     counted = tally(trained.model, [trained.batch(inputs_BN)], experiment.format.eos)
     assert counted.exact == right
-    assert right > 0 or settings != ("task=first",)  # the one that so short a training learns
+    assert right > 0 or "task=first" not in settings  # the one that so short a training learns
     rows = source_of(experiment).evaluation_block(6, 0)
     assert trained.batch(inputs_BN).tokens_BT.shape[1] >= rows.tokens_BT.shape[1] - 1
 
