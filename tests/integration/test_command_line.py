@@ -371,19 +371,6 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
     assert again.out.count("trained") == 0
 
 
-@pytest.mark.slow
-def test_a_failing_job_stops_no_other_and_is_named(script: Script, results: Path) -> None:
-    outcome = script(
-        "train", "-m", *TINY, f"results_dir={results}", "pe=learned", "pe.beyond=error,zero,clamp"
-    )
-    assert outcome.code == 1
-    assert len(list((results / "runs").iterdir())) == 2
-    assert outcome.err.startswith("error: pe: position")
-    assert outcome.err.count("\n") == 1
-    assert "alone: python scripts/train.py" in outcome.out
-    assert "learned(beyond=zero)" in outcome.out
-
-
 def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, results: Path) -> None:
     outcome = script("train", "-m", f"results_dir={results}", "pe=none,learned", "training.steps=abc")
     assert outcome.code == 1
@@ -555,6 +542,7 @@ def test_commands_of_the_readme_can_be_carried_out(
         monkeypatch.setattr("pe_experiments.experiment.try_out", lambda experiment: None)
     target = "tests.integration.outside.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
+    arguments += [] if "seed=" in command else ["seed=0"]  # one stands for all
     outcome = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true")
     assert outcome.code == 0, outcome.err
     assert "new" in outcome.out

@@ -331,4 +331,7 @@ def test_a_setting_that_one_choice_lacks_costs_that_run_alone(results: Path, scr
     outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")
     assert outcome.code == 1
     assert "pe.base is not a setting of the chosen pe" in outcome.out
+    assert outcome.err.startswith("error: pe.base")
+    assert outcome.err.count("\n") == 1
+    assert "alone: python scripts/train.py" in outcome.out
     assert len(stamps(results)) == 1
