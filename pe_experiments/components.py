@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.errors import UserError, allowed, nearest
+from pe_experiments.errors import UserError, allowed, nearest, shown
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.models import Backbone
 from pe_experiments.positions import PositionPolicy
@@ -71,18 +72,14 @@ class Component:
         return self._choice()[0]
 
     def _choice(self) -> tuple[str, dict[str, Any]]:
-        best: tuple[int, str, dict[str, Any]] | None = None
+        alike = []
         for name, section in shipped(self.group).items():
             if _same_class(section["_target_"], self.cls):
                 defaults = load_component(self.group, section).arguments
                 differing = sum(defaults.get(key, ...) != value for key, value in self.arguments.items())
-                best = (
-                    min(best, (differing, name, defaults), key=lambda row: row[:2])
-                    if best
-                    else (differing, name, defaults)
-                )
-        if best:
-            return best[1], best[2]
+                alike.append((differing, name, defaults))
+        if alike:
+            return min(alike, key=lambda row: row[:2])[1:]
         name = self.cls.__name__
         if name in shipped(self.group):  # somebody else's class by the name of one of our choices
             name = f"{self.cls.__module__}.{name}"
@@ -114,9 +111,8 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
         if name not in known and not open_ended:
             takes = nearest(name, known) if known else " It takes no arguments."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
-        if nested := _parts(group, value):
-            given[name] = _canonical(group, value)
-            _require_partial(f"{group}.{name}", value, nested)
+        if _parts(group, value):
+            given[name] = _canonical(group, name, value)
         elif name in types:
             given[name] = _typed(f"{group}.{name}", value, types[name])
     for name, parameter in known.items():
@@ -147,11 +143,10 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        cause = (
-            error.__cause__ if type(error).__name__ == "InstantiationException" and error.__cause__ else error
-        )
+        wrapped = isinstance(error, InstantiationException)  # Hydra wraps what a constructor raises
+        cause = (wrapped and error.__cause__) or error
         if isinstance(cause, UserError):
-            raise cause from None  # Hydra wraps what a constructor raises
+            raise cause from None
         if isinstance(cause, ValueError):
             raise UserError(f"{where}: {cause}") from error
         raise UserError(f"{where} {failing}: {type(cause).__name__}: {cause}") from error
@@ -218,18 +213,14 @@ def _types(cls: type) -> dict[str, Any]:
 
 def _typed(key: str, value: Any, annotation: Any) -> Any:
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(
-            annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
-        )
-    except PydanticUserError:
+        strict = ConfigDict(strict=True, arbitrary_types_allowed=True)
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=strict)
+    except PydanticUserError:  # a class with settings of its own
         adapter = TypeAdapter(annotation)
     try:
-        if isinstance(value, list):  # YAML has no tuples
-            return adapter.validate_python(value, strict=False)
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        shown = "null" if value is None else value
-        raise UserError(f"{key}={shown}: expected {_in_words(annotation)}") from error
+        return adapter.validate_python(value, strict=False if isinstance(value, list) else None)
+    except ValidationError as error:  # a list is read leniently: YAML has no tuples
+        raise UserError(f"{key}={shown(value)}: expected {_in_words(annotation)}") from error
 
 
 def _in_words(annotation: Any) -> str:
@@ -279,16 +270,16 @@ def _parts(group: str, value: Any) -> list[Component]:
     return [load_component(group, item) for item in items]
 
 
-def _canonical(group: str, value: Any) -> Any:
-    """A nested part with all its arguments, so that equal configurations are equal."""
+def _canonical(group: str, name: str, value: Any) -> Any:
+    """A nested part with all its arguments, so that equal configurations are equal.
+
+    A scheme is ``_partial_``: it is built for a shape that only the model knows.
+    """
     if isinstance(value, list):
-        return [_canonical(group, item) for item in value]
-    part = load_component(group, value)
-    return {"_target_": part.target, "_partial_": value.get("_partial_", False), **part.arguments}
-
-
-def _require_partial(key: str, value: Any, parts: list[Component]) -> None:
-    """Schemes are built for a shape that only the model knows."""
-    for item, part in zip(value if isinstance(value, list) else [value], parts, strict=True):
-        if issubclass(part.cls, PositionalEncoding) and item.get("_partial_") is not True:
-            raise UserError(f"{key}: {part.cls.__name__} needs _partial_: true; it is built for the model")
+        return [_canonical(group, name, item) for item in value]
+    part, partial = load_component(group, value), value.get("_partial_", False)
+    if issubclass(part.cls, PositionalEncoding) and partial is not True:
+        raise UserError(
+            f"{group}.{name}: {part.cls.__name__} needs _partial_: true; it is built for the model"
+        )
+    return {"_target_": part.target, "_partial_": partial, **part.arguments}

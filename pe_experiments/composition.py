@@ -17,11 +17,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.config import SIZES
-from pe_experiments.errors import UserError, allowed, nearest, one_line, sentence, shown
+from pe_experiments.config import PARTS, SIZES
+from pe_experiments.errors import UserError, allowed, one_line, sentence, shown
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.overrides import (
-    PARTS,
     Choices,
     apply,
     put,
@@ -134,13 +133,9 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Plain:
     finally:
         everything.hydra = outer
     mode = getattr(config.hydra.mode, "name", None)
-    hydra = {"mode": mode, "sweeper": {"params": config.hydra.sweeper.get("params")}}
-    own = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]))
-    assert isinstance(own, dict)
-    return {
-        **{str(key): value for key, value in own.items()},
-        "hydra": OmegaConf.to_container(OmegaConf.create(hydra)),
-    }
+    params = config.hydra.sweeper.get("params")
+    own: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [str(k) for k in config if k != "hydra"]))
+    return {**own, "hydra": {"mode": mode, "sweeper": {"params": params and OmegaConf.to_container(params)}}}
 
 
 def configuration(keys: Mapping[str, Any]) -> DictConfig:
@@ -187,13 +182,10 @@ def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = Fal
                 f"{key}: this run is trained; only {allowed(CHANGEABLE)} can change, as in pe=NAME or "
                 f"evaluation.lengths=..."
             )
-        if not rest and value not in choices_of(section):
-            raise UserError(
-                f"{key}={shown(value)} is not a choice.{nearest(str(value), choices_of(section))}"
-            )
         if rest:
             put(config, key, value, adds=True)
         else:
+            refuse_unknown_choice(override, {section: choices_of(section)}, ())
             config[section] = _other_choice(config[section], section, str(value))
         changed.add(section)
     named = {str(o.value()).rpartition(".")[0] for o in parsed}  # one that was typed is known to who typed it

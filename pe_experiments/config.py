@@ -173,12 +173,8 @@ class EngineConfig(Section):
 
 
 RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
-
-
 CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
-
-
-PARTS = ("pe", "positions", "task")
+PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
 class Config(Section):

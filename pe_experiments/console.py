@@ -66,14 +66,8 @@ class Bar(Display):
         self._progress: Progress | None = None
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        shown = "{task.description}", "{task.fields[note]}"
-        self._progress = Progress(
-            TextColumn(shown[0]),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(shown[1]),
-            TimeRemainingColumn(),
-        )
+        name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        self._progress = Progress(name, BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
         self._task = self._progress.add_task(what, total=total, completed=done, note="")
         self._progress.start()
 

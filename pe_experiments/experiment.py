@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments import console
-from pe_experiments.building import describe_model, preflight
+from pe_experiments.building import describe_model, preflight, refuse_large_training
 from pe_experiments.checkpoints import load_weights, read_checkpoint
 from pe_experiments.composition import configuration
 from pe_experiments.config import Config, Experiment, check, resolve
@@ -26,7 +26,6 @@ from pe_experiments.evaluations import RunResult, draw, found, measure, saved_co
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity
 from pe_experiments.instantiation import build_model, source_of
-from pe_experiments.limits import refuse_large_training
 from pe_experiments.losses import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.runs import (

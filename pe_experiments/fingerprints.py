@@ -1,4 +1,4 @@
-"""Which code made a run: a digest of every module that its training, or its evaluation, goes through.
+"""Which code and data made a run: a digest of every module that it goes through, and of every file it reads.
 
 Modules are found by following imports, in this package and in the code of whoever wrote a scheme or task;
 installed libraries are left out. A digest is of what a module means: comments, layout and docstrings do not
@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
+
+from pe_experiments.errors import UserError
 
 TRAINING = ("pe_experiments.training", "pe_experiments.instantiation")
 EVALUATION = ("pe_experiments.evaluation",)
@@ -32,6 +35,7 @@ TASKS = "pe_experiments.tasks."
 FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
 LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
 DIGITS = 12
+MOST_NAMED = 20  # files with a digest each; more, or several of one name, have a common one
 
 Classes = tuple[type, ...]
 Digests = dict[str, str]
@@ -64,21 +68,11 @@ def evaluation_code(classes: Classes, more: tuple[str, ...] = ()) -> Digests:
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Names of what differs between two groups of digests, as `Identity.sources` holds them."""
-    flat = [
-        {
-            (group, name): digest
-            for group, digests in sources.items()
-            for name, digest in dict(digests).items()
-        }
-        for sources in (before, now)
-    ]
-    return sorted(
-        {
-            name
-            for group, name in flat[0] | flat[1]
-            if flat[0].get((group, name)) != flat[1].get((group, name))
-        }
-    )
+    names = set()
+    for group in before | now:
+        one, other = dict(before.get(group, {})), dict(now.get(group, {}))
+        names |= {name for name in one | other if one.get(name) != other.get(name)}
+    return sorted(names)
 
 
 def source_meaning(source: str | bytes, left_out: tuple[str, ...] = ()) -> str:
@@ -260,13 +254,71 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
-def file_digest(path: Path) -> str:
-    """Of a file's content."""
+def data_files(arguments: Any, classes: Classes, declared: Iterable[str | Path] = ()) -> Digests:
+    """Digest by path of the data files a part reads; of many, one of their names and contents.
+
+    Args:
+        arguments: of the part; a text in them that names a file is taken for one.
+        classes: the source of those outside this package is searched for such texts too.
+        declared: files and folders the part says it reads.
+
+    Raises:
+        UserError: a declared file does not exist.
+    """
+    outside = own_modules(classes)
+    texts = [text for text in _texts(arguments) if outside or _is_path(text)]
+    found = {path for text in texts for path in _existing(text, [Path()])}
+    for module in outside:
+        texts = [text for text in _text_constants(module) if _is_path(text)]
+        found |= {path for text in texts for path in _existing(text, [Path(), module.parent])}
+    for path in map(Path, declared):
+        if not path.exists():
+            raise UserError(f"the data file {path} does not exist")
+        found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
+    files = sorted({path.resolve(): path for path in sorted(found)}.items())  # each once, however it is named
+    digests = [(_shown(path), _digest(real, real.stat().st_mtime_ns)) for real, path in files]
+    if len(files) <= MOST_NAMED and len(dict(digests)) == len(files):
+        return dict(digests)
+    listing = "\n".join(f"{name} {digest}" for name, digest in digests)
+    return {f"{len(files)} data files": _hash(listing)}
+
+
+@cache
+def _digest(path: Path, changed_at: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
-def text_constants(path: Path) -> Iterator[str]:
+def _texts(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list | tuple):
+        for item in node:
+            yield from _texts(item)
+    elif isinstance(node, str | Path):
+        yield str(node)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text looks like a file's name rather than like a word."""
+    return "\n" not in text and ("." in text.strip(".") or "/" in text or os.sep in text)
+
+
+def _existing(text: str, folders: list[Path]) -> Iterator[Path]:
+    for folder in folders:
+        try:
+            if text and (folder / text).is_file():
+                yield folder / text
+        except (OSError, ValueError):  # longer than a name may be, or no name at all
+            continue
+
+
+def _shown(path: Path) -> str:
+    """As named; without the folders of this machine, so that a moved project keeps its runs."""
+    return path.name if path.is_absolute() else str(path)
+
+
+def _text_constants(path: Path) -> Iterator[str]:
     """Every text in the source of a module."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -13,12 +13,10 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pe_experiments.config import Experiment
-from pe_experiments.data_files import data_files
+from pe_experiments.config import PARTS, Experiment
 from pe_experiments.errors import UserError
-from pe_experiments.fingerprints import EVALUATION, evaluation_code, training_code
+from pe_experiments.fingerprints import EVALUATION, data_files, evaluation_code, training_code
 
-GROUPS = ("pe", "positions", "task")
 LONGEST_LABEL = 120  # of a run's name
 
 
@@ -54,9 +52,7 @@ class Identity:
 def identify(experiment: Experiment) -> Identity:
     """The identity of an experiment."""
     config, components = experiment.config, experiment.components
-    trained: dict[str, Any] = {
-        group: {"_target_": components[group].target, **components[group].arguments} for group in GROUPS
-    }
+    trained: dict[str, Any] = {group: components[group].section for group in PARTS}
     trained["model"] = {**config.model.model_dump(), **components["model"].section}
     trained["model"].pop("attention_implementation", None)  # the same result, computed otherwise
     trained["training"] = config.training.model_dump()
@@ -72,13 +68,10 @@ def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
     sources: dict[str, dict[str, Any]] = {"shared": shared}
     for group, part in experiment.components.items():
         own = training_code(part.classes, scores=group == "task")
-        files = data_files(
-            part.arguments, part.classes, experiment.task.data_files if group == "task" else ()
-        )
+        declared = experiment.task.data_files if group == "task" else ()
+        files = data_files(part.arguments, part.classes, declared)
         sources[group] = files | {name: digest for name, digest in own.items() if shared.get(name) != digest}
-    if (
-        experiment.config.training.stop_at_exact_match is not None
-    ):  # then evaluation decides when training ends
+    if experiment.config.training.stop_at_exact_match is not None:  # evaluation decides when training ends
         sources["stopping"] = {name: evaluation_code(())[name] for name in EVALUATION}
     return sources | {"derived": _derived(experiment)}
 

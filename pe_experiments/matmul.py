@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args
 
@@ -25,28 +24,6 @@ Backend = Literal["default", "onednn"]
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
 HEADS = (128, 40, 16)  # sequences times heads, tokens and head_dim of the products inside attention
 SAME_ERROR = 4.0  # times the default's; bfloat16 would be some ten thousand times
-
-
-@dataclass(frozen=True)
-class Float32Errors:
-    """Errors of both backends' float32 products on this processor, relative to the product of magnitudes.
-
-    Attributes:
-        error: oneDNN's largest error against float64.
-        default_error: the default backend's.
-    """
-
-    error: float
-    default_error: float
-
-    @property
-    def keeps_float32(self) -> bool:
-        return self.error <= SAME_ERROR * self.default_error
-
-    @property
-    def backend(self) -> Backend:
-        """The faster backend of those that keep float32."""
-        return "onednn" if _selectable() and self.keeps_float32 else "default"
 
 
 def set_backend(backend: Backend) -> None:
@@ -82,7 +59,7 @@ def select(choice: str) -> Backend:
     Raises:
         UserError: oneDNN is asked for where it would compute in less than float32.
     """
-    backend: Backend = "default" if choice == "default" else float32_errors().backend
+    backend = "default" if choice == "default" else faster_backend()
     if choice == "onednn" and backend != "onednn":
         raise UserError(
             "hardware.matmul=onednn: here it is not there, or would compute float32 products in "
@@ -92,9 +69,14 @@ def select(choice: str) -> Backend:
     return backend
 
 
+def faster_backend() -> Backend:
+    """The faster backend of those that keep float32."""
+    return "onednn" if onednn_keeps_float32() else "default"
+
+
 @cache
-def float32_errors() -> Float32Errors:
-    """Measure the errors of both backends over a small transformer's products."""
+def onednn_keeps_float32() -> bool:
+    """Whether oneDNN is there and its error, over a small transformer's products, is the default's."""
     generator = torch.Generator().manual_seed(0)
     pairs = [pair for m, k, n in SHAPES for pair in _layouts(m, k, n, generator)]
     rows, tokens, width = HEADS
@@ -104,7 +86,7 @@ def float32_errors() -> Float32Errors:
     for backend in get_args(Backend):
         with using_backend(backend):
             errors[backend] = max(_error(a, b) for a, b in pairs)
-    return Float32Errors(errors["onednn"], errors["default"])
+    return _selectable() and errors["onednn"] <= SAME_ERROR * errors["default"]
 
 
 def _layouts(m: int, k: int, n: int, generator: torch.Generator) -> list[tuple[Tensor, Tensor]]:
@@ -114,6 +96,7 @@ def _layouts(m: int, k: int, n: int, generator: torch.Generator) -> list[tuple[T
 
 
 def _error(a: Tensor, b: Tensor) -> float:
+    """Largest error of a product against float64, relative to the product of magnitudes."""
     a64, b64 = a.double(), b.double()
     return float(((a @ b).double() - a64 @ b64).abs().max() / (a64.abs() @ b64.abs()).max())
 

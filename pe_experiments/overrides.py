@@ -15,9 +15,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
+from pe_experiments.config import PARTS
 from pe_experiments.errors import UserError, allowed, nearest, shown
 
-PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 ALIASES = {"pe": {"nope": "none"}}
 Choices = Mapping[str, list[str]]  # group -> what it may be
 

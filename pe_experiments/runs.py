@@ -5,9 +5,9 @@ Names come from `identity`: two configurations that train the same thing are one
 
 from __future__ import annotations
 
+import glob
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +19,11 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from filelock import FileLock, Timeout
 
-from pe_experiments.config import Experiment
-from pe_experiments.data_files import data_files
+from pe_experiments.config import PARTS, Experiment
 from pe_experiments.errors import InUse, UserError
 from pe_experiments.files import read_json, write_atomically
-from pe_experiments.fingerprints import changed, evaluation_code
-from pe_experiments.identity import GROUPS, Identity, identify, plain, short_hash
+from pe_experiments.fingerprints import changed, data_files, evaluation_code
+from pe_experiments.identity import Identity, identify, plain, short_hash
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # OmegaConf's own takes ten times as long
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -93,9 +92,7 @@ class RunDirectory:
             UserError: it is missing or damaged.
         """
         try:
-            saved = yaml.load(
-                self.config.read_text(encoding="utf-8"), Loader=LOADER
-            )  # OmegaConf's takes ten times
+            saved = yaml.load(self.config.read_text(encoding="utf-8"), Loader=LOADER)
             saved["identity"]["trained"]
         except Exception as error:
             raise UserError(
@@ -236,19 +233,17 @@ def state_of(run: RunDirectory, evaluation: dict[str, Any]) -> str:
         return "interrupted" if run.checkpoint.exists() else "new"
     if result["status"] == COMPLETED and result["evaluation"] != evaluation:
         there = run.evaluation(short_hash(evaluation)).read_result()
-        return (
-            "finished" if there and not only_code_differs(result["evaluation"], evaluation) else "to evaluate"
-        )
+        same = there and not only_code_differs(result["evaluation"], evaluation)
+        return "finished" if same else "to evaluate"
     return {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
     """What distinguishes one evaluation of a training from another; what is as usual goes without saying."""
-    pe = experiment.components["pe"]
-    scheme = {"_target_": pe.target, **pe.arguments}
+    scheme = plain(experiment.components["pe"].section)
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
-    said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": plain(scheme)}
-    classes = tuple(cls for group in GROUPS for cls in experiment.components[group].classes)
+    said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": scheme}
+    classes = tuple(cls for group in PARTS for cls in experiment.components[group].classes)
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
@@ -267,17 +262,15 @@ def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def kind_of(config: dict[str, Any]) -> str:
     """Hash of what makes a training step as long as it is; runs of one kind differ by seed or rate."""
-    training = {
-        key: config["training"][key] for key in ("batch_size", "min_length", "max_length", "batching")
-    }
-    training["precision"] = config["training"]["precision"]
-    return short_hash(plain([{group: config[group] for group in (*GROUPS, "model")}, training]))
+    keys = ("batch_size", "min_length", "max_length", "batching", "precision")
+    training = {key: config["training"][key] for key in keys}
+    return short_hash(plain([{group: config[group] for group in (*PARTS, "model")}, training]))
 
 
 def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, list[str]]:
     """Runs of the same configuration whose code or data have changed since: run name -> what has changed."""
     found = {}
-    for other in sorted(directory.path.parent.glob(f"{glob_escape(identity.prefix)}-????????")):
+    for other in sorted(directory.path.parent.glob(f"{glob.escape(identity.prefix)}-????????")):
         try:
             saved = RunDirectory(other).read_config()["identity"]
             if other.name != identity.name and saved["trained"] == identity.trained:
@@ -285,10 +278,6 @@ def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, lis
         except (UserError, KeyError, TypeError, ValueError):  # damaged, or of a version that saved otherwise
             continue
     return found
-
-
-def glob_escape(text: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", text)
 
 
 def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:

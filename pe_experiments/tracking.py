@@ -48,6 +48,7 @@ CURVE = (
     "largest_position",
     "untrained_positions",
 )
+ADDED = ("input_blind", "seen", "answer_tokens")  # columns that runs of earlier versions do not have
 
 Row = dict[str, Any]
 Tables = dict[str, list[Row]]  # more that was measured, by the name of its CSV file
@@ -82,11 +83,8 @@ class Tracker:
     ):
         self.run = run
         kept = [row for row in read_metrics(run.metrics) if row["step"] <= from_step] if from_step else []
-        self._wandb = (
-            None
-            if logger.mode == "disabled"
-            else start_wandb(run.path, name, config, logger, group, job_type)
-        )
+        mirrors = logger.mode != "disabled"
+        self._wandb = start_wandb(run.path, name, config, logger, group, job_type) if mirrors else None
         mirrored = self._wandb.summary if self._wandb else {}  # of an online run that is being resumed
         self._already_mirrored = int(mirrored.get("training/step") or 0)
         self._curve_mirrored = mirrored.get("extrapolation/length") is not None
@@ -261,19 +259,12 @@ def read_curve(path: Path) -> list[Row]:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
-        return [
-            {key: row[key] if key == "split" else _cell(row[key]) for key in CURVE}
-            for row in map(_current, rows)
-        ]
+        rows = [dict.fromkeys(ADDED, "") | row for row in rows]
+        return [{key: row[key] if key == "split" else _cell(row[key]) for key in CURVE} for row in rows]
     except (KeyError, ValueError, csv.Error) as error:
         raise UserError(
             f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
         ) from error
-
-
-def _current(row: dict[str, str]) -> dict[str, str]:
-    """A row with the columns that runs of earlier versions do not have."""
-    return {"input_blind": "", "seen": "", "answer_tokens": "", **row}
 
 
 def _cell(text: str) -> int | float | None:

@@ -66,9 +66,6 @@ def _sentence(error: ValidationError, schema: type[BaseModel], *above: str) -> s
         return f"{key} is missing"
     if kind == "literal_error":
         options = first["ctx"]["expected"].replace("'", "")
-        if key == "hardware.devices":
-            said = "one run trains on one device; allowed: 1 (a sweep runs several side by side)"
-            return f"{key}={shown(value)}: {said}"
         return f"{key}={shown(value)} is not one of the choices: {options}"
     expected = _EXPECTED.get(kind, first["msg"]).format(**first.get("ctx", {}))
     return f"{key}={shown(value)}: expected {expected}"

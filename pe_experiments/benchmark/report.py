@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
@@ -35,7 +35,7 @@ from pe_experiments.console import Display, display_for, say
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.environment import prepare_hardware, processor
-from pe_experiments.errors import NotApplicable, UserError, allowed
+from pe_experiments.errors import NotApplicable
 from pe_experiments.files import write_atomically
 from pe_experiments.instantiation import build_model
 from pe_experiments.models import Transformer
@@ -60,7 +60,7 @@ HEADING = ("| part | setting | case | ms | ratio | to | |", "|---|---|---|---|--
 class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: Annotated[list[str], Field(min_length=1)]
+    parts: Annotated[list[Literal["peers", "schemes", "loop", "lengths"]], Field(min_length=1)]
     repeats: Count
     threads: Count
     out: Folder
@@ -90,7 +90,7 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
 
 def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
     activations: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
-    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.float32_errors().backend
+    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.faster_backend()
     return {
         name: next_token_step(make(activation=activation, initialisation="pytorch"), batches, backend)
         for name, activation in activations.items()
@@ -100,7 +100,7 @@ def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
 def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Step]:
     """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
     make, attentions = PEERS[name]
-    usable = dict.fromkeys(("default", matmul.float32_errors().backend))
+    usable = dict.fromkeys(("default", matmul.faster_backend()))
     steps: dict[str, Step] = {}
     for attention in attentions:
         for backend in usable:
@@ -119,7 +119,7 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
         for name in shipped("pe"):
             try:
                 made = experiment(pe=name, **keys)
-                cases[name] = training_step(build_model(made), made, matmul.float32_errors().backend)
+                cases[name] = training_step(build_model(made), made, matmul.faster_backend())
             except NotApplicable:
                 continue
         seconds = interleave(cases, repeats, display, f"schemes, {setting}")
@@ -128,7 +128,7 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
 
 def loop(repeats: int, display: Display) -> Iterator[Row]:
     """The whole training against a bare loop."""
-    arguments = experiment(**{"training.steps": 200}), matmul.float32_errors().backend
+    arguments = experiment(**{"training.steps": 200}), matmul.faster_backend()
     ways = {"bare loop": bare_training, "whole training": whole_training}
     cases = {name: partial(way, *arguments) for name, way in ways.items()}
     seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
@@ -146,14 +146,6 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
         yield Row("lengths", setting, name, milliseconds, figure=above, unit=unit)
 
 
-PARTS: dict[str, Callable[[int, Display], Iterator[Row]]] = {
-    "peers": peers,
-    "schemes": schemes,
-    "loop": loop,
-    "lengths": lengths,
-}
-
-
 def benchmark(config: DictConfig) -> list[Row]:
     """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part.
 
@@ -161,18 +153,16 @@ def benchmark(config: DictConfig) -> list[Row]:
         UserError: a wrong setting.
     """
     asked = validated(BenchmarkSettings, OmegaConf.to_container(config, resolve=True))
-    for part in asked.parts:
-        if part not in PARTS:
-            raise UserError(f"parts: {part} is not one of the choices: {allowed(PARTS)}")
     prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
     machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
+    parts = {"peers": peers, "schemes": schemes, "loop": loop, "lengths": lengths}
     for line in HEADING:
         say(line)
     for part in asked.parts:
         try:
-            for row in PARTS[part](asked.repeats, display):
+            for row in parts[part](asked.repeats, display):
                 rows.append(row)
                 say(_line(row))
         finally:
@@ -188,7 +178,6 @@ def benchmark(config: DictConfig) -> list[Row]:
 
 def describe_machine(threads: int) -> dict[str, Any]:
     """What it was measured on."""
-    found = matmul.float32_errors()
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -197,8 +186,8 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "pe_experiments": __version__,
-        "matmul": found.backend,
-        "onednn_keeps_float32": found.keeps_float32,
+        "matmul": matmul.faster_backend(),
+        "onednn_keeps_float32": matmul.onednn_keeps_float32(),
     }
 
 

@@ -82,9 +82,11 @@ class Tuning:
         for job in grid:
             of_group = found.setdefault(self._group(job.overrides), {})
             of_group.setdefault(str(value_of(job.overrides, self.key)), []).append(self._loss(job))
-        means = {g: {value: fmean(losses) for value, losses in by.items()} for g, by in found.items()}
-        known = {g: {v: loss for v, loss in by.items() if not math.isnan(loss)} for g, by in means.items()}
-        return {group: by for group, by in known.items() if by}
+        means = {
+            group: {value: mean for value, losses in by.items() if not math.isnan(mean := fmean(losses))}
+            for group, by in found.items()
+        }
+        return {group: by for group, by in means.items() if by}
 
     def repeats(self, grid: Iterable[Job]) -> list[Overrides]:
         """Every seed of every group at the value with the lowest loss."""
@@ -147,9 +149,7 @@ class Tuning:
         runs = []
         for group, several in values.items():
             first = with_value(self.groups[group][0], "study", f"{self.study}_grid")
-            if (
-                self.seeds
-            ):  # only their validation loss is read; measuring long inputs takes as long as training
+            if self.seeds:  # only their loss is read, and measuring long inputs takes as long as training
                 first = with_value(first, "evaluation.examples", EXAMPLES)
             for seed in map(str, self.seeds or [value_of(first, "seed") or 0]):  # type: ignore[list-item]
                 runs += [with_value(with_value(first, self.key, v), "seed", seed) for v in several]

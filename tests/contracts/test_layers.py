@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,11 +21,10 @@ LAYERS = (
         "training",
         "matmul",
         "environment",
-        "limits",
         "building",
         "seen",
     ),
-    ("fingerprints", "data_files", "identity", "checkpoints", "runs", "tracking", "console", "plots"),
+    ("fingerprints", "identity", "checkpoints", "runs", "tracking", "console", "plots"),
     ("trained", "evaluations", "experiment"),
     ("sweeps", "comparison", "checking", "analysis", "benchmark", "export"),
     ("publishing",),
@@ -46,6 +46,7 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """What a file imports, anywhere in it: ``module`` and ``module.name``."""
     names: set[str] = set()

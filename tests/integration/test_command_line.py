@@ -18,10 +18,13 @@ import pytest
 import yaml
 
 from pe_experiments.composition import choices_of, composed, groups_of
+from pe_experiments.config import Experiment
 from pe_experiments.tracking import read_csv
 from tests.conftest import ROOT, TINY, Outcome
+from tests.synthetic import fading, write_run
 
 Script = Callable[..., Outcome]
+Tiny = Callable[..., Experiment]
 HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 
 # what is typed -> words the one sentence must hold: key, value, what is allowed
@@ -116,7 +119,7 @@ MISTAKES = {
         ["max_positions=9", "42"],
     ),
     "no such device": (["hardware.accelerator=gpu"], ["hardware.accelerator=gpu", "cpu or auto"]),
-    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "allowed: 1"]),
+    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "choices: 1"]),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
     "causal-only scheme in an encoder": (
@@ -336,10 +339,8 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     assert len(list((run / "evaluations").iterdir())) == 1
 
 
-def test_damaged_files_are_one_sentence(script: Script, results: Path) -> None:
-    script("train", *TINY, f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
-    (run / "result.json").write_text("{")
+def test_damaged_files_are_one_sentence(script: Script, results: Path, tiny: Tiny) -> None:
+    write_run(tiny(), fading(1, 0)).result.write_text("{")
     outcome = script("train", *TINY, f"results_dir={results}")
     assert outcome.code == 1
     assert "result.json is damaged" in outcome.err
@@ -349,7 +350,14 @@ def test_damaged_files_are_one_sentence(script: Script, results: Path) -> None:
 
 
 def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Path) -> None:
-    arguments = (*TINY, f"results_dir={results}", "-m", "pe=none,sinusoidal,learned", "seed=0,1")
+    arguments = (
+        *TINY,
+        f"results_dir={results}",
+        "-m",
+        "pe=none,sinusoidal,learned",
+        "seed=0,1",
+        "sweep.jobs=1",
+    )
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert len(list((results / "runs").iterdir())) == 6
@@ -361,19 +369,6 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
     again = script("train", *arguments)
     assert "6 of 6 runs are finished already" in again.out
     assert again.out.count("trained") == 0
-
-
-@pytest.mark.slow
-def test_a_failing_job_stops_no_other_and_is_named(script: Script, results: Path) -> None:
-    outcome = script(
-        "train", "-m", *TINY, f"results_dir={results}", "pe=learned", "pe.beyond=error,zero,clamp"
-    )
-    assert outcome.code == 1
-    assert len(list((results / "runs").iterdir())) == 2
-    assert outcome.err.startswith("error: pe: position")
-    assert outcome.err.count("\n") == 1
-    assert "alone: python scripts/train.py" in outcome.out
-    assert "learned(beyond=zero)" in outcome.out
 
 
 def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, results: Path) -> None:
@@ -418,10 +413,9 @@ def test_dry_run_touches_nothing(script: Script, results: Path) -> None:
     assert not results.exists()
 
 
-def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path) -> None:
+def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path, tiny: Tiny) -> None:
     assert "nothing to compare" in script("compare", f"results_dir={results}").err or not results.exists()
-    script("train", *TINY, f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
+    run = write_run(tiny(), fading(1, 0)).path
     unfinished = results / "runs" / "unfinished"
     shutil.copytree(run, unfinished)
     (unfinished / "result.json").unlink()
@@ -539,11 +533,16 @@ def readme_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", readme_commands())
-def test_commands_of_the_readme_can_be_carried_out(command: str, script: Script, tmp_path: Path) -> None:
+def test_commands_of_the_readme_can_be_carried_out(
+    command: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if command.startswith("--help"):
         return
+    if "mine.Recency" not in command:  # test_configs tries every shipped choice, at a smaller size
+        monkeypatch.setattr("pe_experiments.experiment.try_out", lambda experiment: None)
     target = "tests.integration.outside.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
+    arguments += [] if "seed=" in command else ["seed=0"]  # one stands for all
     outcome = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true")
     assert outcome.code == 0, outcome.err
     assert "new" in outcome.out

@@ -56,12 +56,13 @@ def checkpoint_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:
-    whole = run_experiment(tiny("pe=none"))
+    finished = write_run(tiny("pe=none"), fading(1, 0))
+    before = finished.read_result()
     failed = run_experiment(tiny("pe=none", "rerun=true"), StopAt(7, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
     assert run_experiment(tiny("pe=none")).done == "found"
-    assert whole.directory.read_result() == whole.result
+    assert finished.read_result() == before
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
@@ -116,8 +117,12 @@ def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tin
     assert curves(RunDirectory(killed)) == curves(whole.directory)
 
 
-def test_a_finished_run_is_found(tiny: Tiny) -> None:
+def test_a_finished_run_is_found_and_keeps_weights_only(tiny: Tiny) -> None:
     first = run_experiment(tiny("study=one"))
+    checkpoint = read_checkpoint(first.directory.checkpoint)
+    assert checkpoint
+    assert checkpoint["finished"]
+    assert not {"optimizer_states", "lr_schedulers"} & set(checkpoint)
     stamp = first.directory.result.stat().st_mtime_ns
     again = run_experiment(tiny("study=two"))
     assert again.done == "found"
@@ -152,6 +157,7 @@ def test_another_scheme_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> N
     sinusoidal = {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}
     other = evaluate_run(first.directory.path, {"pe": sinusoidal})
     assert other.done == "evaluated"
+    assert other.result["label"] == "none evaluated as sinusoidal"
     assert other.curve[0]["loss"] != first.curve[0]["loss"]
     with pytest.raises(UserError, match="pe=learned has other parameters"):
         evaluate_run(first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.learned.Learned"}})
@@ -163,7 +169,7 @@ def outside(name: str) -> tuple[str, str]:
 
 
 def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_experiment(tiny()).directory
+    run = write_run(tiny(), fading(1, 0))
     before = {path.name for path in run.path.iterdir()}
 
     def refuse(*args: Any, **kwargs: Any) -> None:
@@ -173,7 +179,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     for error in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(error, "study=s"))
-    assert {path.name for path in run.path.iterdir()} == before
+    assert {path.name for path in run.path.iterdir()} - {".lock"} == before
     assert [path.name for path in run.path.parent.iterdir()] == [run.name]
     assert not (Path(tiny().config.results_dir) / "s").exists()
     monkeypatch.undo()
@@ -181,7 +187,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
 
 
 def test_an_interrupted_rerun_keeps_what_was_finished_until_there_is_something_new(tiny: Tiny) -> None:
-    run = run_experiment(tiny()).directory
+    run = write_run(tiny(), fading(1, 0))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny("rerun=true"), StopAt(2, KeyboardInterrupt()))
     assert run_experiment(tiny()).done == "found"
@@ -196,14 +202,6 @@ def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -
     other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger.mode=offline"))
     assert len(list(other.directory.path.glob("wandb/offline-run-*"))) == 1
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
-
-
-def test_an_evaluation_says_under_which_scheme_it_was_made(tiny: Tiny) -> None:
-    first = run_experiment(tiny("pe=none"))
-    other = evaluate_run(
-        first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}}
-    )
-    assert other.result["label"] == "none evaluated as sinusoidal"
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
@@ -234,7 +232,7 @@ def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
 def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = run_experiment(tiny()).directory
+    finished = write_run(tiny(), fading(1, 0))
     save = training.save_atomically
 
     def full(*args: Any) -> None:
@@ -251,13 +249,6 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
         run_experiment(tiny("seed=1"))
     monkeypatch.undo()
     assert run_experiment(tiny("seed=1")).done == "resumed"
-
-
-def test_a_finished_checkpoint_holds_weights_only(tiny: Tiny) -> None:
-    checkpoint = read_checkpoint(run_experiment(tiny()).directory.checkpoint)
-    assert checkpoint
-    assert checkpoint["finished"]
-    assert not {"optimizer_states", "lr_schedulers"} & set(checkpoint)
 
 
 def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:

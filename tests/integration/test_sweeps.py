@@ -197,7 +197,7 @@ def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script
 
 def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Script) -> None:
     arguments = (
-        "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none",
+        "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none", "sweep.jobs=1",
         "pe._target_=tests.integration.outside.CausalOnly",
     )  # fmt: skip
     dry = script("train", *arguments, "dry_run=true")
@@ -238,14 +238,18 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_finished_sweep_starts_nothing(
-    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+def test_a_finished_sweep_starts_nothing_and_is_compared_once(
+    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
 ) -> None:
+    for pe in ("none", "learned"):
+        for positions in ("consecutive", "random_offset"):
+            write_run(tiny(f"pe={pe}", f"positions={positions}", "study=s"), fading(1, 0.1))
+    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
     assert script("train", *arguments).code == 0
+    assert len((results / "s" / "table.csv").read_text().splitlines()) == 5
     module = importlib.import_module("pe_experiments.comparison.compare")
     monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("compared again"))
-    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert "4 of 4 runs are finished already" in outcome.out
@@ -323,7 +327,11 @@ def test_a_sweep_that_stands_for_nothing_is_an_error(
 
 
 def test_a_setting_that_one_choice_lacks_costs_that_run_alone(results: Path, script: Script) -> None:
-    outcome = script("train", "-m", *TINY, "pe=none,rope", "pe.base=500", f"results_dir={results}")
+    arguments = ("pe=none,rope", "pe.base=500", "sweep.jobs=1")
+    outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")
     assert outcome.code == 1
     assert "pe.base is not a setting of the chosen pe" in outcome.out
+    assert outcome.err.startswith("error: pe.base")
+    assert outcome.err.count("\n") == 1
+    assert "alone: python scripts/train.py" in outcome.out
     assert len(stamps(results)) == 1

@@ -101,7 +101,7 @@ def test_every_part_measured_ends_in_the_table(
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
     done = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
     assert done.code == 1
-    assert done.err.strip().startswith("error: parts: speed is not one of the choices: peers, schemes")
+    assert done.err.strip().startswith("error: parts.0=speed is not one of the choices: peers, schemes")
     assert not (tmp_path / "out").exists()
 
 

@@ -19,6 +19,7 @@ from pe_experiments.fingerprints import source_meaning, training_code
 from pe_experiments.identity import identify
 from pe_experiments.runs import evaluated, plan
 from tests.conftest import ROOT, TINY
+from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 
@@ -91,10 +92,10 @@ def _nothing_is_remembered() -> Iterator[None]:
     forget()
 
 
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A copy of the package's sources."""
-    copy = tmp_path / "package"
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package's sources; what is not edited in it is read once for all edits."""
+    copy = tmp_path_factory.mktemp("copy") / "package"
     shutil.copytree(Path(fingerprints.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -129,10 +130,13 @@ def test_what_an_edit_leads_to(
     assert old in source, f"{name} no longer holds {old}"
     (package / name).write_text(source.replace(old, new))
     read_from(package)
-    after = identify(experiment).hash8
+    try:
+        after, evaluation_after = identify(experiment).hash8, evaluated(experiment)["code"]
+    finally:
+        (package / name).write_text(source)
     assert (after != before) == (leads_to == NEW_RUN)
     if leads_to != NEW_RUN:
-        assert (evaluated(experiment)["code"] != evaluation) == (leads_to == EVALUATED_AGAIN)
+        assert (evaluation_after != evaluation) == (leads_to == EVALUATED_AGAIN)
 
 
 def test_derived_values_are_part_of_a_run(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,11 +358,10 @@ def test_a_scheme_that_gets_a_file_of_its_own_keeps_its_runs(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hash finds a run, the label only names it."""
-    trained = run_experiment(tiny("pe=rope", "label=before"))
+    trained = write_run(tiny("pe=rope", "label=before"), fading(1, 0)).path
     named = plan(tiny("pe=rope"))
-    assert named.identity.name != trained.directory.name
-    assert (named.state, named.run.path) == ("finished", trained.directory.path)
+    assert named.identity.name != trained.name
+    assert (named.state, named.run.path) == ("finished", trained)
     assert plan(tiny("pe=rope", "seed=1")).state == "new"
-    other = trained.directory.path.with_name(named.identity.name[:-8] + "00000000")
-    trained.directory.path.rename(other)
+    trained.rename(trained.with_name(named.identity.name[:-8] + "00000000"))
     assert plan(tiny("pe=rope")).state == "new"

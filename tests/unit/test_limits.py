@@ -7,9 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from pe_experiments import config, data, randomness
+from pe_experiments.building import (
+    parameters,
+    refuse_large_training,
+    refuse_long_measurements,
+    training_bytes,
+)
 from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
-from pe_experiments.limits import parameters, refuse_large_training, refuse_long_measurements, training_bytes
 
 Tiny = Callable[..., Experiment]
 

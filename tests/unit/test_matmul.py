@@ -11,12 +11,13 @@ import torch
 
 from pe_experiments import matmul
 from pe_experiments.config import Experiment
+from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError
 from pe_experiments.experiment import run_experiment
-from pe_experiments.matmul import Float32Errors, current_backend, float32_errors, select
+from pe_experiments.matmul import current_backend, onednn_keeps_float32, select
 from pe_experiments.tracking import read_csv
 
-Pretend = Callable[[Float32Errors], None]
+Pretend = Callable[[float], None]
 
 
 @pytest.fixture(autouse=True)
@@ -27,31 +28,32 @@ def _backend_back() -> Iterator[None]:
 
 
 @pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """Makes the processor look like another one."""
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
+    """Makes the processor look like one whose oneDNN errs by so much; the default errs by 2e-7."""
 
-    def pretend(errors: Float32Errors) -> None:
-        monkeypatch.setattr(matmul, "float32_errors", lambda: errors)
+    def pretend(error: float) -> None:
+        onednn_keeps_float32.cache_clear()
+        monkeypatch.setattr(matmul, "_selectable", lambda: True)
+        monkeypatch.setattr(matmul, "_error", lambda a, b: error if current_backend() == "onednn" else 2e-7)
 
-    return pretend
+    yield pretend
+    onednn_keeps_float32.cache_clear()
 
 
-SAME = Float32Errors(error=2e-7, default_error=2e-7)
-BFLOAT16 = Float32Errors(error=2e-3, default_error=2e-7)
+FLOAT32, BFLOAT16 = 2e-7, 2e-3
 
 
 def test_errors_are_measured_on_float32_operands() -> None:
-    measured = float32_errors()
-    assert 0 < measured.default_error < 1e-6
     a, b = torch.randn(64, 64), torch.randn(64, 64)
+    assert 0 < matmul._error(a, b) < 1e-6
     assert matmul._error(a.bfloat16().float(), b) < 1e-6, "what the operands are is not the product's error"
 
 
-@pytest.mark.parametrize(("measured", "backend"), [(SAME, "onednn"), (BFLOAT16, "default")])
+@pytest.mark.parametrize(("error", "backend"), [(FLOAT32, "onednn"), (BFLOAT16, "default")])
 def test_auto_takes_onednn_wherever_the_error_is_the_same(
-    pretend: Pretend, measured: Float32Errors, backend: str
+    pretend: Pretend, error: float, backend: str
 ) -> None:
-    pretend(measured)
+    pretend(error)
     assert select("auto") == backend == current_backend()
     assert select("default") == "default" == current_backend()
 
@@ -66,7 +68,7 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment],
     """With a smooth activation; a ReLU that flips at a rounding error moves later losses by more."""
     losses = {}
     for backend in ("default", "onednn"):
-        if backend == "onednn" and not float32_errors().keeps_float32:
+        if backend == "onednn" and not onednn_keeps_float32():
             pytest.skip("oneDNN does not compute in float32 here")
         run = run_experiment(
             tiny("training.steps=100", "model.activation=gelu", f"hardware.matmul={backend}", "rerun=true")
@@ -77,10 +79,12 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment],
     torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
 
 
-def test_no_file_remembers_the_choice(tiny: Callable[..., Experiment], pretend: Pretend) -> None:
+def test_no_file_remembers_the_choice(
+    tiny: Callable[..., Experiment], pretend: Pretend, results: Path
+) -> None:
     """Measured again by every process: the same processor selects the same backend, busy or not."""
-    for measured, backend in ((SAME, "onednn"), (BFLOAT16, "default")):
-        pretend(measured)
-        run = run_experiment(tiny("rerun=true")).directory
-        assert json.loads(run.environment.read_text())["matmul"] == backend
-        assert not [path for path in run.path.parents[1].rglob("*") if "matmul" in path.name]
+    for error, backend in ((FLOAT32, "onednn"), (BFLOAT16, "default")):
+        pretend(error)
+        prepare_hardware(tiny("hardware.accelerator=cpu").config.hardware)
+        assert describe_environment("cpu")["matmul"] == backend
+        assert not results.exists()
