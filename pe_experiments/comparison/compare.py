@@ -23,9 +23,10 @@ from pe_experiments.comparison.protocols import Section, sections_of
 from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.comparison.table import SPANS, scheme_table
 from pe_experiments.comparison.text import with_text
-from pe_experiments.comparison.words import count, digits, notes, number, rows_of, sentence
+from pe_experiments.comparison.words import WORDS, count, digits, notes, number, rows_of, sentence
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, allowed, few, nearest
+from pe_experiments.evaluation import SOLVED
 from pe_experiments.files import write_atomically
 from pe_experiments.plots import WIDTHS, styles
 
@@ -277,9 +278,12 @@ def runs_csv(runs: Runs) -> str:
 
 def as_table(table: pd.DataFrame) -> Table:
     """The scheme table for a terminal."""
-    shown = Table(show_edge=False, pad_edge=False)
-    names = ("task", "model", "scheme", "group")
     column = "exact_match" if table["exact_match_extrapolation"].notna().any() else "loss"
+    names = ("task", "model", "scheme", *["group"] * bool(table["group"].notna().any()))
+    caption = f"{WORDS[column]} within the training lengths, at twice the longest, past them (mean up to 8x)"
+    if column == "exact_match":
+        caption += f"; solve: seeds with {SOLVED} within; horizon: the length up to which it is at least that"
+    shown = Table(show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
     for heading in (*names, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
         shown.add_column(heading, justify="left" if heading in names else "right")
     previous = None
@@ -288,8 +292,7 @@ def as_table(table: pd.DataFrame) -> Table:
             shown.add_section()
         previous = row["protocol"]
         shown.add_row(
-            *(escape(str(row[key])) for key in ("task", "model", "scheme")),
-            row["group"] if isinstance(row["group"], str) else "-",
+            *(escape(row[key] if isinstance(row[key], str) else "-") for key in names),
             f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
             count(row, "solved"),
             *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),
