@@ -176,6 +176,8 @@ def show_result(result: RunResult) -> None:
         say(f"traceback: {result.directory.error_log}")
     words = {"found": "found finished", "evaluated": "evaluated without training"}
     say(f"run:    {result.directory.path} ({words.get(result.done, result.done)})")
+    if " evaluated as " in str(stored.get("label")):
+        say(f"note:   {stored['label']}, a scheme it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
     if result.experiment.config.evaluation.decoding != result.experiment.decoding:
