@@ -162,15 +162,11 @@ def show_result(result: RunResult) -> None:
     if result.status != "completed":
         say(f"{stored['name']}: {result.status} ({stored.get('reason', 'no reason recorded')})")
     else:
-        bound = (
-            "of the inputs and what came before"
-            if result.experiment.format.prefix_is_known
-            else "of the inputs"
-        )
+        known = " and knows the answer so far" if result.experiment.format.prefix_is_known else ""
         decoding = result.experiment.decoding.replace("_", " ").replace("greedy", "greedy decoding")
         note = (
-            f"exact match counts EOS; token accuracy is under {decoding}; bag ceiling: the best token "
-            f"accuracy that a bag {bound} allows"
+            f"exact match counts the end mark; token accuracy is under {decoding}; bag ceiling: the best "
+            f"token accuracy of a predictor that is blind to the order of the input{known}"
         )
         if (windows := result.directory.path / "text.csv").exists():
             note = f"every length scores the same bytes, in windows that do not overlap; others: {windows}"
@@ -180,6 +176,8 @@ def show_result(result: RunResult) -> None:
         say(f"traceback: {result.directory.error_log}")
     words = {"found": "found finished", "evaluated": "evaluated without training"}
     say(f"run:    {result.directory.path} ({words.get(result.done, result.done)})")
+    if " evaluated as " in str(stored.get("label")):
+        say(f"note:   {stored['label']}, a scheme it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
     if result.experiment.config.evaluation.decoding != result.experiment.decoding:

@@ -32,7 +32,7 @@ def encoding_figure(encodings: dict[str, PositionalEncoding], distances: int) ->
             values = _response(heat, curve, label, encoding, distances)
         limit = float(values.abs().max()) or 1.0
         image = heat.imshow(
-            values.numpy(), aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest"
+            values.numpy(), aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest"
         )
         figure.colorbar(image, ax=heat, pad=0.01)
         curve.spines[["top", "right"]].set_visible(False)

@@ -27,8 +27,9 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.errors import UserError, nearest, shown
 from pe_experiments.models.backbone import MakeEncoding
 
-UNKNOWN = """It is none of our schemes (with their default arguments) and none of the known mistakes.
-That does not say that it is right. Name what it should be: against=rope, with its arguments, or
+UNKNOWN = """It is none of our schemes (with their default arguments)
+and none of the known mistakes: it is new, or wrong in a way of its own.
+To tell which, name what it should be: against=rope, with its arguments, or
 formula=module.function, a function of q, k, i, j and head that returns the logit."""
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 WORDS = {True: "holds", False: "FAILS", None: "-"}
@@ -127,6 +128,8 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
         findings = [(causal, check(Subject(component.build, causal))) for causal in forms]
         say(f"{name:52}{''.join(f'{WORDS[finding.holds]:10}' for _, finding in findings)}".rstrip())
         failed += [(causal, finding) for causal, finding in findings if finding.holds is False]
+    if not failed:
+        say("\nIt keeps the contract: no check fails (-: does not apply).")
     for error in dict.fromkeys(finding.measured for _, finding in failed if finding.raised):
         several = dict.fromkeys(f.check for _, f in failed if f.raised and f.measured == error)
         say(f"\nFAILS with {error}\n  in: {'; '.join(several)}")

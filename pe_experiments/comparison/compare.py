@@ -19,9 +19,10 @@ from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, Options, compared
 from pe_experiments.comparison.runs_table import Runs, load_runs
 from pe_experiments.comparison.table import SPANS
-from pe_experiments.comparison.words import count, digits, number
+from pe_experiments.comparison.words import WORDS, count, digits, number
 from pe_experiments.console import Display, print_table, say, say_files
 from pe_experiments.errors import UserError, few, nearest
+from pe_experiments.evaluation import SOLVED
 from pe_experiments.files import write_atomically
 
 # Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
@@ -135,16 +136,18 @@ def runs_csv(runs: Runs) -> str:
 
 def as_table(made: Comparison) -> Table:
     """The scheme table for a terminal."""
-    shown = Table(show_edge=False, pad_edge=False)
-    names = ("task", "model", "scheme", "group")
     column = "exact_match" if any(section.exact for section in made.sections) else "loss"
+    names = ("task", "model", "scheme", *["group"] * bool(made.table["group"].notna().any()))
+    caption = f"{WORDS[column]} within the training lengths, at twice the longest, past them (mean up to 8x)"
+    if column == "exact_match":
+        caption += f"; solve: seeds with {SOLVED} within; horizon: the length up to which it is at least that"
+    shown = Table(show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
     for heading in (*names, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
         shown.add_column(heading, justify="left" if heading in names else "right")
     for section in made.sections:
         for row in made.rows(section):
             shown.add_row(
-                *(escape(str(row[key])) for key in ("task", "model", "scheme")),
-                row["group"] if isinstance(row["group"], str) else "-",
+                *(escape(row[key] if isinstance(row[key], str) else "-") for key in names),
                 f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
                 count(row, "solved"),
                 *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),

@@ -99,7 +99,8 @@ def sentence(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
     apart = [str(p["other"] if p["scheme"] == name else p["scheme"]) for p in tested if p["separated"]]
     if not tested:
-        return f"{start}."
+        few = len(compared) > 1 and all(row["seeds"] < FEWEST for row in compared)
+        return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
     if not apart:
         return f"{start}; the seeds separate it from no other scheme."
     others = listed(apart) if len(apart) <= NAMED else f"{len(apart)} of {len(tested)} others"

@@ -30,7 +30,7 @@ def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
 
 
 def mean_in_words(values: Iterable[float], lowest: float = 0.0) -> str:
-    """``0.32 [0.08, 0.70]``; ``all 5 seeds 1.00`` where they agree; no interval under three seeds.
+    """``0.32 [0.08, 0.70]``; ``1.00 in all 5 seeds`` where they agree; no interval under three seeds.
 
     ``lowest`` is the smallest value there can be.
     """
@@ -40,7 +40,7 @@ def mean_in_words(values: Iterable[float], lowest: float = 0.0) -> str:
     if len(numbers) < FEWEST:
         return f"{estimate} ({len(numbers)} seed{'s' * (len(numbers) > 1)})"
     if np.ptp(numbers) <= ROUNDING:
-        return f"all {len(numbers)} seeds {estimate}"
+        return f"{estimate} in all {len(numbers)} seeds"
     return f"{estimate} [{low}, {high}]"
 
 

@@ -123,14 +123,14 @@ def survival(runs: Runs) -> str:
     def shown(group: pd.DataFrame) -> str:
         if group.empty:
             return ABSENT
-        return f"{_solved(group)} of {len(group)}; {outcome(group['exact_match_at_2x'])}"
+        return f"{_solved(group)} of {len(group)}, then {outcome(group['exact_match_at_2x'])}"
 
     rows = [
         [name, *(shown(group[group["label"] == scheme]) for group in settings.values())]
         for scheme, name in SCHEMES.items()
     ]
     table_ = markdown_table(["copy, decoder", *settings], rows)
-    return f"Seeds that reach 0.9 within the training lengths; then exact match at twice the longest.\n\n{table_}"
+    return f"First the seeds that reach 0.9 within the training lengths, then exact match at twice the longest.\n\n{table_}"
 
 
 def _longest(runs: Runs) -> int:

@@ -87,18 +87,17 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
 
 Exact match and token accuracy by input length: training lengths are shaded, lines are means, dots the seeds.
 
-Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} hold under some conditions only (see the
-finding), and no test decides {counts[UNSUPPORTED]}{waiting}. {ours} claims are ours: no source states them.
-With sinusoids, copying reaches an exact match of {inside} in distribution and {twice} at twice
-the longest training length.
+Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *finding*), and no test decides {counts[UNSUPPORTED]}{waiting}.
+{ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {inside}
+within the training lengths and of {twice} at twice the longest.
 
 {markdown_table(HEADING, rows)}
 
 **Set-up.** Claims about vectors, order and code are tested without training. Claims about trained models are tested by
 exact match on copying (decoder) and precedence (encoder), trained on up to {t.longest} symbols, {seeds} seeds per scheme.
-Means have Gaffke's 95 % interval; `all {seeds} seeds 1.00` means that all have this value. Differences between two schemes
-are tested by permuting their seeds; p values are adjusted by Holm's method within the claim. *Past training* is the area
-under exact match (above chance) over log length, from the first length past training to 8x the longest trained.
+Means have Gaffke's 95 % interval. Differences between two schemes are tested by permuting their seeds; p values are
+adjusted by Holm's method within the claim. *Past training* is the area under exact match (above chance) over log length,
+from the first length past training to 8x the longest trained.
 
 A claim about a difference *holds* if at least one test is significant for it and none against it, *does not hold* if
 at least one is significant against it and none for it, *depends* if significant tests disagree, and is *not supported*

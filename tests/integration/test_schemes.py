@@ -90,6 +90,7 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
     before = model_weights(read_checkpoint(run / "checkpoints" / "last.ckpt"))  # type: ignore[arg-type]
     outcome = script("evaluate", f"run={run}", "pe=rope_yarn", "evaluation.lengths=[4,6,48]")
     assert outcome.code == 0, outcome.err
+    assert "rope(base=500) evaluated as rope_yarn(base=500), a scheme it was not trained with" in outcome.out
     (folder,) = (run / "evaluations").iterdir()
     assert '"rope(base=500) evaluated as rope_yarn(base=500)"' in (folder / "result.json").read_text()
     assert yaml.safe_load((folder / "config.yaml").read_text())["pe"]["base"] == 500

@@ -145,7 +145,7 @@ def test_a_study_with_code_of_its_own_is_what_that_writes(
 
 
 def test_values_read_alike_everywhere() -> None:
-    assert mean_in_words([1.0, 1.0, 1.0]) == "all 3 seeds 1.00"
+    assert mean_in_words([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
     assert mean_in_words([0.5]) == "0.50 (1 seed)"
     assert mean_in_words([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
     assert core.outcome([1.0, 0.95, 0.0, 0.1]) == "2 of 4 seeds"
@@ -230,7 +230,7 @@ def cells_of(table: str) -> dict[str, list[str]]:
 def test_an_answer_is_that_of_the_worst_setting(varied: Runs) -> None:
     rows = cells_of(core.answers(varied))
     _, _, _, rope, alibi, _ = rows["copy, 10 different symbols"]
-    assert (rope, alibi) == ("3 of 3 seeds", "all 3 seeds 0.70")
+    assert (rope, alibi) == ("3 of 3 seeds", "0.70 in all 3 seeds")
     assert rows["copy, 100 different symbols"][3] == "not learned at rate 0.001 (0 of 3 seeds)"
     assert core.WORST in core.answers(varied)
     assert core.WORST not in core.answers(of_one_setting(varied))
@@ -244,10 +244,10 @@ def test_whether_the_answer_survives_is_shown_by_vocabulary_and_rate(varied: Run
     heading = [f"{v} symbols, rate {rate}" for v in (10, 100) for rate in (0.001, 0.003)]
     assert rows["copy, decoder"] == heading
     alibi = [
-        "3 of 3; all 3 seeds 0.70",
-        "3 of 3; 3 of 3 seeds",
-        "0 of 3; all 3 seeds 0.20",
-        "3 of 3; 3 of 3 seeds",
+        "3 of 3, then 0.70 in all 3 seeds",
+        "3 of 3, then 3 of 3 seeds",
+        "0 of 3, then 0.20 in all 3 seeds",
+        "3 of 3, then 3 of 3 seeds",
     ]
     assert rows["ALiBi"] == alibi
     assert rows["T5"] == ["–"] * 4
@@ -267,7 +267,7 @@ def test_a_ranking_is_held_against_one_changed_setting_at_a_time(varied: Runs) -
         "100 symbols, learning rate 0.001",
         "learning rate 0.001",
     ]
-    assert rows["learning rate 0.001"] == ["all 3 seeds 0.70", "3 of 3"]
+    assert rows["learning rate 0.001"] == ["0.70 in all 3 seeds", "3 of 3"]
     assert rows["100 symbols, learning rate 0.001"] == ["not learned (0 of 3)"] * 2
     assert "No change of setting turns the order" in page
     table = robustness.with_changes(varied)

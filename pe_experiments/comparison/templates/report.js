@@ -50,7 +50,7 @@ function buildMatrix() {
 
 function columnHead(n, [first, ...rest]) {
   const title = n < 0 ? "sort by name" : `${DATA.sections[n].title}: sort, and show its curves`;
-  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, ...(rest.length ? [make("small", {}, rest.join(", "))] : [])));
+  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, ...(rest.length ? [make("small", {}, rest.join(", ").replaceAll("=", "=\u200b"))] : [])));
 }
 
 function schemeOf(node) {
