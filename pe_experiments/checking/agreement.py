@@ -16,7 +16,7 @@ from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.models.scores import Inputs, attention_scores
 
 SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
-NEAR, FAR = 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
+DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
 WAYS = 24  # ways of pairing parameters that are tried
 SHAPES = ((64, 4), (96, 6))  # width and heads: a power of two and not
 
@@ -105,12 +105,13 @@ def difference(
     return max(apart)
 
 
-def where_apart(first: PositionalEncoding, second: PositionalEncoding) -> str:
+def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int = DENSE) -> str:
     """Where the logits of two schemes with shared parameters differ, in words; empty where they do not.
 
-    Logits are taken relative to that of the query's own key, which a softmax allows.
+    Logits are taken relative to that of the query's own key, which a softmax allows; positions lie below
+    ``span``, without gaps if it is `DENSE`.
     """
-    inputs = draw_inputs(first.shape, 24, 24, 0)
+    inputs = draw_inputs(first.shape, DENSE, span, 0)
     one, two = (_from_own_key(attention_scores(scheme, inputs)) for scheme in (first, second))
     seen = ~(one.isnan() & two.isnan()) if one.shape == two.shape else torch.zeros(0, dtype=torch.bool)
     if not seen.any():
@@ -120,10 +121,12 @@ def where_apart(first: PositionalEncoding, second: PositionalEncoding) -> str:
     if not differs.any():
         return ""
     heads = differs.any(-1).any(-1).nonzero().flatten().tolist()
-    queries, keys = differs.any(0).nonzero(as_tuple=True)
+    ids = inputs.positions_BT[0]
+    queries, keys = (ids[indices] for indices in differs.any(0).nonzero(as_tuple=True))
     nearest = int((queries - keys).abs().min())
-    head, query, key = (int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
-    got, right = (float(scores[0, head, query, key]) for scores in (one, two))
+    head, *pair = (int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
+    got, right = (float(scores[0, head, *pair]) for scores in (one, two))
+    query, key = ids[pair].tolist()
     which = "all heads" if len(heads) == len(apart) else f"heads {', '.join(map(str, heads))} of {len(apart)}"
     return (
         f"in {which} (from 0), from distance {nearest} on; most in head {head} for the query at position "

@@ -240,7 +240,7 @@ def _(subject: Subject) -> Outcome:
 
 @check(
     "far positions stay exact",
-    usually="angles or distances in float32 or less; take them in float64, cast afterwards",
+    usually="angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
 )
 def _(subject: Subject) -> Outcome:
     model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]

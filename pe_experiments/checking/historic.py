@@ -1,6 +1,6 @@
-"""Mistakes that public code has made, rebuilt on our schemes; rows of `mutants.MUTANTS`.
+"""Mistakes and conventions of public code, rebuilt on our schemes; rows of `mutants.MUTANTS`.
 
-The project in which each was reported stands behind its row. Others of the kind are in `mutants` itself
+Where a mistake was reported, the project stands behind its row. Others of the kind are in `mutants` itself
 (a shift off by one, frequencies of the whole head, the current length in place of the original one).
 """
 
@@ -23,16 +23,40 @@ Pair = tuple[Tensor, Tensor]
 FEW = 1  # queries of a call that decodes
 
 
-def counted_from_zero(self: Any, right: Change, at: AttentionContext) -> Any:
-    """Fewer queries than keys get the positions of the first keys."""
-    queries = at.q_positions_BT.shape[1]
-    return right(AttentionContext(at.k_positions_BS[:, :queries], at.k_positions_BS, at.visible_BTS))
+def with_ids(ids: Callable[[Tensor, Tensor], Pair]) -> Change:
+    """``ids(of the queries, of the keys)`` in place of both."""
+    return lambda self, right, at: right(
+        AttentionContext(*ids(at.q_positions_BT, at.k_positions_BS), at.visible_BTS)
+    )
 
 
-def offset_of_first_row(self: Any, right: Change, at: AttentionContext) -> Any:
-    if at.q_positions_BT.shape[1] > FEW:
-        return right(at)
-    return right(AttentionContext(at.q_positions_BT[:1], at.k_positions_BS, at.visible_BTS))
+def counted(i: Tensor, j: Tensor) -> Pair:
+    """Tokens counted from 0, whatever their ids; queries are the last ones."""
+    keys = torch.arange(j.shape[1])[None]
+    return keys[:, -i.shape[1] :], keys
+
+
+FROM_ZERO = with_ids(lambda i, j: (j[:, : i.shape[1]], j))  # the ids of the first keys
+COUNTED = with_ids(counted)
+
+
+def heads_for_tokens(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    heads = torch.arange(q.shape[1])[None]
+    turned = right(q.transpose(1, 2), k.transpose(1, 2), AttentionContext(heads, heads, at.visible_BTS))
+    return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+
+
+def angles_in_bfloat16(self: Any, right: Change, at: AttentionContext) -> Any:
+    def rounded(positions_BT: Tensor) -> Pair:
+        angles = positions_BT.bfloat16()[:, None, :, None] * self.frequencies_BR(at).bfloat16()[:, None, None]
+        return angles.float().cos(), angles.float().sin()
+
+    return rounded(at.q_positions_BT), rounded(at.k_positions_BS)
+
+
+def of_tables(change: Callable[[Tensor, Tensor], Pair]) -> Change:
+    """``change(cos, sin)`` in place of both, for queries and for keys."""
+    return lambda self, right, at: tuple(change(*tables) for tables in right(at))
 
 
 def sinusoids(base: Callable[[Any], float]) -> dict[str, Change]:
@@ -86,15 +110,55 @@ HISTORIC: dict[str, dict[str, Change]] = {
         "frequencies_BR": lambda self, right, at: frequencies(1 / self.base, self.pairs)[None]
     },
     "rope: the offset of the first row serves all rows while decoding": {
-        "_rotations": offset_of_first_row
+        "_rotations": with_ids(lambda i, j: (i if i.shape[1] > FEW else i[:1], j))
     },  # mlx
-    "rope: the query of a cached step is counted from 0": {"_rotations": counted_from_zero},
-    "alibi: the query of a cached step is counted from 0": {"_bias": counted_from_zero},  # x-transformers
-    "t5: the query of a cached step is counted from 0": {"_bias": counted_from_zero},  # candle
-    "rope: positions in bfloat16": {
-        "_rotations": lambda self, right, at: right(
-            AttentionContext(at.q_positions_BT.bfloat16(), at.k_positions_BS.bfloat16(), at.visible_BTS)
+    "rope: the ids of the first row serve all rows": {"_rotations": with_ids(lambda i, j: (i[:1], j[:1]))},
+    "rope: the query of a cached step is counted from 0": {"_rotations": FROM_ZERO},
+    "alibi: the query of a cached step is counted from 0": {"_bias": FROM_ZERO},  # x-transformers
+    "t5: the query of a cached step is counted from 0": {"_bias": FROM_ZERO},  # candle
+    "rope: the query of a cached step is one position behind": {
+        "_rotations": with_ids(lambda i, j: (i - int(i.shape[1] < j.shape[1]), j))
+    },
+    "rope: position ids are ignored, tokens counted": {"_rotations": COUNTED},
+    "rope: position ids are ignored, tokens counted anew in every call": {
+        "_rotations": with_ids(lambda i, j: (counted(i, i)[0], counted(j, j)[0]))
+    },
+    "alibi: position ids are ignored, tokens counted": {"_bias": COUNTED},
+    "sinusoidal: position ids are ignored, tokens counted": {
+        "vectors": lambda self, right, p: right(torch.arange(p.shape[1])[None])
+    },
+    "rope: heads are counted in place of tokens ([B, T, H, K] read as [B, H, T, K])": {
+        "rotate": heads_for_tokens
+    },
+    "sinusoidal: the exponent has its factor 2 twice": sinusoids(lambda self: self.base**2),
+    "sinusoidal: the same, and every column has a frequency of its own": {  # a much copied tutorial
+        "vectors": lambda self, right, p: (
+            sinusoid_vectors(p, 2 * self.width, self.base**2)
+            .unflatten(-1, (-1, 2))[..., (column := torch.arange(self.width)), column % 2]
+            .float()
         )
+    },
+    "rope: rotated twice": {"_rotations": with_ids(lambda i, j: (2 * i, 2 * j))},
+    "rope: exponents m / (pairs - 1)": {
+        "frequencies_BR": lambda self, right, at: right(at) ** (self.pairs / max(1, self.pairs - 1))
+    },
+    "rope: only keys rotate": {"rotate": lambda self, right, q, k, at: (q, right(q, k, at)[1])},
+    "rope: rotate_half without its minus": {
+        "_tables": of_tables(lambda cos, sin: (cos, torch.cat([sin.chunk(2, -1)[1]] * 2, -1)))
+    },
+    "rope: logits are scaled twice": {
+        "rotate": lambda self, right, q, k, at: right(q * self.shape.head_dim**-0.5, k, at)
+    },
+    "rope: cos and sin in bfloat16": {
+        "_rotations": of_tables(lambda cos, sin: (cos.bfloat16().float(), sin.bfloat16().float()))
+    },
+    "rope: angles in bfloat16": {"_rotations": angles_in_bfloat16},
+    "rope: positions in bfloat16": {"_rotations": with_ids(lambda i, j: (i.bfloat16(), j.bfloat16()))},
+    "sinusoidal: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": sinusoids(
+        lambda self: self.base ** (self.width / (self.width - 2))
+    ),
+    "sinusoidal: tokens are multiplied by sqrt(d_model) too, as in the paper": {
+        "embed": lambda self, right, x, p: right(x * x.shape[-1] ** 0.5, p)
     },
     "rope: frequencies in bfloat16": {
         "frequencies_BR": lambda self, right, at: right(at).bfloat16().double()
@@ -124,6 +188,9 @@ HISTORIC: dict[str, dict[str, Change]] = {
 }
 CONVENTIONS = frozenset(  # of released models: no mistakes, but weights do not carry over
     {
+        "sinusoidal: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq",
+        "sinusoidal: tokens are multiplied by sqrt(d_model) too, as in the paper",
+        "sinusoidal: sine and cosine exchanged",
         "alibi: no interleaving where the number of heads is no power of two",
         "deberta: position to content uses d(i, j) instead of d(j, i)",
         "rope_nope: the layers are exchanged",

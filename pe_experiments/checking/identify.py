@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import torch
 
 from pe_experiments.checking.agreement import (
+    DENSE,
     FAR,
     NEAR,
     SAME,
@@ -30,6 +32,7 @@ from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.backbone import MakeEncoding
 
 Shapes = Sequence[tuple[int, int]]
+Step = Callable[[int, int], list[int]]  # of the number of channels and of those that rotate
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,11 @@ def _compared(
     shapes: Shapes = SHAPES,
 ) -> Likeness:
     """The comparison with the channels of ``theirs`` in one order, under the best way to share parameters."""
-    apart, far, order = [], [], LAYOUTS.get(layout)
+    apart, far = [], []
     for causal, (width, heads) in product(forms, shapes):
         shape = ModelShape(width, heads, 2, causal, 12, NEAR)
         ours, other = stirred(build(reference, shape)), build(theirs, shape)
+        order = partial(_order, LAYOUTS[layout], getattr(ours, "pairs", None)) if layout else None
         best = None
         for _ in assignments(ours, other):
             near = difference(other, ours, layout=order)
@@ -109,12 +113,12 @@ def _compared(
 
 
 @torch.no_grad()
-def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool) -> str:
-    """At which heads and distances their logits differ, in words; empty where they do not."""
+def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
+    """At which heads and distances their logits differ, in words; empty where they do not (`where_apart`)."""
     for width, heads in SHAPES:
         shape = ModelShape(width, heads, 2, causal, 12, NEAR)
         ours, other = stirred(build(reference, shape)), build(theirs, shape)
-        ways = {difference(other, ours): where_apart(other, ours) for _ in assignments(ours, other)}
+        ways = {difference(other, ours): where_apart(other, ours, span) for _ in assignments(ours, other)}
         if ways and (words := ways[min(ways)]):
             return words
     return ""
@@ -146,13 +150,16 @@ def identify(
         return [likeness for likeness in found if likeness.same]
     mutants = [name for name in MUTANTS if scheme_of(name) in references]
     makers = {name: broken(name, references[scheme_of(name)].build) for name in mutants}
+    laid_out = {c for c, part in references.items() if _has_layout(part.build, common[c])}
     for shapes in (SHAPES, SHAPES[:1]):  # a second mistake may show at other numbers of heads only
-        compared = (
-            _compared(theirs, make, name, common[scheme_of(name)], "", shapes)
-            for name, make in makers.items()
-        )
-        if found := [likeness for likeness in compared if likeness.same]:
-            return found
+        for layout in ("", NEIGHBOURS, HALVES):
+            compared = (
+                _compared(theirs, make, name, common[scheme_of(name)], layout, shapes)
+                for name, make in makers.items()
+                if not layout or scheme_of(name) in laid_out
+            )
+            if found := [likeness for likeness in compared if likeness.same]:
+                return found
         if any(
             likeness_of(theirs, part.build, "", common[c], SHAPES[:1]).same for c, part in references.items()
         ):
@@ -185,24 +192,35 @@ def _far(first: PositionalEncoding, second: PositionalEncoding, layout: Layout |
         return torch.nan
 
 
-def _neighbours(channels: int) -> list[int]:
-    """For a scheme that pairs neighbouring channels: the channels of one that pairs halves, in its order."""
-    half = channels // 2
-    return [index for m in range(half) for index in (m, m + half)] + list(range(2 * half, channels))
+def _order(steps: Sequence[Step], pairs: int | None, channels: int) -> list[int]:
+    """For each channel of another layout, the number of ours; ``pairs`` of them rotate, None: all."""
+    order, turning = list(range(channels)), 2 * (channels // 2 if pairs is None else pairs)
+    for step in steps:
+        order = [order[index] for index in step(channels, turning)]
+    return order
 
 
-def _halves(channels: int) -> list[int]:
-    half = 2 * (channels // 2)
-    return [*range(0, half, 2), *range(1, half, 2), *range(half, channels)]
+def _neighbours(channels: int, turning: int) -> list[int]:
+    half = turning // 2
+    return [index for m in range(half) for index in (m, m + half)] + list(range(turning, channels))
 
 
-def _swapped(channels: int) -> list[int]:
-    half = channels // 2
-    return [*range(half, 2 * half), *range(half), *range(2 * half, channels)]
+def _halves(channels: int, turning: int) -> list[int]:
+    return [*range(0, turning, 2), *range(1, turning, 2), *range(turning, channels)]
 
 
-LAYOUTS = {
-    "pairs of neighbouring channels (m, m + 1) where ours are halves apart": _neighbours,
-    "pairs of channels halves apart where ours are neighbours": _halves,
-    "the two channels of each pair exchanged (it rotates the other way)": _swapped,
-}
+def _exchanged(channels: int, turning: int) -> list[int]:
+    half = turning // 2
+    return [*range(half, turning), *range(half), *range(turning, channels)]
+
+
+def _last(channels: int, turning: int) -> list[int]:
+    return [*range(turning, channels), *range(turning)]
+
+
+NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
+HALVES = "pairs of channels halves apart where ours are neighbours"
+EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
+LAST = "the last channels rotate where ours are the first"
+STEPS: dict[str, Step] = {EXCHANGED: _exchanged, NEIGHBOURS: _neighbours, HALVES: _halves, LAST: _last}
+LAYOUTS = {"; ".join(w): [STEPS[word] for word in w] for n in (1, 2, 3) for w in combinations(STEPS, n)}

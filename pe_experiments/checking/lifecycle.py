@@ -39,16 +39,18 @@ class Scene:
 
 def _scenes() -> dict[str, Scene]:
     here, one = torch.arange(TOKENS), torch.zeros(ROWS, TOKENS, dtype=torch.long)
-    offsets, padded = torch.tensor([[0], [5], [17]]), torch.tensor([[0], [2], [5]])
+    # A common shift of a row is invisible to relative schemes: rows differ in their steps too.
+    own = torch.tensor([[1], [2], [3]]) * here + torch.tensor([[0], [5], [17]])
+    padded, second = torch.tensor([[0], [2], [5]]), torch.tensor([[5], [3], [6]])
     left = (here - padded).clamp(min=0), torch.where(here < padded, PADDING, one)
-    packed = torch.cat([here[:5], here[:3]]), (here >= 5).long()
+    packed = torch.where(here < second, here, here - second), (here >= second).long()
     return {
         "rows at the same offset": Scene(here + 5 + one, one),
-        "rows at offsets of their own": Scene(here + offsets, one),
-        "decoding with cached keys": Scene(here + offsets, one, decoding=True),
+        "rows at ids of their own": Scene(own, one),
+        "decoding with cached keys": Scene(own, one, decoding=True),
         "decoding after left padding": Scene(*left, decoding=True),
         "left padding": Scene(*left),
-        "packed documents": Scene(packed[0] + one, packed[1] + one),
+        "packed documents": Scene(*packed),
     }
 
 
@@ -164,7 +166,7 @@ def _alike(subject: Subject, *names: str) -> Outcome:
 
 @check("rows of a batch keep their own positions", usually="the ids or the offset of one row serve all rows")
 def _(subject: Subject) -> Outcome:
-    return _alike(subject, "rows at the same offset", "rows at offsets of their own")
+    return _alike(subject, "rows at the same offset", "rows at ids of their own")
 
 
 @check(
@@ -221,11 +223,29 @@ def _(subject: Subject) -> Outcome:
     return within(off, 0.05)
 
 
+@check(
+    "inputs keep their values and their gradient",
+    usually="queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
+)
+def _(subject: Subject) -> Outcome:
+    scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
+    scene, used, drawn = SCENES["rows at ids of their own"], *(Content.drawn(scheme.shape) for _ in range(2))
+    with torch.no_grad():
+        read(scheme, scene, used)
+    changed = [name[0] for name, was in vars(drawn).items() if not torch.equal(getattr(used, name), was)]
+    if changed:
+        return False, f"changed: {', '.join(changed)}"
+    inputs = {name[0]: given.requires_grad_() for name, given in vars(drawn).items()}
+    sum(part.square().sum() for part in read(scheme, scene, drawn)).backward()  # type: ignore[union-attr]
+    cut = [name for name, given in inputs.items() if given.grad is None or not given.grad.any()]
+    return not cut, f"no gradient reaches {', '.join(cut)}" if cut else "they do"
+
+
 @check("earlier calls change nothing", usually="a cache keeps the dtype, length or offset of an earlier call")
 def _(subject: Subject) -> Outcome:
     scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
     content, used = Content.drawn(scheme.shape), copy.deepcopy(scheme)
-    scene = SCENES["rows at offsets of their own"]
+    scene = SCENES["rows at ids of their own"]
     half = Content(content.q_BHTK.bfloat16(), content.k_BHTK.bfloat16(), content.x_BTD.bfloat16())
     with torch.no_grad():
         with torch.autocast("cpu", dtype=torch.bfloat16):

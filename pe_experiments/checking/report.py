@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.checking.agreement import SHAPES
+from pe_experiments.checking.agreement import DENSE, NEAR, SHAPES
 from pe_experiments.checking.contract import CHECKS, Subject, small_shape, trainable
 from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
 from pe_experiments.checking.historic import CONVENTIONS
@@ -31,6 +31,7 @@ UNKNOWN = """It is none of our schemes (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.
 To tell which, name what it should be: against=rope, with its arguments, or
 formula=module.function, a function of q, k, i, j and head that returns the logit."""
+DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
@@ -56,12 +57,14 @@ def check_encoding(config: DictConfig) -> bool:
     try:
         if stated and _is_formula(component, stated, forms[0]):
             return not failed
-        if against is None:
-            found = identify(component.build, shipped("pe"), forms)
-        elif _is_reference(component, against, forms):
+        if against and _is_reference(component, against, forms):
             return not failed
-        else:
-            found = identify(component.build, [against.choice], forms, **against.arguments)
+        choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
+        found = identify(component.build, choices, forms, **arguments)
+        if not found and len(forms) == 2:
+            forms = forms[:1]
+            if found := identify(component.build, choices, forms, **arguments):
+                say(DECODER_ONLY)
     except UserError:
         raise
     except Exception as error:  # of the scheme under test
@@ -174,8 +177,12 @@ def _say_apart(likeness: Likeness, theirs: MakeEncoding, reference: MakeEncoding
     """How much it differs, and at which heads and distances."""
     what = f"attention weights ({likeness.scene})" if likeness.scene else "logits or embeddings"
     say(f"It is not {likeness.reference}: {what} differ by {likeness.apart:.2g} of the largest.")
-    if where := next(filter(None, (where_they_differ(theirs, reference, causal) for causal in forms)), ""):
-        say(f"  logits differ {where}")
+    for span in (DENSE, NEAR):
+        for causal in forms:
+            if where := where_they_differ(theirs, reference, causal, span):
+                gaps = "logits agree at positions 0, 1, 2, ...; with gaps between positions " * (span == NEAR)
+                say(f"  {gaps}{'' if causal else 'in an encoder, '}logits differ {where}")
+                return
 
 
 def _say_match(component: Component, likeness: Likeness, forms: list[bool], failed: list[str]) -> None:
@@ -187,6 +194,7 @@ def _say_match(component: Component, likeness: Likeness, forms: list[bool], fail
         right = scheme_of(likeness.reference)
         say(f"It matches a known mistake. {likeness.reference}")
         say(f"  caught by: {'; '.join([*failed, f'the comparison with {right}'])}")
+        _say_layout(likeness)
         if where := where_they_differ(component.build, reference_of(right).build, forms[0]):
             say(f"  logits differ {where}")
     else:
@@ -196,13 +204,17 @@ def _say_match(component: Component, likeness: Likeness, forms: list[bool], fail
 def _say_same(likeness: Likeness, forms: list[bool]) -> None:
     size = f"{likeness.apart:.1e} of the largest value"
     say(f"It is {likeness.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
+    _say_layout(likeness)
+    if math.isnan(likeness.apart_far):
+        say("Far positions were not compared: what is trained decides there, or an error ends the call.")
+    if likeness.apart_far > EXACT:
+        say(f"At positions up to 4,095 it differs by {likeness.apart_far:.1e}: as a rule, angles in float32.")
+
+
+def _say_layout(likeness: Likeness) -> None:
     if likeness.layout:
         say(f"Its channels are laid out differently: {likeness.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
-    if math.isnan(likeness.apart_far):
-        say("Positions beyond those of training were not compared: they follow from what is trained.")
-    if likeness.apart_far > EXACT:
-        say(f"At positions up to 4,095 it differs by {likeness.apart_far:.1e}: as a rule, angles in float32.")
 
 
 def _in_words(forms: list[bool]) -> str:

@@ -34,6 +34,32 @@ class Interleaved(PositionalEncoding):
         return x * angles.cos() + across * angles.sin()
 
 
+class LastQuarter(Interleaved):
+    """The rotating channels last, in neighbouring pairs."""
+
+    def turned(self, x, positions):
+        rest = x.shape[-1] * 3 // 4
+        return torch.cat([x[..., :rest], super().turned(x[..., rest:], positions)], -1)
+
+
+class FirstQuarter(Interleaved):
+    """As in GPT-J."""
+
+    def turned(self, x, positions):
+        width = x.shape[-1] // 4
+        return torch.cat([super().turned(x[..., :width], positions), x[..., width:]], -1)
+
+
+class Backwards(Interleaved):
+    def angles(self, positions, channels):
+        return -super().angles(positions, channels)
+
+
+class QueriesAheadInterleaved(Interleaved):
+    def rotate(self, q, k, at):
+        return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
+
+
 class Frozen(PositionalEncoding):
     """RoPE that keeps its frequencies in a frozen parameter, as rotary_embedding_torch does."""
 
@@ -57,6 +83,29 @@ class QueriesAhead(Frozen):
         return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
 
 
+class FirstRow(Frozen):
+    def turned(self, x, positions):
+        return super().turned(x, positions[:1])
+
+
+class InPlace(Frozen):
+    def rotate(self, q, k, at):
+        with torch.no_grad():
+            q.copy_(self.turned(q, at.q_positions_BT))
+        return q, self.turned(k, at.k_positions_BS)
+
+
+class Detached(Frozen):
+    def turned(self, x, positions):
+        return super().turned(x.detach(), positions)
+
+
+class Counted(Frozen):
+    def rotate(self, q, k, at):
+        ids = torch.arange(k.shape[2])[None]
+        return self.turned(q, ids[:, -q.shape[2] :]), self.turned(k, ids)
+
+
 class FromZero(Frozen):
     """Right at once; while decoding, the query is taken to stand at the start."""
 
@@ -69,6 +118,14 @@ class Reversed(PositionalEncoding):
     def bias(self, q, k, at):
         slopes = 2.0 ** (-8 * torch.arange(q.shape[1], 0, -1) / q.shape[1])
         return -slopes[:, None, None] * at.relative_positions_BTS.abs()[:, None]
+
+
+class OneSided(PositionalEncoding):
+    """ALiBi of a decoder."""
+
+    def bias(self, q, k, at):
+        slopes = [2 ** (-8 * h / 4) for h in range(1, 5)] + [2**-1, 2**-3]
+        return torch.tensor(slopes)[: q.shape[1], None, None] * at.relative_positions_BTS[:, None]
 
 
 def alibi(q, k, i, j, head):
@@ -163,6 +220,67 @@ def test_a_right_implementation_in_another_layout(script: Script) -> None:
     assert "pairs of neighbouring channels" in done.out
     assert "angles in float32" in done.out
     assert "FAILS" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "against", "layout"),
+    [
+        (
+            "FirstQuarter",
+            "rope_partial",
+            "pairs of neighbouring channels (m, m + 1) where ours are halves apart.",
+        ),
+        ("LastQuarter", "rope_partial", "apart; the last channels rotate where ours are the first."),
+        ("Backwards", "rope", "(it rotates the other way); pairs of neighbouring channels"),
+    ],
+)
+def test_layouts_of_released_models_are_no_mistakes(
+    script: Script, name: str, against: str, layout: str
+) -> None:
+    done = script("check_encoding", f"pe._target_=theirs.{name}", f"against={against}")
+    assert done.code == 0, done.out
+    assert f"It is {against}, " in done.out
+    assert layout in done.out
+
+
+def test_a_mistake_is_named_in_another_layout(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.QueriesAheadInterleaved", "against=rope")
+    assert done.code == 1
+    assert "known mistake. rope: queries are one position ahead" in done.out
+    assert "laid out differently: pairs of neighbouring channels" in done.out
+
+
+def test_rows_whose_ids_differ_by_more_than_a_shift(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.FirstRow", "against=rope")
+    assert done.code == 1
+    assert "FAILS in the decoder: rows of a batch keep their own positions" in done.out
+    assert "rope: the ids of the first row serve all rows" in done.out
+
+
+def test_a_change_of_the_inputs_is_found(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.InPlace")
+    assert done.code == 1
+    assert "inputs keep their values and their gradient\n  measured: changed: q" in done.out
+
+
+def test_a_gradient_that_ends_in_the_scheme_is_found(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.Detached", "against=rope")
+    assert done.code == 1
+    assert "their gradient\n  measured: no gradient reaches q, k" in done.out
+
+
+def test_it_says_that_ids_are_ignored(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=theirs.Counted", "against=rope")
+    assert "logits agree at positions 0, 1, 2, ...; with gaps between positions logits differ in" in done.out
+    assert "rope: position ids are ignored, tokens counted\n" in done.out
+
+
+@pytest.mark.parametrize("against", [[], ["against=alibi"]])
+def test_a_scheme_right_in_a_decoder_alone(script: Script, against: list[str]) -> None:
+    done = script("check_encoding", "pe._target_=theirs.OneSided", *against)
+    assert done.code == len(against)
+    assert "In a decoder alone (causal_only = True" in done.out
+    assert "It is alibi, compared in a decoder:" in done.out
 
 
 def test_a_frozen_parameter_is_no_parameter_of_the_scheme(script: Script) -> None:
