@@ -194,8 +194,9 @@ def _say_match(component: Component, likeness: Likeness, forms: list[bool], fail
         right = scheme_of(likeness.reference)
         say(f"It matches a known mistake. {likeness.reference}")
         say(f"  caught by: {'; '.join([*failed, f'the comparison with {right}'])}")
-        _say_layout(likeness)
-        if where := where_they_differ(component.build, reference_of(right).build, forms[0]):
+        if likeness.layout:
+            say(f"  channels laid out differently: {likeness.layout}")
+        elif where := where_they_differ(component.build, reference_of(right).build, forms[0]):
             say(f"  logits differ {where}")
     else:
         _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
@@ -204,17 +205,13 @@ def _say_match(component: Component, likeness: Likeness, forms: list[bool], fail
 def _say_same(likeness: Likeness, forms: list[bool]) -> None:
     size = f"{likeness.apart:.1e} of the largest value"
     say(f"It is {likeness.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
-    _say_layout(likeness)
+    if likeness.layout:
+        say(f"Its channels are laid out differently: {likeness.layout}.")
+        say("That is no mistake, but weights do not carry over between the two.")
     if math.isnan(likeness.apart_far):
         say("Far positions were not compared: what is trained decides there, or an error ends the call.")
     if likeness.apart_far > EXACT:
         say(f"At positions up to 4,095 it differs by {likeness.apart_far:.1e}: as a rule, angles in float32.")
-
-
-def _say_layout(likeness: Likeness) -> None:
-    if likeness.layout:
-        say(f"Its channels are laid out differently: {likeness.layout}.")
-        say("That is no mistake, but weights do not carry over between the two.")
 
 
 def _in_words(forms: list[bool]) -> str:
