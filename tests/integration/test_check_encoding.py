@@ -258,7 +258,7 @@ def test_rows_whose_ids_differ_by_more_than_a_shift(script: Script) -> None:
 
 
 def test_a_change_of_the_inputs_is_found(script: Script) -> None:
-    done = script("check_encoding", "pe._target_=theirs.InPlace")
+    done = script("check_encoding", "pe._target_=theirs.InPlace", "against=rope")
     assert done.code == 1
     assert "inputs keep their values and their gradient\n  measured: changed: q" in done.out
 
