@@ -69,6 +69,17 @@ def uninitialised_padding(self: Any, right: Change, q: Tensor, k: Tensor, at: At
     return query, key.masked_fill(~real_B1S1, torch.nan)
 
 
+def interleaved_on_half_split(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x, rest = x.split([2 * self.pairs, x.shape[-1] - 2 * self.pairs], dim=-1)
+        first, second = x.chunk(2, -1)
+        x = x * cos.repeat_interleave(2, -1) + torch.cat([-second, first], -1) * sin.repeat_interleave(2, -1)
+        return torch.cat([x, rest], dim=-1)
+
+    of_queries, of_keys = self._rotations(at)
+    return rotated(q, *of_queries), rotated(k, *of_keys)
+
+
 def keys_permuted(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
     """Keys taken from one layout to the other as if there were half as many heads, each twice as wide."""
     channels = k.transpose(1, 2).flatten(-2)
@@ -138,6 +149,7 @@ HISTORIC: dict[str, dict[str, Change]] = {
             .float()
         )
     },
+    "rope: interleaved angles on half-split channels": {"rotate": interleaved_on_half_split},
     "rope: rotated twice": {"_rotations": with_ids(lambda i, j: (2 * i, 2 * j))},
     "rope: exponents m / (pairs - 1)": {
         "frequencies_BR": lambda self, right, at: right(at) ** (self.pairs / max(1, self.pairs - 1))

@@ -94,17 +94,6 @@ def half_split_on_interleaved(self: Any, right: Change, q: Tensor, k: Tensor, at
     return rotated(q, *of_queries), rotated(k, *of_keys)
 
 
-def interleaved_on_half_split(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-    def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x, rest = x.split([2 * self.pairs, x.shape[-1] - 2 * self.pairs], dim=-1)
-        first, second = x.chunk(2, -1)
-        x = x * cos.repeat_interleave(2, -1) + torch.cat([-second, first], -1) * sin.repeat_interleave(2, -1)
-        return torch.cat([x, rest], dim=-1)
-
-    of_queries, of_keys = self._rotations(at)
-    return rotated(q, *of_queries), rotated(k, *of_keys)
-
-
 def keys_backwards(self: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
     queries, (cos, sin) = right(at)
     return queries, (cos, -sin)
@@ -247,7 +236,6 @@ MUTANTS: dict[str, dict[str, Change]] = {
     },
     "binary_counter: lowest bit first": {"vectors": lambda self, right, p: right(p).flip(-1)},
     "rope: half-split angles on interleaved channels": {"rotate": half_split_on_interleaved},
-    "rope: interleaved angles on half-split channels": {"rotate": interleaved_on_half_split},
     "rope: keys rotate the other way": {"_rotations": keys_backwards},
     "rope: only queries rotate": {"rotate": lambda self, right, q, k, at: (right(q, k, at)[0], k)},
     "rope: keys are one position ahead": {"_rotations": lambda self, right, at: right(moved(at, keys=1))},

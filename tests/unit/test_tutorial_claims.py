@@ -250,7 +250,7 @@ def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Pa
         cells = [row[key] for key in ("claim", "document", "tested", "finding", "verdict")]
         assert f"| {' | '.join(cells)} |" in page
         assert not row["figure"] or (tmp_path / "first" / "figures" / f"{row['figure']}.png").exists()
-    assert f"{[row['document'] for row in rows].count(OURS)} claims are ours" in page
+    assert f"{[row['document'] for row in rows].count(OURS)} of the claims are ours" in page
 
 
 def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:
