@@ -42,7 +42,7 @@ def test_odd_widths_equal_their_loop(choice: str) -> None:
     assert apart(measured(scheme, inputs, choice, case.layer), expected(case)) <= TOLERANCE
 
 
-# Seen only where keys are cached, rows padded or tokens not 0: test_checking has the checker name these mistakes.
+# Seen only where keys are cached, rows padded or tokens not 0: test_checking has the checker name these.
 ELSEWHERE = (
     "while decoding",
     "of a cached step",
