@@ -105,7 +105,7 @@ def _compared(
         apart.append(best)
         if best > SAME:
             return Likeness(name, max(apart))
-        life = life_apart(other, ours, order and order(shape.head_dim))
+        life = life_apart(other, ours, order(shape.head_dim) if order else None)
         if scene := next((scene for scene, far_apart in life.items() if far_apart > SAME), ""):
             return Likeness(name, life[scene], scene=scene)
         far.append(_far(other, ours, order))  # with the parameters that agree
