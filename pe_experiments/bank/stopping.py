@@ -19,7 +19,7 @@ from pe_experiments.bank.verdicts import Outcomes, verdict_table
 
 PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
 FUTURES = 200
-CHANGE = 0.05  # a task is stopped once this share of its verdicts is expected to change, or less
+CHANGE = 0.1  # a task is stopped once this share of its verdicts is expected to change, or less
 EARLIEST = 3  # seeds; from here on there are intervals
 
 

@@ -28,11 +28,11 @@ def matrix(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], fo
             row, column = schemes.index(scheme), tasks.index(task)
             means[row, column] = mean = runs[METRIC].mean()
             if runs["solved_in_distribution"].eq(True).mean() < 0.5:
-                text, style = "not learned", "italic"
+                text, style = "not\nlearned", "italic"
             else:
                 text, style = f"{int((runs[METRIC] >= SOLVED).sum())} of {len(runs)}", "normal"
             axes.text(
-                column, row, text, ha="center", va="center", fontsize=6.5, style=style,
+                column, row, text, ha="center", va="center", fontsize=6, style=style, linespacing=0.9,
                 color="white" if mean > 0.55 else "black",
             )  # fmt: skip
         image = axes.imshow(means, cmap="Blues", vmin=0, vmax=1, aspect="auto")
