@@ -18,7 +18,6 @@ from pe_experiments.publishing import (
     compare_archived,
     markdown_table,
     mean_in_words,
-    read_archive,
     with_settings,
 )
 
@@ -87,14 +86,14 @@ def with_rates(runs: Runs) -> pd.DataFrame:
     return with_settings(runs, **keys)
 
 
-def answers(runs: Runs, model: str = "") -> str:
-    """The table: a row per question that was run, a column per scheme, and the legend; ``model`` selects rows."""
+def answers(runs: Runs) -> str:
+    """The table: a row per question that was run, a column per scheme, and the legend."""
     table = with_rates(runs)
     rows = []
     for text, (task, of, vocabulary) in QUESTIONS.items():
         mine = table[(table["task"] == task) & (table["model"] == of)]
         mine = mine if vocabulary is None else mine[mine["vocabulary"] == vocabulary]
-        if len(mine) and of.startswith(model):
+        if len(mine):
             cells = [cell(mine[mine["label"] == scheme]) for scheme in SCHEMES]
             rows.append([text + _guessing(runs, mine), *cells])
     several = table.groupby("task")["rate"].nunique().max() > 1
@@ -140,17 +139,6 @@ def _longest(runs: Runs) -> int:
 def _seeds(runs: Runs) -> str:
     counts = runs.runs.groupby(["protocol", "label"]).size()
     return f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-
-
-def readme(folder: Path) -> str:
-    """The answer in the project's README."""
-    runs = read_archive(folder)
-    return f"""Decoders trained to {_longest(runs)} symbols, evaluated at twice that (2x), {_seeds(runs)} seeds each ([core](results/core/README.md)):
-
-{answers(runs, "decoder")}
-*Limits:* this says nothing about your task, your model size or language models.
-`python scripts/train.py sweep=baselines task=sort` compares encodings on sorting.
-"""
 
 
 def pages(folder: Path, runs: Runs) -> None:

@@ -19,6 +19,7 @@ from pe_experiments.publishing import mean_in_words, read_archive, with_settings
 from pe_experiments.publishing.archive import EVALUATED, FILES, joined, only, write_archive
 from pe_experiments.publishing.provenance import require_one_known_source
 from pe_experiments.publishing.publish import code_of, differences, project_readme, regenerate
+from results.bank.v1 import study as bank
 from results.benchmark import study as benchmark
 from results.core import study as core
 from results.precision import study as precision
@@ -294,7 +295,7 @@ def test_the_pages_say_what_the_csvs_say() -> None:
 def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert project_readme(text, RESULTS) == text
-    for study in (core, benchmark):
+    for study in (bank, benchmark):
         folder = Path(study.__file__).parent
         assert study.readme(folder) in text
 
