@@ -12,8 +12,8 @@ from pe_experiments.publishing import markdown_table
 
 # Heading: part, case and beginning of the setting of a row of table.csv.
 RATIOS = {
-    "this model / fastest peer, defaults": ("peers: fastest at its default", "pe_experiments", "d=128"),
-    "same, peer at its best": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
+    "this model / fastest other library": ("peers: fastest at its default", "pe_experiments", "d=128"),
+    "same, the other with its fastest settings": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
     "harness / bare training loop": ("loop", "whole training", "defaults"),
     "RoPE / no encoding": ("schemes", "rope", "defaults"),
     "ALiBi / none": ("schemes", "alibi", "defaults"),
@@ -41,5 +41,5 @@ def readme(folder: Path) -> str:
 
 {markdown_table(list(RATIOS), [cells])}
 
-Peers are x-transformers, `nn.TransformerEncoder`, GPT-2 and Llama (d=128, 4 layers, 128 x 40 tokens).
+The other libraries are x-transformers, `nn.TransformerEncoder`, GPT-2 and Llama (d=128, 4 layers, 128 x 40 tokens).
 """

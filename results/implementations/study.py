@@ -165,8 +165,8 @@ def pages_without_runs(folder: Path) -> None:
 A *no* need not matter to the users of a library. *far* asks that a small model with the scheme gives at positions from
 16,384 on what it gives at 0, to 1e-5 of the largest output. *half* casts every constant of the module, as
 `model.bfloat16()` does; loaders of some libraries keep frequencies in float32. Modules that take whole sequences or an
-offset are read through [adapters](adapters.py): *batch*, *cache*, *left* and *packed* then hold the module together
-with its adapter.
+offset are read through [adapters](adapters.py): *batch*, *cache*, *left* and *packed* then test the
+module and its adapter together.
 
 ## Why
 

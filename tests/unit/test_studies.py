@@ -153,7 +153,7 @@ def test_values_read_alike_everywhere() -> None:
     assert core.outcome([1.0, 0.5, 0.0]).startswith("0.50 [")
 
 
-@pytest.mark.parametrize("study", ["core", "tutorial_claims"])
+@pytest.mark.parametrize("study", ["core", "tutorial_claims", "bank/v1"])
 def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) -> None:
     """With the protocol's runs read from the CSV, by code that shares nothing with ours."""
     folder = RESULTS / study

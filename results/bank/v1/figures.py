@@ -73,25 +73,25 @@ def profile(table: pd.DataFrame, schemes: Sequence[str], folder: Path) -> None:
             axes.set_xlim(0, 1)
             axes.set_ylim(0, 1.02)
         figure.supxlabel("exact match at 2x", fontsize=8)
-        figure.supylabel("share of runs that reach it", fontsize=8)
+        figure.supylabel("share of runs with at least this", fontsize=8)
         save(figure, folder, "profile")
 
 
 def stopping(curve: pd.DataFrame, used: float, folder: Path) -> None:
-    """Agreement with the verdicts of all seeds over the share of runs made, by threshold."""
+    """Agreement with the verdicts of all seeds over the share of seeds run, by threshold."""
     with drawing():
         figure = Figure(figsize=(3.6, 2.6), layout="constrained")
         axes = figure.subplots()
-        axes.plot(curve["runs"], curve["agreement"], marker="o", markersize=4)
+        axes.plot(curve["seeds"], curve["agreement"], marker="o", markersize=4)
         for row in curve.to_dict("records"):
-            if row["threshold"] == used:
-                axes.annotate(
-                    f"stop at {used:g}",
-                    (row["runs"], row["agreement"]),
-                    textcoords="offset points",
-                    xytext=(6, -12),
-                )
-        axes.set_xlabel("share of runs made")
-        axes.set_ylabel("verdicts that agree")
+            axes.annotate(
+                f"{100 * row['threshold']:g} %" + (" (in use)" if row["threshold"] == used else ""),
+                (row["seeds"], row["agreement"]),
+                textcoords="offset points",
+                xytext=(6, -8),
+                fontsize=6,
+            )
+        axes.set_xlabel("share of seeds run")
+        axes.set_ylabel("verdicts that agree with those of all seeds")
         axes.set_xlim(0, 1.02)
         save(figure, folder, "stopping")

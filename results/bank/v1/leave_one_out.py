@@ -14,7 +14,7 @@ from pe_experiments.bank.verdicts import Outcomes, verdicts
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.protocols import sections_of
 
-THRESHOLDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 1.0)
+THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2)
 
 
 def leave_one_out(runs: Runs) -> pd.DataFrame:
@@ -46,23 +46,30 @@ def _rows(runs: Runs) -> Iterator[dict[str, Any]]:
 
 
 def by_threshold(table: pd.DataFrame) -> pd.DataFrame:
-    """What each threshold for stopping costs: the share of runs made and of verdicts that agree."""
+    """What each threshold for stopping costs: the share of seeds run and of verdicts that agree."""
     rows = []
     for threshold in THRESHOLDS:
-        stops = table["expected_change"].le(threshold) | table["seeds"].eq(table["of"])
-        first = table[stops].groupby(["task", "scheme"], sort=False).first()
-        rows.append(
-            {
-                "threshold": threshold,
-                "runs": (first["seeds"] / first["of"]).mean(),
-                "agreement": (first["agreement"] * first["baselines"]).sum() / first["baselines"].sum(),
-            }
-        )
+        first = _stopped(table, threshold)
+        seeds = (first["seeds"] / first["of"]).mean()
+        rows.append({"threshold": threshold, "seeds": seeds, "agreement": _agreement(first)})
     return pd.DataFrame(rows)
 
 
+def _stopped(table: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    stops = table["expected_change"].le(threshold) | table["seeds"].eq(table["of"])
+    return table[stops].groupby(["task", "scheme"], sort=False).first()
+
+
+def _agreement(first: pd.DataFrame) -> float:
+    return float((first["agreement"] * first["baselines"]).sum() / first["baselines"].sum())
+
+
 def in_words(table: pd.DataFrame) -> str:
-    """``97 % of verdicts from 44 % of the runs`` at the threshold in use."""
-    used = by_threshold(table).set_index("threshold").loc[CHANGE]
-    agreement, share = f"{100 * used['agreement']:.0f} %", f"{100 * used['runs']:.0f} %"
-    return f"{agreement} of the verdicts agree with those of all seeds, from {share} of the runs"
+    """``97 % of the verdicts agree ... from 44 % of the seeds`` at the threshold in use."""
+    first = _stopped(table, CHANGE)
+    by_task = [100 * _agreement(mine) for _, mine in first.groupby("task")]
+    agree = f"{100 * _agreement(first):.0f} % of the verdicts agree with those of all seeds"
+    seeds = f"{100 * (first['seeds'] / first['of']).mean():.0f} % of the seeds"
+    return (
+        f"{agree} (by task {min(by_task):.0f} to {max(by_task):.0f} %), from {seeds}; tuning is not shortened"
+    )
