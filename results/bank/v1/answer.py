@@ -14,6 +14,7 @@ from pe_experiments.comparison.words import listed, number
 from pe_experiments.publishing import markdown_table
 
 HALF = 0.5
+LEAST = 0.01  # a mean that is worth naming
 # What a sentence is about: a task under its title in the figure.
 QUESTIONS = {
     "lag": "repeat the symbol three back",
@@ -64,7 +65,8 @@ def _sentence(title: str, question: str, runs: pd.DataFrame, pairs: pd.DataFrame
     if means.empty:
         return start + "no scheme learned it."
     if means.iloc[0] < HALF:
-        return f"{start}none; the highest mean is {number(means.iloc[0])} ({means.index[0]}){end}"
+        highest = f"; {means.index[0]} is highest ({number(means.iloc[0])})" if means.iloc[0] > LEAST else ""
+        return f"{start}none reaches one half{highest}{end}"
     with_best = pairs[(pairs["scheme"] == means.index[0]) | (pairs["other"] == means.index[0])]
     apart = {*with_best.loc[with_best["separated"].eq(True), ["scheme", "other"]].to_numpy().ravel()}
     best = [str(name) for name in means.index if name not in apart or name == means.index[0]]

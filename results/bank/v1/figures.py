@@ -92,6 +92,6 @@ def stopping(curve: pd.DataFrame, used: float, folder: Path) -> None:
                 fontsize=6,
             )
         axes.set_xlabel("share of seeds run")
-        axes.set_ylabel("verdicts that agree with those of all seeds")
+        axes.set_ylabel("share of verdicts that agree")
         axes.set_xlim(0, 1.02)
         save(figure, folder, "stopping")
