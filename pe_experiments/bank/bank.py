@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.bank.verdicts import Outcomes
 from pe_experiments.comparison.protocols import Section, sections_of
-from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.errors import UserError
+from pe_experiments.comparison.runs_table import Runs, protocol_of
+from pe_experiments.errors import UserError, allowed
 from pe_experiments.files import CONFIG_DIR
+from pe_experiments.identity import short_hash
 from pe_experiments.publishing.archive import FILES, joined, only, read_archive
 from pe_experiments.publishing.provenance import SCRIPT, more_than_rounding
 from pe_experiments.runs import COMPLETED, RunDirectory
@@ -42,16 +44,27 @@ class Bank:
     def beside(self, mine: Runs) -> tuple[list[Section], Runs]:
         """The tasks that ``mine`` has been run on, and the runs of both on these.
 
-        Raises:
-            UserError: the bank has no runs of the same protocol.
+        Runs under settings that the bank does not have are left out.
         """
-        protocols = set(mine.runs["protocol"])
-        if strange := protocols - set(self.runs.runs["protocol"]):
-            task = mine.runs.loc[mine.runs["protocol"].isin(strange), "task"].iloc[0]
-            raise UserError(f"{self.study} has no runs on {task} with these settings; see sweep.cases")
-        banked = self.runs.runs.loc[self.runs.runs["protocol"].isin(protocols), "name"]
-        both = joined(only(self.runs, set(banked)), mine)
+        shared = set(mine.runs["protocol"]) & set(self.runs.runs["protocol"])
+        both = joined(*(only(runs, _names(runs, shared)) for runs in (self.runs, mine)))
         return sections_of(both), both
+
+    def unlike(self, identity: Mapping[str, Any], examples: int, tuned: Sequence[str]) -> str | None:
+        """In what a run to come differs from all runs here, so that none may be compared with it, or None."""
+        if short_hash(protocol_of(identity, examples, tuned)) in set(self.runs.runs["protocol"]):
+            return None
+        counts = self.runs.curves.groupby("name")["examples"].first()
+        mine = _settings(identity, examples, tuned)
+        banked = [_settings(s["identity"], int(counts[n]), tuned) for n, s in self.runs.saved.items()]
+        on_task = [other for other in banked if other["task._target_"] == mine["task._target_"]]
+        if not on_task:
+            return f"the task is not in {self.study}; allowed: {allowed(sorted(set(self.runs.runs['task'])))}"
+        nearest = min(on_task, key=lambda other: len(_apart(mine, other)))
+        settings = [f"{key}={mine.get(key)} (there: {nearest.get(key)})" for key in _apart(mine, nearest)]
+        return (
+            ", ".join(settings) or f"trained by other code (commit {self.source(next(iter(counts.index)))})"
+        )
 
     def cheapest(self) -> tuple[str, Overrides]:
         """Name of the run that trained fastest, and what train.py was given for it."""
@@ -76,6 +89,21 @@ class Bank:
         recorded = self.runs.training[self.runs.training["name"] == name].iloc[0]
         here = next(row for row in read_metrics(repeated.metrics) if row["step"] == recorded["step"])
         return more_than_rounding((recorded["loss"], here["loss"]), banked, curve)
+
+
+def _names(runs: Runs, protocols: set[str]) -> set[str]:
+    return set(runs.runs.loc[runs.runs["protocol"].isin(protocols), "name"])
+
+
+def _settings(identity: Mapping[str, Any], examples: int, tuned: Sequence[str]) -> dict[str, Any]:
+    sections = {group: identity["trained"][group] for group in ("task", "model", "training")}
+    flat = {f"{group}.{key}": value for group, section in sections.items() for key, value in section.items()}
+    flat["evaluation.examples"] = examples
+    return {key: value for key, value in flat.items() if key not in tuned}
+
+
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    return [key for key in {**one, **other} if one.get(key) != other.get(key)]
 
 
 def read_bank(study: str, results_dir: Path) -> Bank:

@@ -15,7 +15,7 @@ from pe_experiments.composition import Plain, composed_plain
 from pe_experiments.config import check, resolve
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, allowed, few
-from pe_experiments.identity import safe_name, scheme_label
+from pe_experiments.identity import identify, safe_name, scheme_label
 from pe_experiments.publishing.archive import only
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
@@ -67,7 +67,8 @@ class Versus(Sweep):
     def __init__(self, typed: Sequence[str], common: Plain, varied: Plain | None, own: Path | None = None):
         super().__init__(typed, common, varied, own)
         self.results_dir, self.logging = Path(common["results_dir"]), common["logger"]["mode"]
-        self.label = self._label()
+        configs = [composed_plain("config", run, self.own) for run in self.runs]
+        self.label = self._label(configs)
         if self.study == STUDY:
             self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.runs = [with_value(run, "study", str(self.study)) for run in self.runs]
@@ -76,15 +77,29 @@ class Versus(Sweep):
         if unknown := [name for name in asked if name not in known]:
             raise UserError(f"sweep.baselines: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
         self.baselines = asked or known
+        self._require_protocol(configs)
         self.seconds: dict[str, float] = {}  # of training, by run
 
-    def _label(self) -> str:
-        configs = [composed_plain("config", run, self.own) for run in self.runs]
+    def _label(self, configs: Sequence[Plain]) -> str:
         schemes = {str([config[key] for key in ("pe", "positions", "label")]): config for config in configs}
         if len(schemes) > 1:
             raise UserError(f"sweep=versus compares one scheme with the bank; here are {len(schemes)}")
         checked = check(next(iter(schemes.values())))
         return checked.label or scheme_label(resolve(checked))
+
+    def _require_protocol(self, configs: Sequence[Plain]) -> None:
+        """
+        Raises:
+            UserError: a setting is not the bank's, so that nothing could be compared.
+        """
+        by_task = {str([config[key] for key in ("task", "model", "training")]): config for config in configs}
+        tuned = [self.settings.tune] if self.settings.tune else []
+        for config in by_task.values():
+            experiment = resolve(check(config))
+            examples = experiment.config.evaluation.examples
+            if apart := self.bank.unlike(identify(experiment).as_dict(), examples, tuned):
+                task = experiment.components["task"].choice
+                raise UserError(f"sweep.against={self.bank.study}, task={task}: {apart}; {ALONE}")
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Repeat a run of the bank here, then tune and repeat the scheme."""

@@ -209,13 +209,8 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
         raise UserError(f"{run.config} is damaged (a section that is none)")
     # Edited code of the task makes another protocol, not another scheme.
     scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
-    # A tuned setting differs by scheme and does not belong to the protocol.
-    training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
     examples = result["evaluation"]["examples"]
-    protocol = [
-        trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples,
-        sources.get("shared"),
-    ]  # fmt: skip
+    protocol = protocol_of(identity, examples, tuned)
     row = {
         "name": run.name,
         "label": str(result["label"]),
@@ -234,6 +229,22 @@ def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str])
     lengths = map(int, saved["derived"]["evaluation_lengths"])
     points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
     return _Loaded(run, row, points, saved)
+
+
+def protocol_of(identity: Mapping[str, Any], examples: int, tuned: Sequence[str]) -> list[Any]:
+    """What runs must share to be compared: all that determines a training but scheme, policy and seed.
+
+    Args:
+        identity: of a run, as `Identity.as_dict`.
+        examples: evaluated at each length.
+        tuned: settings that differ by scheme, as ``training.learning_rate``.
+    """
+    trained, sources = identity["trained"], identity["sources"]
+    training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
+    return [
+        trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples,
+        sources.get("shared"),
+    ]  # fmt: skip
 
 
 def _finite(value: Any) -> float | None:

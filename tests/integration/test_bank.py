@@ -87,7 +87,12 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
             ("pe=rope", "sweep.baselines=[nobody]"),
             "sweep.baselines: nobody is not in the bank; allowed: alibi",
         ),
-        (("pe=rope", "training.weight_decay=0.5"), "settings"),
+        (("pe=rope", "training.weight_decay=0.5"), "task=kth: training.weight_decay=0.5 (there: 0.01);"),
+        (("pe=rope", "evaluation.examples=30"), "task=kth: evaluation.examples=30 (there: 20);"),
+        (
+            ("pe=rope", 'sweep.cases=[["task=sort"]]'),
+            "task=sort: the task is not in bank/v1; allowed: copy or kth;",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_run(
@@ -98,3 +103,19 @@ def test_what_cannot_be_compared_is_said_before_anything_is_run(
     assert outcome.code == 1
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
+    assert not (results / "runs").exists()
+
+
+def test_a_bank_trained_by_other_code_is_said_before_anything_is_run(
+    bank: Path, script: Script, tmp_path: Path
+) -> None:
+    results = shutil.copytree(bank, tmp_path / "results")
+    runs = read_archive(results / "bank" / "v1")
+    for saved in runs.saved.values():
+        saved["identity"]["sources"]["shared"]["pe_experiments.training"] = "edited"
+    runs.runs["protocol"] += "-edited"
+    write_archive(runs, results / "bank" / "v1")
+    outcome = script("train", "sweep=versus", *SMALL, "pe=rope", f"results_dir={results}")
+    assert outcome.code == 1
+    assert "trained by other code (commit " in outcome.err
+    assert not (results / "runs").exists()
