@@ -206,9 +206,12 @@ def _stacked(names: Sequence[str]) -> str:
 
 def matrix_figure(made: Comparison) -> Figure:
     """Schemes x tasks: the mean over seeds, and below it its 95 % interval where there is one and it fits."""
-    metric, schemes, titles = made.metric, made.schemes, [_wrapped(s.title, 5) for s in made.sections]
+    metric, schemes = made.metric, made.schemes
+    titles = [_wrapped(section.title, 7) for section in made.sections]
+    angle = 0 if len(titles) <= 4 else 40 if max(title.count("\n") for title in titles) < 2 else 90
     width = max(made.options.inches, 1.6 + 0.34 * len(titles))
-    figure = Figure(figsize=(width, 1.3 + 0.3 * len(schemes)), layout="constrained")
+    height = 1.3 + 0.3 * len(schemes) + (angle == 90)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     values = np.full((len(schemes), len(titles)), np.nan)
     fits = (width - 2.2) / len(titles) > INTERVALS_FIT
@@ -226,8 +229,8 @@ def matrix_figure(made: Comparison) -> Figure:
             axes.text(column, index, shown, ha="center", va="center", fontsize=6, color=colour)
     colours = "Blues" if full > pale else "Blues_r"
     image = axes.imshow(values, cmap=colours, vmin=min(pale, full), vmax=max(pale, full), aspect="auto")
-    axes.set_xticks(range(len(titles)), titles, rotation=40 if len(titles) > 4 else 0,
-                    ha="right" if len(titles) > 4 else "center", rotation_mode="anchor")  # fmt: skip
+    axes.set_xticks(range(len(titles)), titles, rotation=angle, rotation_mode="anchor",
+                    ha="right" if angle else "center", va="center" if angle == 90 else "top")  # fmt: skip
     axes.set_yticks(range(len(schemes)), [text(scheme) for scheme in schemes])
     figure.colorbar(image, ax=axes, label=metric_in_words(metric))
     return figure
