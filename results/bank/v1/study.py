@@ -126,7 +126,7 @@ largest or smallest after one more had been tried, so that one further out might
 ## What this cannot tell
 
 - Two layers of width 64, trained to ten symbols for at most {int(_steps(runs).max()):,} steps: a scheme that needs more of either is not
-  seen here. [core](../../core/README.md) asks whether the answers on copying survive other learning rates and vocabularies.
+  seen here. [Robustness](../../robustness/README.md): copying under other learning rates, vocabularies, lengths and models.
 - {_seeds(table)} seeds: a scheme that succeeds in one training out of four shows no success in eight of them one time in ten.
 - Language models: nothing.
 
