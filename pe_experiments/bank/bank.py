@@ -9,7 +9,8 @@ from typing import Any
 
 from pe_experiments.bank.verdicts import Outcomes
 from pe_experiments.comparison.protocols import Section, sections_of
-from pe_experiments.comparison.runs_table import Runs, protocol_of
+from pe_experiments.comparison.run_rows import protocol_of
+from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.identity import short_hash

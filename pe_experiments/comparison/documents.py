@@ -15,7 +15,7 @@ from jinja2 import StrictUndefined, Template
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs_table import Row
+from pe_experiments.comparison.run_rows import Row
 from pe_experiments.comparison.statistics import COVERAGE, FEWEST, LEVEL, SIMULATED
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import count, mean, metric_in_words, number, seeds_in_words

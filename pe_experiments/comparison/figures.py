@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from pe_experiments.comparison.attention import attention_figure
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs_table import Row
+from pe_experiments.comparison.run_rows import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import digits, learned, metric_in_words, number, seeds_in_words
 from pe_experiments.comparison.words import mean as mean_in_words

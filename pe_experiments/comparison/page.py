@@ -19,7 +19,7 @@ from markupsafe import Markup
 from pe_experiments.comparison.documents import mark_column, mark_of
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs_table import ACCURACIES, Row
+from pe_experiments.comparison.run_rows import ACCURACIES, Row
 from pe_experiments.comparison.table import BOUNDS, finite
 from pe_experiments.comparison.words import WORDS, column_of, learned, limits, metric_in_words, notes
 from pe_experiments.evaluation import SOLVED

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import Row
+from pe_experiments.comparison.run_rows import Row
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,

@@ -13,7 +13,8 @@ import pandas as pd
 from pe_experiments.comparison import words
 from pe_experiments.comparison.pairs import pair_table, with_groups
 from pe_experiments.comparison.protocols import Section, sections_of
-from pe_experiments.comparison.runs_table import Row, Runs
+from pe_experiments.comparison.run_rows import Row
+from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.losses import lower_is_better

@@ -7,44 +7,40 @@ a protocol: everything that determines a training except scheme, position policy
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from pe_experiments.comparison.run_rows import (
+    ACCURACIES,
+    LoadedRun,
+    Row,
+    environment_of,
+    or_left_out,
+    read_run,
+    training_curve,
+)
 from pe_experiments.console import Display
 from pe_experiments.errors import UserError, nearest
-from pe_experiments.files import read_json
-from pe_experiments.identity import short_hash
 from pe_experiments.losses import guessing_loss, summarise
 from pe_experiments.runs import (
     COMPLETED,
     DIVERGED,
     RunDirectory,
-    only_code_differs,
     read_manifest,
     run_directory,
     tuned_settings,
     tuning_of,
 )
-from pe_experiments.tracking import read_curve, read_metrics
 
-ACCURACIES = ("exact_match", "token_accuracy")
-TRAINED = ("pe", "positions", "task", "model", "training")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend on the task alone
-RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
-TRAINING = ("step", "loss", "exact_match", "token_accuracy")
-KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
 OTHER_TASKS = (
     "name", "label", "seed", "task", "model", "protocol", "evaluated_on", "decoding", "length",
     "content_length", "examples", "exact_match", "token_accuracy",
 )  # fmt: skip
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,23 +69,6 @@ class Runs:
     other_tasks: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=list(OTHER_TASKS)))
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
     attention: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["run"]))
-
-
-@dataclass
-class _Loaded:
-    directory: RunDirectory
-    row: Row
-    curve: list[Row]
-    saved: Row
-    other_tasks: list[Row] = field(default_factory=list)
-
-    def with_keys(self, rows: Iterable[Row]) -> list[Row]:
-        return [{key: self.row[key] for key in KEYS} | row for row in rows]
-
-    def names(self, key: str) -> set[str]:
-        """What a filter may call it; its scheme also by the config choice that the label begins with."""
-        name = self.row["label" if key == "pe" else key]
-        return {name, re.split(r"\(|\+| \[", name)[0]} if key == "pe" else {name}
 
 
 def load_runs(
@@ -133,7 +112,7 @@ def load_runs(
     _rename(loaded, labels or {})
     for same in _grouped(loaded, "protocol"):
         _summarise_protocol(same)
-    training = [row for run in loaded for row in run.with_keys(_training(run.directory, left_out))]
+    training = [row for run in loaded for row in run.with_keys(training_curve(run.directory, left_out))]
     text = _texts(loaded, left_out)
     mine = {run.saved["identity"]["label"] for run in loaded}
     return Runs(
@@ -142,7 +121,7 @@ def load_runs(
         dict(sorted(left_out.items())),
         pd.DataFrame(training),
         {run.row["name"]: run.saved for run in loaded},
-        {run.row["name"]: _environment(run.directory) for run in loaded},
+        {run.row["name"]: environment_of(run.directory) for run in loaded},
         [choice for choice in tuning_of(manifest) if choice.get("scheme") in mine] if manifest else [],
         _other_tasks(loaded),
         text,
@@ -151,26 +130,15 @@ def load_runs(
 
 def _read_runs(
     paths: Sequence[Path], tuned: Sequence[str], left_out: dict[str, str], display: Display
-) -> list[_Loaded]:
+) -> list[LoadedRun]:
     loaded = []
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
         display.step(number)
-        with _or_left_out(path.name, left_out):
-            loaded.append(_read_run(RunDirectory(path), tuned, left_out))
+        with or_left_out(path.name, left_out):
+            loaded.append(read_run(RunDirectory(path), tuned, left_out))
     display.stop()
     return loaded
-
-
-@contextmanager
-def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
-    """What cannot be read is left out, with the reason."""
-    try:
-        yield
-    except UserError as error:
-        left_out[name] = str(error)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        left_out[name] = f"damaged ({type(error).__name__}: {error})"
 
 
 def _directories(results_dir: Path, study: str | None, left_out: dict[str, str]) -> list[Path]:
@@ -187,93 +155,7 @@ def _directories(results_dir: Path, study: str | None, left_out: dict[str, str])
     return [path for path in visible if path.is_dir()]
 
 
-def _read_run(run: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Loaded:
-    if not run.path.is_dir():
-        raise UserError("the directory is gone")
-    if not run.config.exists() and not run.result.exists():
-        raise UserError("no run: it has neither config.yaml nor result.json")
-    result = run.read_result()
-    if result is None:
-        raise UserError("unfinished; the command that began it resumes it")
-    if result["status"] not in (COMPLETED, DIVERGED):
-        raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
-    saved = run.read_config()
-    identity = saved["identity"]
-    trained, sources = identity["trained"], identity["sources"]
-    if result["name"] != identity["name"] or result["seed"] != trained["seed"]:
-        raise UserError(
-            f"its result.json belongs to {result['name']}, seed {result['seed']}, and its config.yaml to "
-            f"{identity['name']}, seed {trained['seed']}"
-        )
-    if not all(isinstance(trained[group], dict) for group in TRAINED):
-        raise UserError(f"{run.config} is damaged (a section that is none)")
-    # Edited code of the task makes another protocol, not another scheme.
-    scheme = [(trained[group], sources[group]) for group in ("pe", "positions")]
-    examples = result["evaluation"]["examples"]
-    protocol = protocol_of(identity, examples, tuned)
-    row = {
-        "name": run.name,
-        "label": str(result["label"]),
-        "seed": int(result["seed"]),
-        "task": str(result["task"]),
-        "model": str(result["model"]),
-        "status": result["status"],
-        "max_length": int(max(saved["derived"]["train_lengths"])),
-        "protocol": short_hash(protocol),
-        "family": short_hash(protocol[2:]),
-        "scheme": short_hash(scheme),
-        **{key: _finite(result.get(key)) for key in RESULTS},
-    }
-    if row["status"] == COMPLETED:
-        return _with_evaluations(_Loaded(run, row, _sound_curve(run, result), saved), result, left_out)
-    lengths = map(int, saved["derived"]["evaluation_lengths"])
-    points = [{"length": n, "content_length": n, "examples": int(examples)} for n in lengths]
-    return _Loaded(run, row, points, saved)
-
-
-def protocol_of(identity: Mapping[str, Any], examples: int, tuned: Sequence[str]) -> list[Any]:
-    """What runs must share to be compared: all that determines a training but scheme, policy and seed.
-
-    Args:
-        identity: of a run, as `Identity.as_dict`.
-        examples: evaluated at each length.
-        tuned: settings that differ by scheme, as ``training.learning_rate``.
-    """
-    trained, sources = identity["trained"], identity["sources"]
-    training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
-    return [
-        trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples,
-        sources.get("shared"),
-    ]  # fmt: skip
-
-
-def _finite(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _with_evaluations(loaded: _Loaded, result: Row, left_out: dict[str, str]) -> _Loaded:
-    """The run with the results of later evaluations of its scheme: more lengths, and other tasks."""
-    points = {point["content_length"]: point for point in loaded.curve}
-    measured = _but_lengths(result["evaluation"])
-    for path in sorted(loaded.directory.path.glob("evaluations/*/")):
-        directory = RunDirectory(path)
-        with _or_left_out(f"{loaded.directory.name}/evaluations/{path.name}", left_out):
-            stored = directory.read_result()
-            again = _but_lengths(stored["evaluation"]) if stored else {}
-            if stored and "evaluated_on" in stored and again["pe"] == measured["pe"]:
-                task, decoding = str(stored["evaluated_on"]), again.get("decoding", "teacher_forcing")
-                said = {"evaluated_on": task, "decoding": decoding}
-                loaded.other_tasks += [point | said for point in read_curve(directory.curve)]
-            elif only_code_differs(again, measured):
-                raise UserError("evaluated by other code than the run; evaluate it again")
-            elif stored and again == measured:
-                for point in _sound_curve(directory, stored):
-                    points.setdefault(point["content_length"], point)
-    loaded.curve = [points[length] for length in sorted(points)]
-    return loaded
-
-
-def _other_tasks(loaded: Sequence[_Loaded]) -> pd.DataFrame:
+def _other_tasks(loaded: Sequence[LoadedRun]) -> pd.DataFrame:
     """The other tasks of all runs; of a length evaluated twice the row with more examples is kept."""
     rows = [point for run in loaded for point in run.with_keys(run.other_tasks)]
     table = pd.DataFrame(rows, columns=list(OTHER_TASKS)).sort_values("examples", kind="stable")
@@ -281,27 +163,9 @@ def _other_tasks(loaded: Sequence[_Loaded]) -> pd.DataFrame:
     return table.drop_duplicates(key, keep="last").sort_values(["protocol", "label", "seed", *key])
 
 
-def _but_lengths(evaluation: Row) -> Row:
-    return {key: value for key, value in evaluation.items() if key != "lengths"}
-
-
-def _sound_curve(run: RunDirectory, result: Row) -> list[Row]:
-    rows = read_curve(run.curve)
-    # A language model has no exact match at any length.
-    accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
-    for row in rows:
-        if not all(isinstance(row[key], int | float) and 0 <= row[key] <= 1 for key in accuracies):
-            raise UserError(f"{run.curve} is damaged (an accuracy that is none); add rerun=true")
-        if not (isinstance(row["content_length"], int) and row["content_length"] > 0):
-            raise UserError(f"{run.curve} is damaged (a length that is none); add rerun=true")
-    if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        raise UserError(f"{run.curve} is damaged (not the lengths result.json names); add rerun=true")
-    return rows
-
-
-def _without_duplicates(loaded: list[_Loaded], left_out: dict[str, str]) -> list[_Loaded]:
+def _without_duplicates(loaded: list[LoadedRun], left_out: dict[str, str]) -> list[LoadedRun]:
     """One directory per training; of copies the one with the run's own name is kept."""
-    kept: dict[tuple[str, str, int], _Loaded] = {}
+    kept: dict[tuple[str, str, int], LoadedRun] = {}
     for run in sorted(loaded, key=lambda run: run.directory.name != run.saved["identity"]["name"]):
         same = kept.setdefault((run.row["protocol"], run.row["scheme"], run.row["seed"]), run)
         if same is not run:
@@ -309,7 +173,7 @@ def _without_duplicates(loaded: list[_Loaded], left_out: dict[str, str]) -> list
     return sorted(kept.values(), key=lambda run: run.directory.name)
 
 
-def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> list[_Loaded]:
+def _filtered(loaded: list[LoadedRun], key: str, wanted: Sequence[str] | None) -> list[LoadedRun]:
     if wanted is None:
         return loaded
     known = set[str]().union(*(run.names(key) for run in loaded))
@@ -319,15 +183,15 @@ def _filtered(loaded: list[_Loaded], key: str, wanted: Sequence[str] | None) -> 
     return [run for run in loaded if run.names(key) & set(wanted)]
 
 
-def _grouped(loaded: Sequence[_Loaded], *keys: str) -> list[list[_Loaded]]:
+def _grouped(loaded: Sequence[LoadedRun], *keys: str) -> list[list[LoadedRun]]:
     """The runs that agree in these columns."""
-    groups: dict[tuple[Any, ...], list[_Loaded]] = {}
+    groups: dict[tuple[Any, ...], list[LoadedRun]] = {}
     for run in loaded:
         groups.setdefault(tuple(run.row[key] for key in keys), []).append(run)
     return list(groups.values())
 
 
-def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
+def _rename(loaded: list[LoadedRun], labels: Mapping[str, str]) -> None:
     known = {run.row["label"] for run in loaded}
     for label, text in labels.items():
         if label not in known:
@@ -338,7 +202,7 @@ def _rename(loaded: list[_Loaded], labels: Mapping[str, str]) -> None:
         run.row["label"] = labels.get(run.row["label"], run.row["label"])
 
 
-def _summarise_protocol(loaded: list[_Loaded]) -> None:
+def _summarise_protocol(loaded: list[LoadedRun]) -> None:
     """Summaries over the lengths all runs share, so that an area is over the same lengths for all.
 
     A diverged run is never averaged away: it has accuracies of 0 and the loss of a uniform guess.
@@ -381,29 +245,14 @@ def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
     return summary
 
 
-def _training(run: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """The training curve; one that is damaged is left out."""
-    with _or_left_out(f"{run.name}/{run.metrics.name}", left_out):
-        return [{key: float(row.get(key, "nan")) for key in TRAINING} for row in read_metrics(run.metrics)]
-    return []
-
-
-def _texts(loaded: Sequence[_Loaded], left_out: dict[str, str]) -> pd.DataFrame:
+def _texts(loaded: Sequence[LoadedRun], left_out: dict[str, str]) -> pd.DataFrame:
     """The rows of every ``text.csv``; one that is damaged is left out."""
     tables = []
     for run in loaded:
         path = run.directory.path / "text.csv"
-        with _or_left_out(f"{run.directory.name}/{path.name}", left_out):
+        with or_left_out(f"{run.directory.name}/{path.name}", left_out):
             if path.exists():
                 table = pd.read_csv(path)
                 table[["bits_per_byte", "accuracy"]].astype(float)
                 tables.append(table.assign(name=run.directory.name)[["name", *table]])
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
-
-
-def _environment(run: RunDirectory) -> Row:
-    try:
-        content = read_json(run.environment)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

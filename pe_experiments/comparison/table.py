@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import ACCURACIES, Row
+from pe_experiments.comparison.run_rows import ACCURACIES, Row
 from pe_experiments.comparison.statistics import (
     Interval,
     detectable_difference,

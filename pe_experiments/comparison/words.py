@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.runs_table import ACCURACIES
+from pe_experiments.comparison.run_rows import ACCURACIES
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, seeds_needed
 from pe_experiments.comparison.table import finite
 from pe_experiments.losses import lower_is_better

@@ -21,7 +21,8 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
-from pe_experiments.comparison.runs_table import KEYS, TRAINING, Runs, summary_of
+from pe_experiments.comparison.run_rows import KEYS, TRAINING
+from pe_experiments.comparison.runs_table import Runs, summary_of
 from pe_experiments.errors import UserError
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import short_hash

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pe_experiments.comparison.runs_table import Row, Runs
+from pe_experiments.comparison.run_rows import Row
+from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, few
 from pe_experiments.files import CONFIG_DIR, read_json
