@@ -42,10 +42,11 @@ from pe_experiments.models import Transformer
 from pe_experiments.models.transformer import Activation
 from pe_experiments.validation import validated
 
-VOCABULARY, TOKENS, HEADS = 14, 40, 4
-SIZES = {  # rows, width, layers
-    "d=128, 4 layers, batch 128 x 40 tokens": (128, 128, 4),
-    "d=64, 2 layers, batch 64 x 40 tokens": (64, 64, 2),
+HEADS = 4
+SIZES = {  # rows, tokens, vocabulary, width, layers
+    "d=128, 4 layers, batch 128 x 40 tokens": (128, 40, 14, 128, 4),
+    "d=64, 2 layers, batch 64 x 40 tokens": (64, 40, 14, 64, 2),
+    "text: d=64, 2 layers, batch 8 x 256 bytes": (8, 256, 256, 64, 2),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -68,14 +69,14 @@ class BenchmarkSettings(Section):
 
 def peers(repeats: int, display: Display) -> Iterator[Row]:
     """A training step of ours and of other libraries at equal shapes, at their defaults and at their best."""
-    for setting, (rows, width, layers) in SIZES.items():
-        shape = ModelShape(width, HEADS, layers, True, TOKENS, TOKENS)
-        batches = random_batches(VOCABULARY, rows, TOKENS)
-        ours, missing = _our_steps(shape, batches), []
+    for setting, (rows, tokens, vocabulary, width, layers) in SIZES.items():
+        shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
+        batches = random_batches(vocabulary, rows, tokens)
+        ours, missing = _our_steps(shape, vocabulary, batches), []
         theirs: dict[str, Step] = {}
         for name in PEERS:
             try:
-                theirs |= _peer_steps(name, shape, batches)
+                theirs |= _peer_steps(name, shape, vocabulary, batches)
             except ImportError:
                 missing.append(name)
                 say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
@@ -88,16 +89,16 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
                 yield paired_ratios(f"peers: fastest at its {what}", setting, pair, fastest)[0]
 
 
-def _our_steps(shape: ModelShape, batches: Batches) -> dict[str, Step]:
+def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     activations: dict[str, Activation] = {OURS: "relu", f"{OURS}, gelu": "gelu"}
-    make, backend = partial(Transformer, VOCABULARY, shape, Learned), matmul.faster_backend()
+    make, backend = partial(Transformer, vocabulary, shape, Learned), matmul.faster_backend()
     return {
         name: next_token_step(make(activation=activation, initialisation="pytorch"), batches, backend)
         for name, activation in activations.items()
     }
 
 
-def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Step]:
+def _peer_steps(name: str, shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
     make, attentions = PEERS[name]
     usable = dict.fromkeys(("default", matmul.faster_backend()))
@@ -108,7 +109,7 @@ def _peer_steps(name: str, shape: ModelShape, batches: Batches) -> dict[str, Ste
             words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
             is_default = attention == attentions[0] and backend == "default"
             case = name if is_default else f"{name}, {' '.join(words)}"
-            steps[case] = next_token_step(make(shape, VOCABULARY, attention), batches, backend)
+            steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
     return steps
 
 

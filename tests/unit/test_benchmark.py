@@ -22,7 +22,7 @@ from pe_experiments.models import Transformer
 from tests.conftest import Outcome
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
-TINY = {"tiny": (4, 16, 1)}
+TINY = {"tiny": (4, 8, 14, 16, 1)}
 
 
 def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
@@ -81,7 +81,6 @@ def test_every_part_measured_ends_in_the_table(
     script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "SIZES", TINY)
-    monkeypatch.setattr(report, "TOKENS", 8)
     monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
     monkeypatch.setattr(report, "long_evaluation", lambda tokens, scheme: (1.5, 20.0))
     before = matmul.current_backend()
@@ -112,7 +111,6 @@ def test_missing_peers_are_left_out_and_named(
         raise ImportError("no such library")
 
     monkeypatch.setattr(report, "SIZES", TINY)
-    monkeypatch.setattr(report, "TOKENS", 8)
     monkeypatch.setattr(report, "PEERS", {"elsewhere": (missing, ("default",))})
     rows = list(report.peers(1, Display()))
     assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu"}

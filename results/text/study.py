@@ -1,0 +1,187 @@
+"""Byte-level language models past their training length: the bank's schemes in the bank's model, on source code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.comparison import Runs
+from pe_experiments.comparison.statistics import t_interval
+from pe_experiments.plots import GREY, dark, drawing, length_axis, save, styles
+from pe_experiments.publishing import compare_archived, markdown_table
+
+TRAINED = 256  # bytes of context
+ALL, COPY = ("non_overlapping", "all"), ("copy", "all")
+KEPT = 0.05  # bits per byte; a rise of less counts as no loss
+
+
+def scores(
+    runs: Runs, windows: str = ALL[0], part: str = ALL[1], value: str = "bits_per_byte"
+) -> pd.DataFrame:
+    """One row per run, with its label and seed, one column per context length."""
+    chosen = runs.text[(runs.text["windows"] == windows) & (runs.text["slice"] == part)]
+    wide = chosen.pivot(index="name", columns="length", values=value)
+    table = runs.runs[["name", "label", "seed"]].merge(wide, left_on="name", right_index=True)
+    return table.assign(label=[bare(label) for label in table["label"]])
+
+
+def bare(label: str) -> str:
+    """A scheme without its arguments, as the bank calls it."""
+    return label.partition("(")[0]
+
+
+def pages(folder: Path, runs: Runs) -> None:
+    """The comparison, the figure of the answer, and ``README.md``."""
+    compare_archived(folder, runs)
+    draw(scores(runs), folder / "figures")
+    (folder / "README.md").write_text(page(runs))
+
+
+def draw(table: pd.DataFrame, folder: Path) -> None:
+    """Bits per byte over context length: the mean as a line with its scheme's name, each seed as a dot."""
+    lengths = [column for column in table if isinstance(column, int)]
+    means = table.groupby("label")[lengths].mean().sort_values(lengths[-1], ascending=False)
+    looks = styles(means.index)
+    with drawing():
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.subplots()
+        axes.set_yscale("log", base=2)
+        for label, mean in means.iterrows():
+            colour, marker = looks[str(label)]
+            own = table[table["label"] == label]
+            for length in lengths:
+                axes.plot([length] * len(own), own[length], ".", color=colour, markersize=3, alpha=0.5)
+            axes.plot(lengths, mean, color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+        length_axis(axes, lengths, TRAINED, "bits per byte, the same bytes at every length", accuracy=False)
+        axes.set_xlabel("context length (bytes)")
+        low, high = np.log2([0.96 * means.min().min(), 1.04 * table[lengths].max().max()])
+        axes.set_ylim(2**low, 2**high)
+        axes.set_yticks(ticks := [t for t in (2, 2.5, 3, 4, 5, 6, 8, 10) if low <= np.log2(t) <= high])
+        axes.set_yticklabels([f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.annotate("training length", (TRAINED, 1), (3, 3), xycoords=axes.get_xaxis_transform(),
+                      textcoords="offset points", fontsize=7, color=GREY)  # fmt: skip
+        spots = _apart([(np.log2(end) - low) / (high - low) for end in means[lengths[-1]]])
+        for (label, mean), spot in zip(means.iterrows(), spots, strict=True):
+            colour = looks[str(label)][0]
+            axes.annotate(
+                f"{label}  {mean.iloc[-1]:.2f}", (lengths[-1], mean.iloc[-1]), (1.03, spot), color=dark(colour),
+                textcoords="axes fraction", va="center", annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkB": 3, "relpos": (0, 0.5)},
+            )  # fmt: skip
+        save(figure, folder, "answer")
+
+
+def _apart(heights: list[float], gap: float = 0.052) -> list[float]:
+    """The heights, from the highest down, moved up from the lowest on until they are a gap apart."""
+    moved = heights[::-1]
+    for index in range(1, len(moved)):
+        moved[index] = max(moved[index], moved[index - 1] + gap)
+    return moved[::-1]
+
+
+def rise(table: pd.DataFrame, length: int) -> pd.Series:
+    """Bits per byte at this context length minus those at the training length, of every run."""
+    return table[length] - table[TRAINED]
+
+
+def in_words(values: pd.Series, sign: str = "") -> str:
+    """``2.03 [1.98, 2.08]``, Student's interval."""
+    made = t_interval(values.to_numpy(float))
+    return f"{made.estimate:{sign}.2f} [{made.low:{sign}.2f}, {made.high:{sign}.2f}]"
+
+
+def page(runs: Runs) -> str:
+    """``README.md``."""
+    table, copied = scores(runs), scores(runs, *COPY, value="accuracy")
+    lengths = [column for column in table if isinstance(column, int)]
+    longest = lengths[-1]
+    order = table.groupby("label")[longest].mean().sort_values().index
+    groups = {label: table[table["label"] == label] for label in order}
+    rates = {bare(choice["scheme"]): choice["chosen"] for choice in runs.tuning}
+    rows = [
+        [
+            f"`{label}`",
+            *(in_words(own[length]) for length in lengths),
+            in_words(rise(own, longest), "+"),
+            *(f"{copied.loc[copied['label'] == label, length].mean():.2f}" for length in (TRAINED, longest)),
+            f"{float(rates[label]):g}" if label in rates else "–",
+        ]
+        for label, own in groups.items()
+    ]
+    heading = ["scheme", *map(str, lengths), f"{longest} minus {TRAINED}"]
+    heading += [f"key copied at {TRAINED}", f"at {longest}", "learning rate"]
+    seeds = table.groupby("label").size()
+    return f"""# Which encodings extrapolate on text?
+
+![Bits per byte over context length](figures/answer.png)
+
+{sentences(groups, longest)}
+
+Byte-level language models trained on windows of {TRAINED} bytes of Python's standard library, evaluated on other files of it;
+lower is better. {len(groups)} schemes, {seeds.min()} seeds each (dots), the learning rate tuned per scheme. Each example is a stretch of
+{longest:,} bytes; at context length L it is cut into windows of L bytes, so that the same bytes are scored at every length.
+
+{markdown_table(heading, rows)}
+
+Bits per byte, the mean over seeds with Student's 95 % interval. *Key copied*: the share of bytes predicted right in the second
+half of a random 16-byte key that stood at a random place earlier in the context.
+
+![Sliding windows, by index, repeated 4-grams, copying](figures/text-decoder-context.png)
+
+Above: only the last 64 bytes of each stretch, each after at least L - 64 bytes (sliding windows); and by index within windows of
+{longest:,} bytes. Below: bytes that complete a 4-gram that already stood in the context (associative recall), and the copied key.
+
+## What this cannot tell
+
+- The models are the bank's: two layers of width 64, about 130,000 parameters, {_bytes(runs):.1f} million bytes of training. What larger
+  models learn from longer training is not seen here.
+- {seeds.min()} seeds: no permutation test can reach 0.05, so schemes are told apart by intervals alone.
+- One corpus, source code, whose repetitions differ from those of prose. Another Python has another standard library: the list of
+  files and its digest are part of every run's identity.
+
+Is this order the [bank](../bank/v1/README.md)'s? [Transfer](../transfer/README.md). Curves, costs, methods: [report.html](report.html);
+all runs, each with the command that repeats it: [runs.csv](runs.csv).
+
+```
+python scripts/train.py sweep=text        # the runs; resumable, two hours on two cores
+python scripts/results.py publish=text    # these CSVs from the runs
+make results                              # tables, figures and pages from the CSVs
+```
+"""
+
+
+def sentences(groups: dict[str, pd.DataFrame], longest: int) -> str:
+    """What the intervals carry."""
+    rises = {label: t_interval(rise(own, longest).to_numpy(float)) for label, own in groups.items()}
+    kept = [label for label, made in rises.items() if made.high < KEPT]
+    lost = [label for label, made in rises.items() if made.low > KEPT]
+    open_ = [label for label in rises if label not in {*kept, *lost}]
+    shares = {label: f"`{label}` {rises[label].estimate:+.2f}" for label in rises}
+    said = [
+        f"At {longest // TRAINED} times the training length the same bytes cost less than {KEPT} bits more than at it with "
+        f"{_listed(kept)}."
+        if kept
+        else f"With no scheme the same bytes surely cost less than {KEPT} bits more at {longest // TRAINED} times the training length."
+    ]
+    if lost:
+        said.append(
+            f"They cost more with {', '.join(shares[label] for label in reversed(lost))} bits per byte."
+        )
+    if open_:
+        said.append(f"Not decided by the intervals: {', '.join(shares[label] for label in open_)}.")
+    return " ".join(said)
+
+
+def _listed(labels: list[str]) -> str:
+    names = [f"`{label}`" for label in labels]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _bytes(runs: Runs) -> float:
+    """Millions of bytes a model was trained on."""
+    training = runs.saved[runs.runs["name"].iloc[0]]["identity"]["trained"]["training"]
+    return float(training["steps"] * training["batch_size"] * training["max_length"] / 1e6)
