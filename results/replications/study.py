@@ -1,0 +1,236 @@
+"""Published values beside ours: what each run deviates in from the recipe, and whether value or order is reproduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from pe_experiments.comparison.statistics import mean_interval, t_interval
+from pe_experiments.plots import COLOURS, GREY, drawing, save
+from pe_experiments.publishing import markdown_table, read_table
+
+HERE = Path(__file__).parent
+Found = dict[tuple[str, str], np.ndarray]  # ours by setting and scheme: a value per seed
+Panel = tuple[str, str, list[tuple[str, float, np.ndarray]]]
+TRAINED = "as trained"
+LENGTHS = {TRAINED: 256, "4x": 1024, "16x": 2048}  # bytes of context that stand for the paper's
+REPRODUCED, ORDER, NOT, WAITING = "value", "order", "not reproduced", "not run yet"
+
+
+def errors_of_path() -> Found:
+    """Wrong reads in %."""
+    table = pd.read_csv(HERE / "path" / "errors.csv")
+    return {key: own["error"].to_numpy() for key, own in table.groupby(["setting", "scheme"])}
+
+
+def bits_of_text() -> Found:
+    """Bits per byte of the study of text."""
+    folder = HERE.parent / "text"
+    runs, lines = read_table(folder / "runs.csv"), read_table(folder / "text.csv")
+    lines = lines[(lines["windows"] == "non_overlapping") & (lines["slice"] == "all")]
+    table = lines.merge(runs[["name", "label"]], on="name")
+    by = {key: own["bits_per_byte"].to_numpy() for key, own in table.groupby(["length", "label"])}
+    schemes = sorted(set(table["label"]))
+    return {
+        (setting, scheme): by[length, scheme]
+        for (setting, length), scheme in product(LENGTHS.items(), schemes)
+    }
+
+
+@dataclass(frozen=True)
+class Source:
+    """A paper's table and our values for it.
+
+    Attributes:
+        found: reads our values.
+        file: the CSV they are read from, there once the study is published.
+        units: of the published values, and of ours.
+        tied: published values at most this far apart have no order.
+        close: a mean of ours at most this far from the published value reproduces it; None if units differ.
+    """
+
+    found: Callable[[], Found]
+    file: Path
+    units: tuple[str, str]
+    tied: float
+    close: float | None = None
+
+
+SOURCES = {
+    "2505.16381": Source(
+        errors_of_path, HERE / "path" / "errors.csv", ("error, %", "error, %"), tied=0.02, close=5.0
+    ),
+    "2505.17083": Source(
+        bits_of_text, HERE.parent / "text" / "text.csv", ("nats per token", "bits per byte"), tied=0.03
+    ),
+}
+
+
+def pages_without_runs(folder: Path) -> None:
+    """``README.md`` and its figure, from ``ledger.csv`` and the CSVs of the studies it names."""
+    ledger = read_table(folder / "ledger.csv", "arxiv", "table", "setting", "command", "deviation", "paper")
+    ledger["arxiv"] = ledger["arxiv"].astype(str)
+    made = judged(ledger)
+    (folder / "figures").mkdir(exist_ok=True)
+    draw(made, folder / "figures")
+    (folder / "README.md").write_text(page(made))
+
+
+def judged(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The ledger with columns ``values_`` (ours, by seed), ``mean`` and ``verdict``."""
+    rows = []
+    for (arxiv, _, _), group in ledger.groupby(["arxiv", "task", "setting"], sort=False):
+        source = SOURCES.get(arxiv)
+        found = source.found() if source and source.file.exists() else {}
+        own = group.assign(values_=[found.get((row.setting, row.scheme)) for row in group.itertuples()])
+        own["mean"] = [float("nan") if v is None else float(np.mean(v)) for v in own["values_"]]
+        own["verdict"] = [_verdict(source, own, row) for _, row in own.iterrows()]
+        rows.append(own)
+    return pd.concat(rows).loc[ledger.index]
+
+
+def _verdict(source: Source | None, group: pd.DataFrame, row: pd.Series) -> str:
+    if source is None or row["values_"] is None:
+        return WAITING
+    if source.close is not None and abs(row["mean"] - row["published"]) <= source.close:
+        return REPRODUCED
+    others = group[(group["scheme"] != row["scheme"]) & group["mean"].notna()]
+    apart = others[(others["published"] - row["published"]).abs() > source.tied]
+    turned = [
+        str(other.scheme)
+        for other in apart.itertuples()
+        if (other.mean - row["mean"]) * (other.published - row["published"]) <= 0
+    ]
+    return f"{NOT}: against {', '.join(turned)}" if turned else ORDER
+
+
+def in_words(row: pd.Series) -> str:
+    """Our mean with its 95 % interval."""
+    if row["values_"] is None:
+        return "–"
+    low, high = ends(row)
+    digits = 1 if SOURCES[row["arxiv"]].close else 2
+    return f"{row['mean']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def ends(row: pd.Series) -> tuple[float, float]:
+    """Of the 95 % interval: Gaffke's of shares in %, Student's of losses."""
+    if SOURCES[row["arxiv"]].close:
+        made = mean_interval(row["values_"] / 100)
+        return 100 * made.low, 100 * made.high
+    made = t_interval(row["values_"])
+    return made.low, made.high
+
+
+def draw(made: pd.DataFrame, folder: Path) -> None:
+    """A panel per published column: published values as diamonds, ours as dots; losses as ratios."""
+    panels = list(_panels(made[made["mean"].notna()]))
+    rows = -(-len(panels) // 3)
+    with drawing():
+        figure = Figure(figsize=(7.2, 0.5 + 1.45 * rows), layout="constrained")
+        grid = figure.subplots(rows, 3, squeeze=False).ravel()
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        for axes, (title, unit, points) in zip(grid, panels, strict=False):
+            for index, (_, published, values) in enumerate(points):
+                axes.plot(published, index - 0.15, "D", color=GREY, markersize=4)
+                axes.plot(
+                    values, [index + 0.15] * len(values), ".", color=COLOURS[0], markersize=3, alpha=0.6
+                )
+                axes.plot(np.mean(values), index + 0.15, "o", color=COLOURS[0], markersize=4)
+            axes.set_yticks(range(len(points)), [scheme for scheme, _, _ in points])
+            axes.set_ylim(len(points) - 0.5, -0.5)
+            axes.set_title(title, fontsize=7.5)
+            axes.set_xlabel(unit, fontsize=7)
+            axes.spines[["top", "right"]].set_visible(False)
+        shapes = {"published": ("D", GREY), "ours: mean and seeds": ("o", COLOURS[0])}
+        handles = [
+            Line2D([], [], marker=marker, color=colour, linestyle="none", markersize=4, label=label)
+            for label, (marker, colour) in shapes.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        save(figure, folder, "answer")
+
+
+def _panels(ready: pd.DataFrame) -> Iterator[Panel]:
+    """Title, unit, and by scheme the published value and ours; of losses their ratio to those as trained."""
+    for (arxiv, task, setting), group in ready.groupby(["arxiv", "task", "setting"], sort=False):
+        title = f"{group['paper'].iloc[0].partition(' (')[0]}\n{task}, {setting}"
+        if SOURCES[arxiv].close:
+            points = [(row.scheme, row.published, row.values_) for row in group.itertuples()]
+            yield title, SOURCES[arxiv].units[1], points
+        elif setting != TRAINED:
+            base = ready[(ready["arxiv"] == arxiv) & (ready["setting"] == TRAINED)].set_index("scheme")
+            points = [
+                (
+                    row.scheme,
+                    row.published / base["published"][row.scheme],
+                    row.values_ / base["values_"][row.scheme],
+                )
+                for row in group.itertuples()
+            ]
+            yield title, "loss / loss at the training length", points
+
+
+def page(made: pd.DataFrame) -> str:
+    """``README.md``."""
+    counts = made["verdict"].str.partition(":")[0].value_counts()
+    words = [
+        f"{counts[verdict]} {what}"
+        for verdict, what in (
+            (REPRODUCED, "are reproduced"), (ORDER, "have their order among the schemes reproduced"),
+            (NOT, "are not reproduced"), (WAITING, "have not been run yet"),
+        )
+        if verdict in counts
+    ]  # fmt: skip
+    tables = "\n".join(_section(group) for _, group in made.groupby("arxiv", sort=False))
+    return f"""# Published values beside ours
+
+![Published values and ours](figures/answer.png)
+
+Of {len(made)} published values {", ".join(words)}. Models here are smaller and trainings shorter than in the papers; each table says
+in what else a recipe differs.
+
+{tables}
+*Reproduced*: our mean lies within 5 percentage points of the published value. *Order*: for every two schemes whose published values
+in the column differ, our means differ in the same direction (means, not tests). Intervals: 95 %, Gaffke's for errors, Student's for
+losses. All published values and commands: [ledger.csv](ledger.csv).
+
+```
+python scripts/train.py sweep=replicate_path             # the runs; also sweep=text, sweep=replicate_huang
+python scripts/results.py publish=replications/path      # their CSVs
+make results                                             # this page from the CSVs
+```
+"""
+
+
+def _section(group: pd.DataFrame) -> str:
+    """One paper: its table, and what the runs deviate in."""
+    first = group.iloc[0]
+    units = SOURCES[first["arxiv"]].units if first["arxiv"] in SOURCES else ("", "")
+    rows = [
+        [
+            row["task"],
+            row["setting"],
+            f"`{row['scheme']}`",
+            f"{row['published']:g}",
+            in_words(row),
+            row["verdict"],
+        ]
+        for _, row in group.iterrows()
+    ]
+    heading = ["task", "setting", "scheme", f"published ({units[0]})", f"ours ({units[1]})", "reproduced"]
+    found = "".join(f"\n{text}\n" for text in group["found"].dropna().unique())
+    return f"""## {first["paper"]}, {first["table"]}
+
+[arXiv:{first["arxiv"]}](https://arxiv.org/abs/{first["arxiv"]}). Deviates from the recipe in: {first["deviation"]}.
+
+{markdown_table(heading, rows)}
+{found}"""
