@@ -1,0 +1,39 @@
+"""The ledger of published values: verdicts by rules that can go either way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from results.replications import study
+
+
+def verdicts(ours: dict[str, float], monkeypatch: pytest.MonkeyPatch, close: float | None) -> list[str]:
+    """Of three schemes published at 1, 10 and 40."""
+    found = {("sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
+    source = study.Source(lambda: found, Path(__file__), ("error, %", "error, %"), tied=0.5, close=close)
+    monkeypatch.setitem(study.SOURCES, "0000.00000", source)
+    ledger = pd.DataFrame({"scheme": ["a", "b", "c"], "published": [1.0, 10.0, 40.0]})
+    made = study.judged(ledger.assign(arxiv="0000.00000", task="t", setting="sparse"))
+    return made["verdict"].tolist()
+
+
+def test_a_value_is_reproduced_within_a_point_or_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdicts({"a": 1.9, "b": 12.4, "c": 31.0}, monkeypatch, 1.0) == [study.REPRODUCED] * 3
+    assert verdicts({"a": 2.1, "b": 12.6, "c": 29.0}, monkeypatch, 1.0) == [study.ORDER] * 3
+
+
+def test_without_a_common_unit_only_the_order_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdicts({"a": 1.0, "b": 10.0, "c": 40.0}, monkeypatch, None) == [study.ORDER] * 3
+
+
+def test_a_scheme_out_of_order_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = verdicts({"a": 20.0, "b": 15.0, "c": 60.0}, monkeypatch, 1.0)
+    assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
+
+
+def test_what_has_not_been_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdicts({"a": 1.0}, monkeypatch, 1.0) == [study.REPRODUCED, study.WAITING, study.WAITING]
