@@ -17,17 +17,34 @@ from pe_experiments.plots import COLOURS, GREY, drawing, save
 from pe_experiments.publishing import markdown_table, read_table
 
 HERE = Path(__file__).parent
-Found = dict[tuple[str, str], np.ndarray]  # ours by setting and scheme: a value per seed
+Found = dict[tuple[str, str, str], np.ndarray]  # ours by task, setting and scheme: a value per seed
 Panel = tuple[str, str, list[tuple[str, float, np.ndarray]]]
 TRAINED = "as trained"
 LENGTHS = {TRAINED: 256, "4x": 1024, "16x": 2048}  # bytes of context that stand for the paper's
+RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 REPRODUCED, ORDER, NOT, WAITING = "value", "order", "not reproduced", "not run yet"
 
 
 def errors_of_path() -> Found:
     """Wrong reads in %."""
     table = pd.read_csv(HERE / "path" / "errors.csv")
-    return {key: own["error"].to_numpy() for key, own in table.groupby(["setting", "scheme"])}
+    return {
+        ("flip-flop", setting, scheme): own["error"].to_numpy()
+        for (setting, scheme), own in table.groupby(["setting", "scheme"])
+    }
+
+
+def errors_of_huang() -> Found:
+    """Inputs whose answer is not right as a whole, in %."""
+    curves = read_table(HERE / "huang" / "curves.csv")
+    curves["label"] = [label.partition("(")[0] for label in curves["label"]]
+    found: Found = {}
+    for setting, (first, last) in RANGES.items():
+        own = curves[curves["content_length"].between(first, last)]
+        by_run = 100 * (1 - own.groupby(["task", "label", "seed"])["exact_match"].mean())
+        for (task, scheme), values in by_run.groupby(["task", "label"]):
+            found[task, setting, scheme] = values.to_numpy()
+    return found
 
 
 def bits_of_text() -> Found:
@@ -37,11 +54,8 @@ def bits_of_text() -> Found:
     lines = lines[(lines["windows"] == "non_overlapping") & (lines["slice"] == "all")]
     table = lines.merge(runs[["name", "label"]], on="name")
     by = {key: own["bits_per_byte"].to_numpy() for key, own in table.groupby(["length", "label"])}
-    schemes = sorted(set(table["label"]))
-    return {
-        (setting, scheme): by[length, scheme]
-        for (setting, length), scheme in product(LENGTHS.items(), schemes)
-    }
+    pairs = product(LENGTHS.items(), sorted(set(table["label"])))
+    return {("next token", setting, scheme): by[length, scheme] for (setting, length), scheme in pairs}
 
 
 @dataclass(frozen=True)
@@ -68,6 +82,9 @@ SOURCES = {
     "2505.16381": Source(
         errors_of_path, HERE / "path" / "errors.csv", ("error, %", "error, %"), tied=0.02, close=1.0
     ),
+    "2410.02140": Source(
+        errors_of_huang, HERE / "huang" / "curves.csv", ("error, %", "error, %"), tied=0.02, close=1.0
+    ),
     "2505.17083": Source(
         bits_of_text, HERE.parent / "text" / "text.csv", ("nats per token", "bits per byte"), tied=0.03
     ),
@@ -90,7 +107,9 @@ def judged(ledger: pd.DataFrame) -> pd.DataFrame:
     for (arxiv, _, _), group in ledger.groupby(["arxiv", "task", "setting"], sort=False):
         source = SOURCES.get(arxiv)
         found = source.found() if source and source.file.exists() else {}
-        own = group.assign(values_=[found.get((row.setting, row.scheme)) for row in group.itertuples()])
+        own = group.assign(
+            values_=[found.get((row.task, row.setting, row.scheme)) for row in group.itertuples()]
+        )
         own["mean"] = [float("nan") if v is None else float(np.mean(v)) for v in own["values_"]]
         own["verdict"] = [_verdict(source, own, row) for _, row in own.iterrows()]
         rows.append(own)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import t_interval
 from pe_experiments.plots import GREY, dark, drawing, length_axis, save, styles
-from pe_experiments.publishing import compare_archived, markdown_table
+from pe_experiments.publishing import compare_archived, markdown_table, read_archive
 
 TRAINED = 256  # bytes of context
 ALL, COPY = ("non_overlapping", "all"), ("copy", "all")
@@ -38,6 +38,16 @@ def pages(folder: Path, runs: Runs) -> None:
     compare_archived(folder, runs)
     draw(scores(runs), folder / "figures")
     (folder / "README.md").write_text(page(runs))
+
+
+def readme(folder: Path) -> str:
+    """The answer in the project's README."""
+    table = scores(read_archive(folder))
+    longest = max(column for column in table if isinstance(column, int))
+    groups = {label: table[table["label"] == label] for label in _order(table, longest)}
+    return f"""*On text* (the same small models, byte-level language models of Python's standard library): {sentences(groups, longest)}
+[Text](results/text/README.md); [does the figure above say anything about it?](results/transfer/README.md)
+"""
 
 
 def draw(table: pd.DataFrame, folder: Path) -> None:
@@ -99,8 +109,7 @@ def page(runs: Runs) -> str:
     table, copied = scores(runs), scores(runs, *COPY, value="accuracy")
     lengths = [column for column in table if isinstance(column, int)]
     longest = lengths[-1]
-    order = table.groupby("label")[longest].mean().sort_values().index
-    groups = {label: table[table["label"] == label] for label in order}
+    groups = {label: table[table["label"] == label] for label in _order(table, longest)}
     rates = {bare(choice["scheme"]): choice["chosen"] for choice in runs.tuning}
     rows = [
         [
@@ -174,6 +183,11 @@ def sentences(groups: dict[str, pd.DataFrame], longest: int) -> str:
     if open_:
         said.append(f"Not decided by the intervals: {', '.join(shares[label] for label in open_)}.")
     return " ".join(said)
+
+
+def _order(table: pd.DataFrame, longest: int) -> list[str]:
+    """Schemes, the one with the lowest loss at the longest context first."""
+    return [str(label) for label in table.groupby("label")[longest].mean().sort_values().index]
 
 
 def _listed(labels: list[str]) -> str:

@@ -13,7 +13,7 @@ from results.replications import study
 
 def verdicts(ours: dict[str, float], monkeypatch: pytest.MonkeyPatch, close: float | None) -> list[str]:
     """Of three schemes published at 1, 10 and 40."""
-    found = {("sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
+    found = {("t", "sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
     source = study.Source(lambda: found, Path(__file__), ("error, %", "error, %"), tied=0.5, close=close)
     monkeypatch.setitem(study.SOURCES, "0000.00000", source)
     ledger = pd.DataFrame({"scheme": ["a", "b", "c"], "published": [1.0, 10.0, 40.0]})

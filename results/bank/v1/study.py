@@ -54,7 +54,7 @@ def readme(folder: Path) -> str:
 
 {TESTED} Intervals, all tests, learning rates: [the bank](results/bank/v1/README.md).
 
-*Limits:* small decoders trained to ten symbols; this says nothing about language models or fine-tuning at longer lengths.
+*Limits:* small decoders trained to ten symbols; this says nothing about large models or fine-tuning at longer lengths.
 """
 
 
