@@ -117,9 +117,9 @@ def page(runs: Runs) -> str:
     against = {change: pairs for change in changes[1:] if (pairs := contradictions(table, change))}
     apart = any(_apart(table[table["change"] == changes[0]], *pair) for pair in combinations(schemes, 2))
     said = (
-        "No change of setting turns the order of two schemes round whose intervals are apart."
+        "No pair of schemes with separate intervals changes its order in another setting."
         if apart and not against
-        else "With so few seeds the intervals of all schemes overlap as in core: whether an order is kept cannot be told."
+        else "In the base setting (as in core) the intervals of all schemes overlap, as they must with so few seeds: whether an order is kept cannot be told."
         if not apart
         else "Turned round, with both intervals apart: "
         + "; ".join(f"{change}: {', '.join(pairs)}" for change, pairs in against.items())
@@ -134,7 +134,7 @@ Copying in a decoder, exact match at twice the training length, one setting chan
 
 {markdown_table(["exact match at 2x", *schemes], rows)}
 
-`k of n`: seeds that reach 0.9, all others at most 0.1; otherwise the mean with its 95 % interval. *Not learned*: fewer than half of the
+`k of n`: seeds that reach 0.9, if all others are at most 0.1; otherwise the mean with its 95 % interval. *Not learned*: fewer than half of the
 seeds reach 0.9 within the training lengths.
 
 {said}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,25 +14,28 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import t_interval
 from pe_experiments.plots import GREY, dark, drawing, length_axis, save, styles
 from pe_experiments.publishing import compare_archived, markdown_table, read_archive
+from pe_experiments.runs import DIVERGED
 
 TRAINED = 256  # bytes of context
-ALL, COPY = ("non_overlapping", "all"), ("copy", "all")
+UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
 KEPT = 0.05  # bits per byte; a rise of less counts as no loss
 
 
-def scores(
-    runs: Runs, windows: str = ALL[0], part: str = ALL[1], value: str = "bits_per_byte"
-) -> pd.DataFrame:
-    """One row per run, with its label and seed, one column per context length."""
-    chosen = runs.text[(runs.text["windows"] == windows) & (runs.text["slice"] == part)]
+def scores(runs: Runs, windows: str = "sliding", value: str = "bits_per_byte") -> pd.DataFrame:
+    """One row per run, with its scheme (without arguments, as in the bank) and seed, one column per context length."""
+    chosen = runs.text[(runs.text["windows"] == windows) & (runs.text["slice"] == "all")]
     wide = chosen.pivot(index="name", columns="length", values=value)
-    table = runs.runs[["name", "label", "seed"]].merge(wide, left_on="name", right_index=True)
+    table = runs.runs[["name", "label", "seed", "status"]].merge(
+        wide, left_on="name", right_index=True, how="left"
+    )
+    worst = UNIFORM if value == "bits_per_byte" else 0.0
+    table[wide.columns] = table[wide.columns].mask(table["status"] == DIVERGED, worst)
     return table.assign(label=[bare(label) for label in table["label"]])
 
 
 def bare(label: str) -> str:
-    """A scheme without its arguments, as the bank calls it."""
-    return label.partition("(")[0]
+    """A scheme without its arguments."""
+    return re.sub(r"\([^)]*\)", "", label)
 
 
 def pages(folder: Path, runs: Runs) -> None:
@@ -45,7 +50,7 @@ def readme(folder: Path) -> str:
     table = scores(read_archive(folder))
     longest = max(column for column in table if isinstance(column, int))
     groups = {label: table[table["label"] == label] for label in _order(table, longest)}
-    return f"""*On text* (the same small models, byte-level language models of Python's standard library): {sentences(groups, longest)}
+    return f"""*On text* (the same small models as byte-level language models of Python's standard library): {sentences(groups, longest)}
 [Text](results/text/README.md); [does the figure above say anything about it?](results/transfer/README.md)
 """
 
@@ -86,7 +91,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 
 
 def _apart(heights: list[float], gap: float = 0.052) -> list[float]:
-    """The heights, from the highest down, moved up from the lowest on until they are a gap apart."""
+    """Heights, the highest first; from the lowest upwards each is raised until it is a gap above the one below."""
     moved = heights[::-1]
     for index in range(1, len(moved)):
         moved[index] = max(moved[index], moved[index - 1] + gap)
@@ -106,18 +111,18 @@ def in_words(values: pd.Series, sign: str = "") -> str:
 
 def page(runs: Runs) -> str:
     """``README.md``."""
-    table, copied = scores(runs), scores(runs, *COPY, value="accuracy")
+    table, copied = scores(runs), scores(runs, "copy", "accuracy")
     lengths = [column for column in table if isinstance(column, int)]
     longest = lengths[-1]
     groups = {label: table[table["label"] == label] for label in _order(table, longest)}
-    rates = {bare(choice["scheme"]): choice["chosen"] for choice in runs.tuning}
+    rates = {bare(choice["scheme"]): _rate(choice) for choice in runs.tuning}
     rows = [
         [
             f"`{label}`",
             *(in_words(own[length]) for length in lengths),
             in_words(rise(own, longest), "+"),
             *(f"{copied.loc[copied['label'] == label, length].mean():.2f}" for length in (TRAINED, longest)),
-            f"{float(rates[label]):g}" if label in rates else "–",
+            rates.get(label, "–"),
         ]
         for label, own in groups.items()
     ]
@@ -131,24 +136,26 @@ def page(runs: Runs) -> str:
 {sentences(groups, longest)}
 
 Byte-level language models trained on windows of {TRAINED} bytes of Python's standard library, evaluated on other files of it;
-lower is better. {len(groups)} schemes, {seeds.min()} seeds each (dots), the learning rate tuned per scheme. Each example is a stretch of
-{longest:,} bytes; at context length L it is cut into windows of L bytes, so that the same bytes are scored at every length.
+lower is better. {len(groups)} schemes, {seeds.min()} seeds each (dots), the learning rate tuned per scheme on one further seed. Scored are the last
+64 bytes of stretches of {longest:,} bytes, the same bytes at every context length L, each predicted from at least L - 64 bytes before it
+(sliding windows).
 
 {markdown_table(heading, rows)}
 
-Bits per byte, the mean over seeds with Student's 95 % interval. *Key copied*: the share of bytes predicted right in the second
-half of a random 16-byte key that stood at a random place earlier in the context.
+Bits per byte, the mean over seeds with Student's 95 % interval. *Key copied*: a random 16-byte key is placed twice, at a random index
+and at the end; the share of the last 8 bytes of the second that are predicted right. \\*: the best learning rate was still the largest
+or smallest one tried.
 
 ![Sliding windows, by index, repeated 4-grams, copying](figures/text-decoder-context.png)
 
-Above: only the last 64 bytes of each stretch, each after at least L - 64 bytes (sliding windows); and by index within windows of
-{longest:,} bytes. Below: bytes that complete a 4-gram that already stood in the context (associative recall), and the copied key.
+Above: the same, and bits per byte by index within windows of {longest:,} bytes. Below: the last bytes of 4-grams that already stood in
+the stretch (associative recall), and the copied key. Windows that do not overlap: [report.html](report.html).
 
 ## What this cannot tell
 
 - The models are the bank's: two layers of width 64, about 130,000 parameters, {_bytes(runs):.1f} million bytes of training. What larger
   models learn from longer training is not seen here.
-- {seeds.min()} seeds: no permutation test can reach 0.05, so schemes are told apart by intervals alone.
+- {seeds.min()} seeds: no two-sided permutation test can reach 0.05. The intervals say how much seeds vary, not that two schemes differ.
 - One corpus, source code, whose repetitions differ from those of prose. Another Python has another standard library: the list of
   files and its digest are part of every run's identity.
 
@@ -169,20 +176,26 @@ def sentences(groups: dict[str, pd.DataFrame], longest: int) -> str:
     kept = [label for label, made in rises.items() if made.high < KEPT]
     lost = [label for label, made in rises.items() if made.low > KEPT]
     open_ = [label for label in rises if label not in {*kept, *lost}]
-    shares = {label: f"`{label}` {rises[label].estimate:+.2f}" for label in rises}
+    shares = {label: f"`{label}` ({rises[label].estimate:+.2f})" for label in rises}
     said = [
-        f"At {longest // TRAINED} times the training length the same bytes cost less than {KEPT} bits more than at it with "
-        f"{_listed(kept)}."
+        f"From {TRAINED} to {longest:,} bytes of context bits per byte rise by less than {KEPT} with {_listed(kept)}."
         if kept
-        else f"With no scheme the same bytes surely cost less than {KEPT} bits more at {longest // TRAINED} times the training length."
+        else f"For no scheme can a rise of {KEPT} bits per byte from {TRAINED} to {longest:,} bytes of context be excluded."
     ]
     if lost:
-        said.append(
-            f"They cost more with {', '.join(shares[label] for label in reversed(lost))} bits per byte."
-        )
+        said.append(f"They rise by more with {', '.join(shares[label] for label in reversed(lost))}.")
     if open_:
-        said.append(f"Not decided by the intervals: {', '.join(shares[label] for label in open_)}.")
+        said.append(
+            f"Undecided (the interval contains {KEPT}): {', '.join(shares[label] for label in open_)}."
+        )
     return " ".join(said)
+
+
+def _rate(choice: dict[str, Any]) -> str:
+    """The learning rate chosen; an asterisk where it is the edge of those tried."""
+    tried = sorted(map(float, choice["tried"]))
+    chosen = float(choice["chosen"])
+    return f"{chosen:g}" + "*" * (chosen in (tried[0], tried[-1]))
 
 
 def _order(table: pd.DataFrame, longest: int) -> list[str]:

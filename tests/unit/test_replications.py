@@ -22,8 +22,8 @@ def verdicts(ours: dict[str, float], monkeypatch: pytest.MonkeyPatch, close: flo
 
 
 def test_a_value_is_reproduced_within_a_point_or_a_quarter(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verdicts({"a": 1.9, "b": 12.4, "c": 31.0}, monkeypatch, 1.0) == [study.REPRODUCED] * 3
-    assert verdicts({"a": 2.1, "b": 12.6, "c": 29.0}, monkeypatch, 1.0) == [study.ORDER] * 3
+    assert verdicts({"a": 1.9, "b": 12.4, "c": 36.0}, monkeypatch, 1.0) == [study.REPRODUCED] * 3
+    assert verdicts({"a": 2.1, "b": 12.6, "c": 50.0}, monkeypatch, 1.0) == [study.ORDER] * 3
 
 
 def test_without_a_common_unit_only_the_order_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,6 +33,11 @@ def test_without_a_common_unit_only_the_order_counts(monkeypatch: pytest.MonkeyP
 def test_a_scheme_out_of_order_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     made = verdicts({"a": 20.0, "b": 15.0, "c": 60.0}, monkeypatch, 1.0)
     assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
+
+
+def test_values_too_close_together_have_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = verdicts({"a": 14.9, "b": 15.0, "c": 60.0}, monkeypatch, 1.0)
+    assert made == [study.OPEN, study.OPEN, study.ORDER]
 
 
 def test_what_has_not_been_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
+from pe_experiments.errors import UserError
 from results.text import study as text
 from results.transfer import study as transfer
 
-Scores = dict[str, np.ndarray]
 
-
-def scores(values: np.ndarray, noise: float, seed: int) -> Scores:
-    draw = np.random.default_rng(seed)
-    return {f"s{n}": value + noise * draw.normal(size=4) for n, value in enumerate(values)}
+def scores(values: np.ndarray, noise: float, seed: int) -> np.ndarray:
+    """[C, S]"""
+    return values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4))
 
 
 def test_rho_is_that_of_scipy_with_ties() -> None:
@@ -40,6 +40,27 @@ def test_the_p_value_is_that_of_scipy() -> None:
     expected = stats.spearmanr(one, other, alternative="greater").pvalue
     assert made.p == pytest.approx(expected, abs=0.01)
     assert made.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable
+
+
+def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
+    one, other, given = np.random.default_rng(4).normal(size=(3, 12))
+    other = other + one
+    made = transfer.correlate(scores(one, 0, 0), scores(other, 0, 0), scores(given, 0, 0))
+    a, b, c = map(stats.rankdata, (one, other, given))
+    left = [x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b)]
+    draw = np.random.default_rng(7)
+    drawn = [stats.pearsonr(draw.permutation(left[0]), left[1]).statistic for _ in range(2000)]
+    assert made.p == pytest.approx(np.mean(np.array(drawn) >= made.rho), abs=0.02)
+
+
+def test_a_scheme_without_all_seeds_is_named() -> None:
+    rows = pd.DataFrame(
+        [(label, seed, 0.5) for label in transfer.SCHEMES for seed in range(3)],
+        columns=["label", "seed", "x"],
+    )
+    assert transfer.grid(rows, "x", "text").shape == (len(transfer.SCHEMES), 3)
+    with pytest.raises(UserError, match="text of none is not complete"):
+        transfer.grid(rows.iloc[1:], "x", "text")
 
 
 def test_noise_lowers_the_ceiling() -> None:
