@@ -231,7 +231,7 @@ losses. All published values and commands: [ledger.csv](ledger.csv).
 
 ```
 python scripts/train.py sweep=replicate_path             # the runs; also sweep=text, sweep=replicate_huang
-python scripts/results.py publish=replications/path      # their CSVs
+python scripts/results.py publish=replicate_path         # their CSVs
 make results                                             # this page from the CSVs
 ```
 """
