@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,8 @@ from pe_experiments.plots import COLOURS, GREY, drawing, save
 from pe_experiments.publishing import markdown_table, read_table
 
 HERE = Path(__file__).parent
-Found = dict[tuple[str, str, str], np.ndarray]  # ours by task, setting and scheme: a value per seed
-Panel = tuple[str, str, list[tuple[str, float, np.ndarray]]]
+Found = dict[tuple[Any, ...], np.ndarray]  # ours by task, setting and scheme: a value per seed
+Panel = tuple[str, str, list[tuple[Any, Any, Any]]]  # title, unit; scheme, published value and ours
 TRAINED = "as trained"
 LENGTHS = {TRAINED: 256, "4x": 1024, "16x": 2048}  # bytes of context that stand for the paper's
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
@@ -45,7 +46,8 @@ def errors_of_huang() -> Found:
     for setting, (first, last) in RANGES.items():
         own = curves[curves["content_length"].between(first, last)]
         by_run = 100 * (1 - own.groupby(["task", "label", "seed"])["exact_match"].mean())
-        for (task, scheme), values in by_run.groupby(["task", "label"]):
+        by_scheme = by_run.groupby(["task", "label"])
+        for (task, scheme), values in by_scheme:
             found[task, setting, scheme] = values.to_numpy()
     return found
 
@@ -107,12 +109,11 @@ def pages_without_runs(folder: Path) -> None:
 def judged(ledger: pd.DataFrame) -> pd.DataFrame:
     """The ledger with columns ``values_`` (ours, by seed), ``mean`` and ``verdict``."""
     rows = []
-    for (arxiv, _, _), group in ledger.groupby(["arxiv", "task", "setting"], sort=False):
+    columns: Any = ledger.groupby(["arxiv", "task", "setting"], sort=False)
+    for (arxiv, task, setting), group in columns:
         source = SOURCES.get(arxiv)
         found = source.found() if source and source.file.exists() else {}
-        own = group.assign(
-            values_=[found.get((row.task, row.setting, row.scheme)) for row in group.itertuples()]
-        )
+        own = group.assign(values_=[found.get((task, setting, scheme)) for scheme in group["scheme"]])
         own["mean"] = [float("nan") if v is None else float(np.mean(v)) for v in own["values_"]]
         own["verdict"] = [_verdict(source, own, row) for _, row in own.iterrows()]
         rows.append(own)
@@ -184,22 +185,24 @@ def draw(made: pd.DataFrame, folder: Path) -> None:
 
 def _panels(ready: pd.DataFrame) -> Iterator[Panel]:
     """Title, unit, and by scheme the published value and ours; of losses their ratio to those as trained."""
-    for (arxiv, task, setting), group in ready.groupby(["arxiv", "task", "setting"], sort=False):
+    columns: Any = ready.groupby(["arxiv", "task", "setting"], sort=False)
+    for (arxiv, task, setting), group in columns:
         title = f"{group['paper'].iloc[0].partition(' (')[0]}\n{task}, {setting}{STANDS.get((arxiv, setting), '')}"
         if SOURCES[arxiv].close:
-            points = [(row.scheme, row.published, row.values_) for row in group.itertuples()]
-            yield title, SOURCES[arxiv].units[1], points
+            yield title, SOURCES[arxiv].units[1], _points(group)
         elif setting != TRAINED:
-            base = ready[(ready["arxiv"] == arxiv) & (ready["setting"] == TRAINED)].set_index("scheme")
+            base = _points(ready[(ready["arxiv"] == arxiv) & (ready["setting"] == TRAINED)])
             points = [
-                (
-                    row.scheme,
-                    row.published / base["published"][row.scheme],
-                    row.values_ / base["values_"][row.scheme],
+                (scheme, published / at_first, ours / ours_at_first)
+                for (scheme, published, ours), (_, at_first, ours_at_first) in zip(
+                    _points(group), base, strict=True
                 )
-                for row in group.itertuples()
             ]
             yield title, "loss / loss at the training length", points
+
+
+def _points(group: pd.DataFrame) -> list[tuple[Any, Any, Any]]:
+    return list(zip(group["scheme"], group["published"], group["values_"], strict=True))
 
 
 def page(made: pd.DataFrame) -> str:

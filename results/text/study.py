@@ -58,7 +58,7 @@ def readme(folder: Path) -> str:
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Bits per byte over context length: the mean as a line with its scheme's name, each seed as a dot."""
     lengths = [column for column in table if isinstance(column, int)]
-    means = table.groupby("label")[lengths].mean().sort_values(lengths[-1], ascending=False)
+    means = table.groupby("label")[lengths].mean().loc[_order(table, lengths[-1])[::-1]]
     looks = styles(means.index)
     with drawing():
         figure = Figure(figsize=(7.2, 4.2), layout="constrained")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,7 @@ def bank_scores(folder: Path) -> tuple[Scores, dict[str, np.ndarray]]:
     runs = read_archive(folder)
     points = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     points = points[(points["task"] != CONTROL) & points["label"].isin(SCHEMES)]
-    titles = {s.protocol: ", ".join([s.task, *s.told_apart_by]) for s in sections_of(runs)}
+    titles: dict[Any, str] = {s.protocol: ", ".join([s.task, *s.told_apart_by]) for s in sections_of(runs)}
     tasks: dict[str, dict[str, np.ndarray]] = {IN: {}, PAST: {}}
     for part, factor in ((IN, 1), (PAST, 2)):
         chosen = points[points["content_length"] == factor * points["max_length"]]
