@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,9 @@ from pe_experiments.tracking import read_csv, read_curve
 REPEATED = 3  # runs drawn at random
 SCRIPT = "scripts/train.py"
 OWN = "pe_experiments."  # modules that a commit of this project holds
+MODULE = re.compile(
+    r"[\w.]+"
+)  # other sources are data files, which their digest tells; of many, "743 data files"
 # Where these agree, so does every bit of a run.
 MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 LOSS = 0.02  # relative difference that it may make of the loss after training
@@ -44,7 +48,9 @@ def require_one_known_source(study: str, runs: Runs) -> None:
     for name, saved in runs.saved.items():
         groups = [group for key, group in saved["identity"]["sources"].items() if key != "derived"]
         trained[name] = {module: digest for group in groups for module, digest in group.items()}
-        if outside := [module for module in trained[name] if not module.startswith(OWN)]:
+        if outside := [
+            module for module in trained[name] if MODULE.fullmatch(module) and not module.startswith(OWN)
+        ]:
             raise UserError(
                 f"study={study}: {few(outside)} of {name} is no code of this project; its source is unknown"
             )
