@@ -51,7 +51,7 @@ def readme(folder: Path) -> str:
     longest = max(column for column in table if isinstance(column, int))
     groups = {label: table[table["label"] == label] for label in _order(table, longest)}
     return f"""*On text* (the same small models as byte-level language models of Python's standard library): {sentences(groups, longest)}
-[Text](results/text/README.md); [does the figure above say anything about it?](results/transfer/README.md)
+[Curves, intervals](results/text/README.md).
 """
 
 
@@ -112,7 +112,8 @@ def above(own: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
 def in_words(values: pd.Series) -> str:
     """``+0.03 [-0.02, +0.08]``, Student's interval."""
     made = t_interval(values.to_numpy(float))
-    return f"{made.estimate:+.2f} [{made.low:+.2f}, {made.high:+.2f}]"
+    estimate, low, high = (f"{round(end, 2) + 0.0:+.2f}" for end in (made.estimate, made.low, made.high))
+    return f"{estimate} [{low}, {high}]"
 
 
 def page(runs: Runs) -> str:

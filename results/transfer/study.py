@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
@@ -184,27 +185,51 @@ def pages_without_runs(folder: Path) -> None:
     (folder / "README.md").write_text(page(made, tasks, text[PAST]))
 
 
+def readme(folder: Path) -> str:
+    """One line in the project's README."""
+    made = correlate(bank_scores(RESULTS / "bank" / "v1")[0][PAST], text_scores(RESULTS / "text")[PAST])
+    return f"""*Does the figure above say anything about text?* Over {len(SCHEMES)} schemes the two orders past the training lengths correlate with
+Spearman's rho {made.interval}, p {p_in_words(made.p)}; by the rule set before the runs that is {outcome(made).partition("**")[2].partition("**")[0].lower()}: [transfer](results/transfer/README.md).
+"""
+
+
 def draw_scores(bank: Scores, text: Scores, folder: Path) -> None:
     """Each scheme's score on text over its score in the bank; bars span the seeds."""
     with drawing():
         figure = Figure(figsize=(7.2, 3.6), layout="constrained")
         for axes, part in zip(figure.subplots(1, 2), (PAST, IN), strict=True):
             bar = {"color": COLOURS[0], "linewidth": 0.8, "alpha": 0.6}
-            for scheme, values, own in zip(SCHEMES, bank[part], -text[part], strict=True):
+            for values, own in zip(bank[part], -text[part], strict=True):
                 x, y = values.mean(), own.mean()
                 axes.plot([x, x], [own.min(), own.max()], **bar)
                 axes.plot([values.min(), values.max()], [y, y], **bar)
                 axes.plot(x, y, "o", color=COLOURS[0], markersize=4)
-                left = x > 0.75 * max(axes.get_xlim()[1], bank[part].max())
-                at, side = ((-3, 3), "right") if left else ((3, 3), "left")
-                axes.annotate(scheme, (x, y), at, textcoords="offset points", fontsize=6, ha=side)
             axes.invert_yaxis()  # the best is at the top right
             axes.set_title(part)
             axes.set_xlabel("bank: exact match, mean over seven tasks")
             axes.spines[["top", "right"]].set_visible(False)
             rise = f"text: bits per byte at {LONGEST:,} minus {TRAINED} bytes"
             axes.set_ylabel(rise if part == PAST else f"text: bits per byte at {TRAINED} bytes")
+        figure.draw_without_rendering()  # so that places on paper are known
+        for axes, part in zip(figure.axes, (PAST, IN), strict=True):
+            _name(axes, bank[part].mean(axis=1), -text[part].mean(axis=1))
         save(figure, folder, "answer")
+
+
+def _name(axes: Axes, xs: np.ndarray, ys: np.ndarray) -> None:
+    """Names beside points, each on the first of six sides where it covers no point and no other name."""
+    points = axes.transData.transform(np.column_stack([xs, ys])) * 72 / axes.figure.dpi
+    taken = [(x - 2, x + 2, y - 2, y + 2) for x, y in points]
+    for scheme, x, y, (left, low) in zip(SCHEMES, xs, ys, points, strict=True):
+        width = 3.2 * len(scheme)
+        for sign, up in ((1, 2), (-1, 2), (1, -8), (-1, -8), (1, 9), (-1, 9)):
+            start = left + 4 if sign > 0 else left - 4 - width
+            box = (start, start + width, low + up, low + up + 6)
+            if not any(box[0] < b and a < box[1] and box[2] < d and c < box[3] for a, b, c, d in taken):
+                break
+        taken.append(box)
+        side = "left" if sign > 0 else "right"
+        axes.annotate(scheme, (x, y), (4 * sign, up), textcoords="offset points", fontsize=6, ha=side)
 
 
 def outcome(main: Correlation) -> str:

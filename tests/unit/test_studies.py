@@ -79,6 +79,8 @@ def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experim
     for name, saved in runs.saved.items():
         saved[EVALUATED] = {}
         runs.environments[name]["source"] = "a" * 40
+    for saved in runs.saved.values():
+        saved["identity"]["sources"]["task"]["743 data files"] = "1" * 12
     require_one_known_source("t", runs)
     write_archive(only(runs, sorted(runs.saved)[:2]), tmp_path / "a")
     path = tmp_path / "a" / "provenance.csv"
@@ -87,6 +89,9 @@ def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experim
     today = only(runs, sorted(runs.saved)[2:])
     with pytest.raises(UserError, match=r"trained by different states of pe_experiments\.training"):
         require_one_known_source("t", joined(read_archive(tmp_path / "a"), today))
+    next(iter(runs.saved.values()))["identity"]["sources"]["pe"]["mine"] = "2" * 12
+    with pytest.raises(UserError, match=r"mine of .* is no code of this project"):
+        require_one_known_source("t", runs)
 
 
 def test_how_a_setting_was_tuned_is_published_with_the_runs(
