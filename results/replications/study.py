@@ -17,6 +17,8 @@ from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.plots import COLOURS, GREY, drawing, save
 from pe_experiments.publishing import markdown_table, read_table
 
+from . import statements
+
 HERE = Path(__file__).parent
 Found = dict[tuple[Any, ...], np.ndarray]  # ours by task, setting and scheme: a value per seed
 Panel = tuple[str, str, list[tuple[Any, Any, Any]]]  # title, unit; scheme, published value and ours
@@ -24,18 +26,45 @@ TRAINED = "as trained"
 LENGTHS = {TRAINED: 256, "4x": 1024, "16x": 2048}  # bytes of context that stand for the paper's
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STANDS = {("2505.17083", "16x"): " (ours: 8x)"}
+PATH = "2505.16381"
+STEPS, RATE = 3000, 0.003  # of the recipe of PaTH's table
 FAR = 5.0  # percentage points
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
 ALONE, WAITING = "no order to test", "not run yet"
 
 
 def errors_of_path() -> Found:
-    """Wrong reads in %."""
-    table = read_table(HERE / "path" / "errors.csv", "setting")
+    """Wrong reads in %, of the runs of the recipe."""
+    table = _path_table()
+    table = table[table["recipe"]]
     return {
         ("flip-flop", setting, scheme): own["error"].to_numpy()
         for (setting, scheme), own in table.groupby(["setting", "scheme"])
     }
+
+
+def _path_table() -> pd.DataFrame:
+    table = read_table(HERE / "path" / "errors.csv", "setting")
+    return table.assign(recipe=(table["steps"] == STEPS) & (table["learning_rate"] == RATE))
+
+
+def trials_of_path() -> str:
+    """What other steps and learning rates make of one seed, as a table."""
+    table = _path_table()
+    table = table[(table["seed"] == 0) & table["scheme"].isin(table.loc[~table["recipe"], "scheme"])]
+    columns: Any = ["steps", "learning_rate"]
+    wide = table.pivot_table(index=columns, columns=["setting", "scheme"], values="error")
+    settings, schemes = list(dict.fromkeys(table["setting"])), list(dict.fromkeys(table["scheme"]))
+    heading = ["steps", "learning rate", *(f"{setting}: {' / '.join(schemes)}" for setting in settings)]
+    rows = [
+        [
+            f"{steps:,}",
+            f"{rate:g}",
+            *(" / ".join(f"{wide.loc[(steps, rate), (one, s)]:.1f}" for s in schemes) for one in settings),
+        ]
+        for steps, rate in wide.index
+    ]
+    return markdown_table(heading, rows) if len(rows) > 1 else ""
 
 
 def errors_of_huang() -> Found:
@@ -84,9 +113,7 @@ class Source:
 
 
 SOURCES = {
-    "2505.16381": Source(
-        errors_of_path, HERE / "path" / "errors.csv", ("error, %", "error, %"), tied=1.0, close=1.0
-    ),
+    PATH: Source(errors_of_path, HERE / "path" / "errors.csv", ("error, %", "error, %"), tied=1.0, close=1.0),
     "2410.02140": Source(
         errors_of_huang, HERE / "huang" / "curves.csv", ("error, %", "error, %"), tied=1.0, close=1.0
     ),
@@ -96,6 +123,15 @@ SOURCES = {
 }
 
 
+COMMANDS = """
+```
+python scripts/train.py sweep=replicate_path             # the runs; also replicate_huang, _orderings, _addition; bank, text
+python scripts/results.py publish=replicate_path         # their CSVs
+make results                                             # this page from the CSVs
+```
+"""
+
+
 def pages_without_runs(folder: Path) -> None:
     """``README.md`` and its figure, from ``ledger.csv`` and the CSVs of the studies it names."""
     ledger = read_table(folder / "ledger.csv", "arxiv", "table", "setting", "command", "deviation", "paper")
@@ -103,7 +139,9 @@ def pages_without_runs(folder: Path) -> None:
     made = judged(ledger)
     (folder / "figures").mkdir(exist_ok=True)
     draw(made, folder / "figures")
-    (folder / "README.md").write_text(page(made))
+    said = statements.read(folder)
+    statements.draw(said, folder / "figures")
+    (folder / "README.md").write_text(page(made) + "\n" + statements.section(said) + COMMANDS)
 
 
 def judged(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -231,12 +269,6 @@ Of {len(made)} published values {", ".join(words)}. Each table says in what our 
 ours differ too little to say (1 point, 0.03 bits). Means alone decide, and an order of three schemes comes out right by chance one time
 in six. Pairs published closer together than that have no order. Intervals: 95 %, Gaffke's for errors, Student's for
 losses. All published values and commands: [ledger.csv](ledger.csv).
-
-```
-python scripts/train.py sweep=replicate_path             # the runs; also sweep=text, sweep=replicate_huang
-python scripts/results.py publish=replicate_path         # their CSVs
-make results                                             # this page from the CSVs
-```
 """
 
 
@@ -257,6 +289,8 @@ def _section(group: pd.DataFrame) -> str:
     ]
     heading = ["task", "setting", "scheme", f"published ({units[0]})", f"ours ({units[1]})", "reproduced"]
     found = "".join(f"\n{text}\n" for text in group["found"].dropna().unique())
+    if first["arxiv"] == PATH and (trials := trials_of_path()):
+        found += f"\nErrors in % of one seed with other steps and learning rates:\n\n{trials}"
     return f"""## {first["paper"]}, {first["table"]}
 
 [arXiv:{first["arxiv"]}](https://arxiv.org/abs/{first["arxiv"]}). Differences from the recipe: {first["deviation"]}.

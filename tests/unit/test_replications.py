@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results.replications import study
+from results.replications import statements, study
 
 
 def verdicts(ours: dict[str, float], monkeypatch: pytest.MonkeyPatch, close: float | None) -> list[str]:
@@ -42,3 +42,21 @@ def test_values_too_close_together_have_no_order(monkeypatch: pytest.MonkeyPatch
 
 def test_what_has_not_been_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert verdicts({"a": 1.0}, monkeypatch, 1.0) == [study.REPRODUCED, study.WAITING, study.WAITING]
+
+
+def statement_verdicts(better: list[float], worse: list[float], learned: float = 1.0) -> list[str]:
+    """Of one statement about two schemes, and of one about a scheme that was not run."""
+    runs = pd.DataFrame(
+        [("t", "a", value, learned) for value in better] + [("t", "b", value, learned) for value in worse],
+        columns=["title", "label", "exact_match_at_2x", "exact_match_in_distribution"],
+    )
+    said = pd.DataFrame({"arxiv": "0000.00000", "task": "t", "better": ["a", "a"], "worse": ["b", "c"]})
+    return statements.judged(said.assign(metric="exact_match_at_2x"), runs)["verdict"].tolist()
+
+
+def test_a_statement_agrees_only_where_seeds_separate_the_schemes() -> None:
+    high, low = [0.9, 0.8, 0.85, 0.95, 0.9], [0.1, 0.2, 0.15, 0.1, 0.3]
+    assert statement_verdicts(high, low) == [statements.AGREES, statements.WAITING]
+    assert statement_verdicts(low, high) == [statements.CONTRARY, statements.WAITING]
+    assert statement_verdicts(high, [0.1, 0.9, 0.9, 0.9, 0.9])[0] == statements.OPEN
+    assert statement_verdicts(high, low, learned=0.4)[0] == statements.NOT_LEARNED

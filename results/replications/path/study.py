@@ -33,6 +33,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
                 }
                 curves[setting] = evaluate_run(path, changes).curve
         about = {"name": run["name"], "scheme": run["label"], "seed": run["seed"]}
+        about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
         rows += [
             about
             | {"setting": setting, "error": 100 * (1 - points[0]["token_accuracy"]) if points else 100.0}
