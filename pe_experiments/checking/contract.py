@@ -126,6 +126,17 @@ def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome
     return within(apart(got, expected), tolerance)
 
 
+def _same_twice(subject: Subject) -> Outcome:
+    model, tokens = subject.model(), random_tokens(2, LENGTH)
+    return equal(model(tokens), model(tokens), 0.0)
+
+
+# Not one of `CHECKS`: they compare calls with each other, and without this none of them can tell anything.
+REPEATABLE = Check(
+    "equal calls give equal results", _same_twice, "dropout, or a random draw, that evaluation does not end"
+)
+
+
 @check("finite at every length", usually="a table or a cache that ends with training")
 def _(subject: Subject) -> Outcome:
     model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.checking.agreement import DENSE, NEAR, SHAPES
-from pe_experiments.checking.contract import CHECKS, Subject, small_shape, trainable
+from pe_experiments.checking.contract import CHECKS, REPEATABLE, Finding, Subject, small_shape, trainable
 from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
 from pe_experiments.checking.historic import CONVENTIONS
 from pe_experiments.checking.identify import (
@@ -52,6 +52,8 @@ def check_encoding(config: DictConfig) -> bool:
     against, stated = _reference(component, config), _formula(component, config)
     forms = _forms(component)
     say(f"{component.target} in {_in_words(forms)}\n")
+    if not _repeatable(component, forms):
+        return False
     failed = _contract(component, forms)
     say("")
     try:
@@ -123,6 +125,21 @@ def _forms(component: Component) -> list[bool]:
     return [causal for causal in FORMS if causal not in refusals]
 
 
+def _repeatable(component: Component, forms: list[bool]) -> bool:
+    for causal in forms:
+        found = REPEATABLE(Subject(component.build, causal))
+        if found.holds is False and not found.raised:
+            _say_failure(found, causal)
+            say("\nAll other checks compare calls with each other; none was run.")
+            return False
+    return True
+
+
+def _say_failure(finding: Finding, causal: bool) -> None:
+    say(f"\nFAILS in the {FORMS[causal]}: {finding.check}")
+    say(f"  measured: {finding.measured}\n  usually: {finding.usually}")
+
+
 def _contract(component: Component, forms: list[bool]) -> list[str]:
     """Run and print every check; returns the names of those that fail."""
     failed = []
@@ -138,8 +155,7 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
         say(f"\nFAILS with {error}\n  in: {'; '.join(several)}")
     for causal, finding in failed:
         if not finding.raised:
-            say(f"\nFAILS in the {FORMS[causal]}: {finding.check}")
-            say(f"  measured: {finding.measured}\n  usually: {finding.usually}")
+            _say_failure(finding, causal)
     return list(dict.fromkeys(finding.check for _, finding in failed))
 
 

@@ -34,6 +34,13 @@ class Interleaved(PositionalEncoding):
         return x * angles.cos() + across * angles.sin()
 
 
+class Dropped(PositionalEncoding):
+    """A bias whose dropout never ends."""
+
+    def bias(self, q, k, at):
+        return torch.nn.functional.dropout(0.1 * at.relative_positions_BTS.float()[:, None], 0.2)
+
+
 class LastQuarter(Interleaved):
     """The rotating channels last, in neighbouring pairs."""
 
@@ -388,6 +395,13 @@ def test_exceptions_are_said_once(script: Script) -> None:
     built = script("check_encoding", "pe._target_=theirs.HalfBuilt")
     assert "AttributeError" in built.err
     assert "an encoder" in built.err
+
+
+def test_randomness_in_evaluation_is_said_once(script: Script) -> None:
+    outcome = script("check_encoding", "pe._target_=theirs.Dropped")
+    assert outcome.code == 1
+    assert outcome.out.count("FAILS") == 1
+    assert "equal calls give equal results" in outcome.out
 
 
 def test_a_bias_that_knows_one_block_only_fails(script: Script) -> None:
