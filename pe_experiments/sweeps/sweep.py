@@ -53,7 +53,7 @@ class Sweep:
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
         self.runs = expand(typed, varied or {}, self.settings, own)
-        grows = self.settings.publish == "finished" and self.study
+        grows = self.settings.publish == "finished" and self.study and not common["rerun"]
         self.published = published_runs(Path(common["results_dir"]) / str(self.study)) if grows else {}
 
     def carry_out(self) -> tuple[int, list[Job]]:

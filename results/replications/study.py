@@ -125,9 +125,10 @@ SOURCES = {
 
 COMMANDS = """
 ```
-python scripts/train.py sweep=replicate_path             # the runs; also replicate_huang, _orderings, _addition; bank, text
-python scripts/results.py publish=replicate_path         # their CSVs
-make results                                             # this page from the CSVs
+python scripts/train.py sweep=replicate_path                  # what is not published; also replicate_huang, _orderings, _addition
+python scripts/train.py sweep=replicate_path rerun=true       # all of it again
+python scripts/results.py publish=replicate_path              # its CSVs
+make results                                                  # this page from the CSVs
 ```
 """
 

@@ -43,12 +43,14 @@ def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script, tmp_p
     tuning = read_archive(results / "bank" / "v1").tuning
     assert len(tuning) == 4
     assert all(len(choice["losses"]) >= 3 * 2 for choice in tuning)  # rates, seeds
-    outcome = script(
+    command = (
         "train", "sweep=bank", *SMALL, "sweep.schemes=[]", "pe=none,rope", "seed=0,1,2,3", "dry_run=true",
         f"results_dir={results}",
     )  # fmt: skip
+    outcome = script(*command)
     assert outcome.code == 0, outcome.err
     assert "24 runs: 12 published, 12 new" in outcome.out
+    assert "24 runs: 24 new" in script(*command, "rerun=true").out
 
 
 def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
