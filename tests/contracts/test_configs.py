@@ -98,7 +98,7 @@ def test_every_run_of_a_prepared_sweep_can_be_carried_out(
     assert config.study == {"bank": "bank/v1"}.get(name, folder)
     alone = "sweep.against=null"  # what it is compared with needs not be there
     runs = planned(script, f"sweep={name}", "seed=0", f"results_dir={results}", alone)
-    assert len(runs) >= 3
+    assert len(runs) >= 2
     assert {state for state, _ in runs} <= {"new", "not applicable"}, runs
 
 
