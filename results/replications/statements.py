@@ -137,7 +137,10 @@ whose results were known when the statements were chosen, and what it lacks, fiv
 learning rates are tuned alike (on addition: the default).
 
 {tables}
-All statements and commands: [statements.csv](statements.csv).
+All statements and commands: [statements.csv](statements.csv). Left out: in-context recall of MAD
+([arXiv:2403.17844](https://arxiv.org/abs/2403.17844)), whose values we could not open, CoPE's selective
+copying, a task that is not here, and Selective RoPE's copying at width 512
+([arXiv:2511.17388](https://arxiv.org/abs/2511.17388)), too large for two cores.
 """
 
 
