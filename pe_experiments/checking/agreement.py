@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 
 import torch
 from torch import Tensor
@@ -12,13 +12,16 @@ from torch import Tensor
 from pe_experiments.checking.contract import trainable
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
+from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.models.scores import Inputs, attention_scores
 
 SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
 DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
 WAYS = 24  # ways of pairing parameters that are tried
-SHAPES = ((64, 4), (96, 6))  # width and heads: a power of two and not
+# Width, heads (a power of two and not) and training length. The second head is 24 wide, so that no constant
+# of the first fits it; long training makes T5's buckets wide and YaRN's ramp gradual.
+SHAPES = ((64, 4, 12), (144, 6, 1024))
 
 Layout = Callable[[int], list[int]]
 
@@ -52,30 +55,29 @@ def stirred(scheme: PositionalEncoding, by: float = 0.3) -> PositionalEncoding:
 def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[None]:
     """Copy the trainable parameters of ``source`` to ``target``, in every way the shapes allow, one per step.
 
-    By name where the names agree. Otherwise in any order, transposed where only that fits: an independent
-    implementation may name and order its parameters differently. Yields nothing where no way fits.
+    By name where the names agree. Otherwise in any order: an independent implementation may name and order
+    its parameters differently. Matrices also transposed, where that fits. Yields nothing where no way fits.
     """
     theirs, ours = trainable(target), trainable(source)
     if {name: p.shape for name, p in theirs.items()} == {name: p.shape for name, p in ours.items()}:
-        ways: Iterable[tuple[Tensor, ...]] = [tuple(ours[name] for name in theirs)]
+        orders: Iterable[tuple[Tensor, ...]] = [tuple(ours[name] for name in theirs)]
     elif len(theirs) != len(ours):
         return
     else:
-        ways = permutations(ours.values())
-    for way in islice((way for way in ways if all(map(_fits, theirs.values(), way))), WAYS):
+        orders = permutations(ours.values())
+    ways = (way for order in orders for way in product(*map(_stored, theirs.values(), order)))
+    for way in islice(ways, WAYS):
         with torch.no_grad():
             for into, value in zip(theirs.values(), way, strict=True):
-                into.copy_(value.reshape(into.shape) if _same_shape(into, value) else value.T)
+                into.copy_(value)
         yield
 
 
-def _fits(into: Tensor, value: Tensor) -> bool:
-    return _same_shape(into, value) or (value.ndim == 2 and into.shape == value.T.shape)
-
-
-def _same_shape(into: Tensor, value: Tensor) -> bool:
-    """Sizes of 1 aside: a scalar may be stored as a vector of one."""
-    return into.squeeze().shape == value.squeeze().shape
+def _stored(into: Tensor, value: Tensor) -> list[Tensor]:
+    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside."""
+    plain = value.squeeze()
+    forms = [plain, plain.T] if plain.ndim == 2 else [plain]
+    return [form.reshape(into.shape) for form in forms if form.shape == into.squeeze().shape]
 
 
 def difference(
@@ -99,20 +101,29 @@ def difference(
         if layout is not None:
             channels = layout(first.shape.head_dim)
             moved = replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
+        weights = compares_weights(first, second)
         for layer in range(2):
-            scores = attention_scores(first, moved, layer), attention_scores(second, inputs, layer)
-            apart.append(_scores_apart(*scores))
+            one = attention_scores(first, moved, layer, weights=weights)
+            apart.append(_scores_apart(one, attention_scores(second, inputs, layer, weights=weights)))
     return max(apart)
+
+
+def compares_weights(first: PositionalEncoding, second: PositionalEncoding) -> bool:
+    """Whether one of the two computes weights of its own, which then are what both are compared by."""
+    return any(makes_weights(scheme.for_layer(layer)) for scheme in (first, second) for layer in range(2))
 
 
 def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int = DENSE) -> str:
     """Where the logits of two schemes with shared parameters differ, in words; empty where they do not.
 
-    Logits are taken relative to that of the query's own key, which a softmax allows; positions lie below
-    ``span``, without gaps if it is `DENSE`.
+    Logits are taken relative to that of the query's own key, which a softmax allows; of schemes with weights
+    of their own, the weights. Positions lie below ``span``, without gaps if it is `DENSE`.
     """
     inputs = draw_inputs(first.shape, DENSE, span, 0)
-    one, two = (_from_own_key(attention_scores(scheme, inputs)) for scheme in (first, second))
+    weights = compares_weights(first, second)
+    one, two = (attention_scores(scheme, inputs, weights=weights) for scheme in (first, second))
+    if not weights:
+        one, two = _from_own_key(one), _from_own_key(two)
     seen = ~(one.isnan() & two.isnan()) if one.shape == two.shape else torch.zeros(0, dtype=torch.bool)
     if not seen.any():
         return ""
@@ -127,10 +138,14 @@ def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int
     head, *pair = (int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
     got, right = (float(scores[0, head, *pair]) for scores in (one, two))
     query, key = ids[pair].tolist()
-    which = "all heads" if len(heads) == len(apart) else f"heads {', '.join(map(str, heads))} of {len(apart)}"
+    what = "attention weights" if weights else "logits"
+    several = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))} of {len(apart)}"
+    which = "all heads" if len(heads) == len(apart) else several
+    digits = 3 if f"{got:.3g}" != f"{right:.3g}" else 6
     return (
-        f"in {which} (from 0), from distance {nearest} on; most in head {head} for the query at position "
-        f"{query} and the key at {key} (distance {query - key}): {got:.3g} instead of {right:.3g}"
+        f"{what} differ in {which} (from 0), from distance {nearest} on; most in head {head} for the query "
+        f"at position {query} and the key at {key} (distance {query - key}): {got:.{digits}g} instead of "
+        f"{right:.{digits}g}"
     )
 
 
@@ -142,6 +157,29 @@ def _from_own_key(scores: Tensor) -> Tensor:
     return shifted.double()
 
 
+def where_embeddings_apart(first: PositionalEncoding, second: PositionalEncoding, span: int = DENSE) -> str:
+    """How the embeddings of two schemes with shared parameters differ, in words; empty where they do not."""
+    inputs = draw_inputs(first.shape, DENSE, span, 0)
+    if _embeddings_apart(first, second, inputs, None) <= SAME:
+        return ""
+    x_BTD = inputs.x_BTD[..., first.position_width :]
+    one, two = (scheme.embed(x_BTD, inputs.positions_BT) for scheme in (first, second))
+    if one.shape != two.shape:
+        return f"embeddings have the shape {list(one.shape)} instead of {list(two.shape)}"
+    alone = [scheme.embed(0 * x_BTD, inputs.positions_BT) for scheme in (first, second)]
+    for what, (got, right) in {
+        "what is added to the tokens is": alone,
+        "the tokens are": (one - alone[0], two - alone[1]),
+    }.items():
+        times = float((got * right).sum() / right.square().sum())
+        if _relative(got, times * right) <= SAME < abs(times - 1):
+            return f"{what} {times:.3g} times ours"
+    columns = (one - two).abs().amax(dim=(0, 1)).argsort(descending=True)[:1].tolist()
+    apart_T = (one - two).abs().amax(dim=(0, 2)) > SAME * two.abs().max()
+    position = int(inputs.positions_BT[0, apart_T.nonzero()[0, 0]])
+    return f"embeddings differ from position {position} on, most in column {columns[0]}"
+
+
 def _embeddings_apart(
     first: PositionalEncoding, second: PositionalEncoding, inputs: Inputs, layout: Layout | None
 ) -> float:
@@ -149,9 +187,19 @@ def _embeddings_apart(
         return torch.inf
     x_BTD = inputs.x_BTD[..., first.position_width :]
     one, two = (scheme.embed(x_BTD, inputs.positions_BT) for scheme in (first, second))
-    if layout is not None and one.shape == x_BTD.shape == two.shape:
-        one, two = one - x_BTD, (two - x_BTD)[..., layout(two.shape[-1])]
+    if layout is not None and one.shape == two.shape:
+        one, two = _added(one, x_BTD), _added(two, x_BTD)
+        two = two[..., layout(two.shape[-1])]
     return _relative(one, two) if one.shape == two.shape else torch.inf
+
+
+def _added(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
+    """What encodes positions: the columns beside the tokens, before or after them, or what was added."""
+    width = x_BTD.shape[-1]
+    if embedded_BTD.shape[-1] == width:
+        return embedded_BTD - x_BTD
+    before = torch.equal(embedded_BTD[..., -width:], x_BTD)
+    return embedded_BTD[..., :-width] if before else embedded_BTD[..., width:]
 
 
 def _scores_apart(one: Tensor, two: Tensor) -> float:

@@ -99,6 +99,11 @@ def keys_backwards(self: Any, right: Change, at: AttentionContext) -> tuple[Pair
     return queries, (cos, -sin)
 
 
+def cos_and_sin_exchanged(self: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
+    (cos, sin), keys = right(at)
+    return (sin, cos), keys
+
+
 def with_frequencies(base_and_pairs: Callable[..., tuple[float, int]]) -> dict[str, Change]:
     return {
         "frequencies_BR": lambda self, right, at: frequencies(*base_and_pairs(self, at))[None, : self.pairs]
@@ -243,6 +248,14 @@ MUTANTS: dict[str, dict[str, Change]] = {
         "_rotations": lambda self, right, at: right(moved(at, queries=1))
     },
     "rope: the exponent lacks its factor 2": with_frequencies(lambda rope, at: (rope.base**0.5, rope.pairs)),
+    "rope: the exponent has its factor 2 twice": with_frequencies(
+        lambda rope, at: (rope.base**2, rope.pairs)
+    ),
+    "rope: d_model in place of head_dim in the exponent": with_frequencies(
+        lambda rope, at: (rope.base ** (1 / rope.shape.num_heads), rope.pairs)
+    ),
+    "rope: frequencies in reverse order": {"frequencies_BR": lambda self, right, at: right(at).flip(-1)},
+    "rope: cos and sin exchanged for queries": {"_rotations": cos_and_sin_exchanged},
     "rope: exponents from 1 instead of 0": {
         "frequencies_BR": lambda self, right, at: right(at) * self.base ** (-1 / self.pairs)
     },

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.checking.agreement import DENSE, NEAR, SHAPES
+from pe_experiments.checking.agreement import DENSE, FAR, NEAR, SAME, SHAPES
 from pe_experiments.checking.contract import CHECKS, REPEATABLE, Finding, Subject, small_shape, trainable
 from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
 from pe_experiments.checking.historic import CONVENTIONS
@@ -20,6 +20,7 @@ from pe_experiments.checking.identify import (
     reference_of,
     where_they_differ,
 )
+from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
 from pe_experiments.checking.mutants import MUTANTS, scheme_of
 from pe_experiments.components import Component, load_component, shipped
 from pe_experiments.console import say
@@ -32,6 +33,11 @@ and none of the known mistakes: it is new, or wrong in a way of its own.
 To tell which, name what it should be: against=rope, with its arguments, or
 formula=module.function, a function of q, k, i, j and head that returns the logit."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
+SPANS = {  # of positions, and where the two are equal if they differ in that span first
+    DENSE: "",
+    NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
+    FAR: "equal at positions below 64; far from them, ",
+}
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
@@ -59,8 +65,10 @@ def check_encoding(config: DictConfig) -> bool:
     try:
         if stated and _is_formula(component, stated, forms[0]):
             return not failed
-        if against and _is_reference(component, against, forms):
-            return not failed
+        if against:
+            likeness = _beside(component, against, forms, failed)
+            if likeness is None or likeness.apart is None or likeness.same:
+                return likeness is not None and likeness.same and not failed
         choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
         found = identify(component.build, choices, forms, **arguments)
         if not found and len(forms) == 2:
@@ -73,7 +81,7 @@ def check_encoding(config: DictConfig) -> bool:
         say(f"It cannot be compared: it raises {type(error).__name__}: {' '.join(str(error).split())}")
         return False
     for likeness in found:
-        _say_match(component, likeness, forms, failed)
+        _say_match(component, likeness, forms, failed, against)
     if not found:
         say(UNKNOWN if against is None and not stated else "The difference is none of the known mistakes.")
     return against is None and not stated and not failed
@@ -148,6 +156,13 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
         findings = [(causal, check(Subject(component.build, causal))) for causal in forms]
         say(f"{name:52}{''.join(f'{WORDS[finding.holds]:10}' for _, finding in findings)}".rstrip())
         failed += [(causal, finding) for causal, finding in findings if finding.holds is False]
+    for causal in forms:
+        if not failed and (off := cast_apart(Subject(component.build, causal), LATE)) > CAST:
+            say(
+                f"\nCaution: model.bfloat16() would round its buffers; tokens {LATE} positions apart are then"
+            )
+            say(f"off by {off:.1e} of the largest. Keep them in float32, or compute them in the call.")
+            break
     if not failed:
         say("\nIt keeps the contract: no check fails (-: does not apply).")
     for error in dict.fromkeys(finding.measured for _, finding in failed if finding.raised):
@@ -159,20 +174,27 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
     return list(dict.fromkeys(finding.check for _, finding in failed))
 
 
-def _is_reference(component: Component, reference: Component, forms: list[bool]) -> bool:
+def _beside(
+    component: Component, reference: Component, forms: list[bool], failed: list[str]
+) -> Likeness | None:
+    """Compare it with the reference and say so; None where they exist in no common form."""
     common = common_forms(reference, forms)
     if not common:
         say(f"It cannot be {reference.label}: that exists in a decoder only, this in an encoder only.")
-        return False
+        return None
     likeness = likeness_of(component.build, reference.build, reference.label, common)
     if likeness.same:
         _say_same(likeness, common)
+        if failed and common != forms:
+            say("If it is meant for decoders only, causal_only = True in its class says so.")
     elif likeness.apart is None:
         ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
         say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")
+        if known := ", ".join(reference.arguments):
+            say(f"If it has other arguments, give them as +against_arguments.NAME=VALUE; there are {known}.")
     else:
         _say_apart(likeness, component.build, reference.build, common)
-    return likeness.same
+    return likeness
 
 
 def _is_formula(component: Component, function: Scalar, causal: bool) -> bool:
@@ -190,19 +212,27 @@ def _is_formula(component: Component, function: Scalar, causal: bool) -> bool:
 
 
 def _say_apart(likeness: Likeness, theirs: MakeEncoding, reference: MakeEncoding, forms: list[bool]) -> None:
-    """How much it differs, and at which heads and distances."""
-    what = f"attention weights ({likeness.scene})" if likeness.scene else "logits or embeddings"
-    say(f"It is not {likeness.reference}: {what} differ by {likeness.apart:.2g} of the largest.")
-    for span in (DENSE, NEAR):
+    """How much it differs, and where."""
+    what, apart = "logits or embeddings", likeness.apart or 0.0
+    if likeness.scene:
+        what = f"attention weights ({likeness.scene})"
+    elif apart <= SAME:
+        what, apart = "at positions up to 4,095 logits or embeddings", likeness.apart_far
+    say(f"It is not {likeness.reference}: {what} differ by {apart:.2g} of the largest.")
+    for span, where_equal in SPANS.items():
         for causal in forms:
             if where := where_they_differ(theirs, reference, causal, span):
-                gaps = "logits agree at positions 0, 1, 2, ...; with gaps between positions " * (span == NEAR)
-                say(f"  {gaps}{'' if causal else 'in an encoder, '}logits differ {where}")
+                say(f"  {where_equal}{'' if causal else 'in an encoder, '}{where}")
                 return
 
 
-def _say_match(component: Component, likeness: Likeness, forms: list[bool], failed: list[str]) -> None:
-    """Which scheme, convention or mistake it is, and for a mistake which check catches it."""
+def _say_match(
+    component: Component, likeness: Likeness, forms: list[bool], failed: list[str], against: Component | None
+) -> None:
+    """Which scheme, convention or mistake it is, and for a mistake which check catches it, and where.
+
+    What differs from the scheme named by ``against`` has been said.
+    """
     if likeness.reference in CONVENTIONS:
         say(f"It follows another convention, which is no mistake. {likeness.reference}")
         say("Weights do not carry over between the two.")
@@ -212,8 +242,10 @@ def _say_match(component: Component, likeness: Likeness, forms: list[bool], fail
         say(f"  caught by: {'; '.join([*failed, f'the comparison with {right}'])}")
         if likeness.layout:
             say(f"  channels laid out differently: {likeness.layout}")
-        elif where := where_they_differ(component.build, reference_of(right).build, forms[0]):
-            say(f"  logits differ {where}")
+        elif against is None and (
+            where := where_they_differ(component.build, reference_of(right).build, forms[0])
+        ):
+            say(f"  {where}")
     else:
         _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
 
@@ -225,9 +257,12 @@ def _say_same(likeness: Likeness, forms: list[bool]) -> None:
         say(f"Its channels are laid out differently: {likeness.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
     if math.isnan(likeness.apart_far):
-        say("Far positions were not compared: what is trained decides there, or an error ends the call.")
+        say(f"Far positions were not compared: {likeness.far}.")
+    elif likeness.far:
+        say(f"Far positions were not compared in every model: {likeness.far}.")
     if likeness.apart_far > EXACT:
-        say(f"At positions up to 4,095 it differs by {likeness.apart_far:.1e}: as a rule, angles in float32.")
+        far = f"{likeness.apart_far:.1e}: as a rule, angles or distances in float32"
+        say(f"At positions up to 4,095 it differs by {far}.")
 
 
 def _in_words(forms: list[bool]) -> str:

@@ -21,14 +21,19 @@ class Inputs:
     positions_BT: Tensor
 
 
-def attention_scores(scheme: PositionalEncoding, inputs: Inputs, layer: int = 0) -> Tensor:
-    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys."""
+def attention_scores(
+    scheme: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
+) -> Tensor:
+    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys.
+
+    ``weights``: those of any scheme.
+    """
     tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
     if scheme.shape.causal:
         visible_BTS = visible_BTS.tril()
     at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
-    if makes_weights(part):
+    if weights or makes_weights(part):
         scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:
         q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)

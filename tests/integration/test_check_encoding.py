@@ -225,7 +225,7 @@ def test_a_right_implementation_in_another_layout(script: Script) -> None:
     assert done.code == 0, done.out
     assert "It is rope" in done.out
     assert "pairs of neighbouring channels" in done.out
-    assert "angles in float32" in done.out
+    assert "angles or distances in float32" in done.out
     assert "FAILS" not in done.out
 
 
@@ -278,7 +278,7 @@ def test_a_gradient_that_ends_in_the_scheme_is_found(script: Script) -> None:
 
 def test_it_says_that_ids_are_ignored(script: Script) -> None:
     done = script("check_encoding", "pe._target_=theirs.Counted", "against=rope")
-    assert "logits agree at positions 0, 1, 2, ...; with gaps between positions logits differ in" in done.out
+    assert "equal at positions 0, 1, 2, ...; with gaps between positions, logits differ in" in done.out
     assert "rope: position ids are ignored, tokens counted\n" in done.out
 
 
