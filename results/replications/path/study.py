@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 from pe_experiments.comparison import Runs
 from pe_experiments.console import say
 from pe_experiments.evaluations import evaluate_run
-from pe_experiments.publishing import compare_archived
+from pe_experiments.publishing import compare_archived, read_table
 from pe_experiments.runs import COMPLETED
 from pe_experiments.tracking import read_curve
 
@@ -18,28 +19,38 @@ IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of the pairs
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``errors.csv``: of every run the share of wrong reads in %, as trained, sparse and dense."""
-    rows = []
-    for run in runs.runs.to_dict("records"):
-        path, saved = results_dir / "runs" / run["name"], runs.saved[run["name"]]
-        curves: dict[str, Any] = {"as trained": None, **dict.fromkeys(IGNORED)}
-        if run["status"] == COMPLETED:
-            curves["as trained"] = read_curve(path / "extrapolation.csv")
-            for setting, ignored in IGNORED.items():
-                say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
-                changes = {
-                    "task": {**saved["task"], "ignore": ignored},
-                    "logger": {**saved["logger"], "mode": "disabled"},
-                }
-                curves[setting] = evaluate_run(path, changes).curve
-        about = {"name": run["name"], "scheme": run["label"], "seed": run["seed"]}
-        about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
-        rows += [
-            about
-            | {"setting": setting, "error": 100 * (1 - points[0]["token_accuracy"]) if points else 100.0}
-            for setting, points in curves.items()
-        ]
-    pd.DataFrame(rows).to_csv(folder / "errors.csv", index=False)
+    """``errors.csv``: of every run the share of wrong reads in %, as trained, sparse and dense.
+
+    The rows of runs published earlier, which are not here, stay.
+    """
+    here = [run for run in runs.runs.to_dict("records") if (results_dir / "runs" / run["name"]).exists()]
+    table = pd.DataFrame([row for run in here for row in _errors(run, runs.saved[run["name"]], results_dir)])
+    earlier = results_dir / "replications" / "path" / "errors.csv"
+    if earlier.exists():
+        kept = read_table(earlier, "setting")
+        table = pd.concat([kept[~kept["name"].isin(table["name"])], table])
+    table.sort_values("name", kind="stable").to_csv(folder / "errors.csv", index=False)
+
+
+def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> Iterator[dict[str, Any]]:
+    path = results_dir / "runs" / run["name"]
+    curves: dict[str, Any] = {"as trained": None, **dict.fromkeys(IGNORED)}
+    if run["status"] == COMPLETED:
+        curves["as trained"] = read_curve(path / "extrapolation.csv")
+        for setting, ignored in IGNORED.items():
+            say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
+            changes = {
+                "task": {**saved["task"], "ignore": ignored},
+                "logger": {**saved["logger"], "mode": "disabled"},
+            }
+            curves[setting] = evaluate_run(path, changes).curve
+    about = {"name": run["name"], "scheme": run["label"], "seed": run["seed"]}
+    about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
+    for setting, points in curves.items():
+        yield about | {
+            "setting": setting,
+            "error": 100 * (1 - points[0]["token_accuracy"]) if points else 100.0,
+        }
 
 
 def pages(folder: Path, runs: Runs) -> None:
