@@ -89,7 +89,8 @@ def test_every_part_measured_ends_in_the_table(
     assert done.code == 0, done.err
     table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, na_values=[""])
     assert list(table) == list(Row.__dataclass_fields__)
-    parts = {"lengths", "peers", "peers: fastest at its default", "peers: fastest at its best float32"}
+    compared = ("fastest at its default", "fastest at its best float32", "each at its best float32")
+    parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
     assert set(table["part"]) == parts
     fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
     assert fire[["milliseconds", "figure", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
@@ -113,5 +114,5 @@ def test_missing_peers_are_left_out_and_named(
     monkeypatch.setattr(report, "SIZES", TINY)
     monkeypatch.setattr(report, "PEERS", {"elsewhere": (missing, ("default",))})
     rows = list(report.peers(1, Display()))
-    assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu"}
+    assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu", "pe_experiments, sdpa"}
     assert "elsewhere is left out: pip install" in capsys.readouterr().out
