@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_experiments.config import Experiment
+from pe_experiments.composition import composed
+from pe_experiments.config import Experiment, check, resolve
 from pe_experiments.errors import UserError
 from pe_experiments.identity import identify
 from pe_experiments.tasks.base import Split
@@ -94,3 +95,10 @@ def test_the_corpus_belongs_to_what_was_trained(tiny: Tiny, folder: Path) -> Non
     path = folder / "part0" / "0.txt"
     path.write_bytes(path.read_bytes() + b"\n")
     assert name() != before
+
+
+def test_windows_are_256_bytes_unless_another_length_is_asked_for() -> None:
+    for asked, expected in (([], 256), (["training.max_length=128"], 128)):
+        experiment = resolve(check(composed("config", ["task=text", *asked])))
+        assert list(experiment.train_lengths) == [expected]
+    assert composed("config", ["task=copy"]).training.max_length == 20
