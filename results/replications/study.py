@@ -286,14 +286,23 @@ def _section(group: pd.DataFrame) -> str:
             f"`{row['scheme']}`",
             f"{row['published']:g}",
             in_words(row),
+            "–" if row["values_"] is None else str(len(row["values_"])),
             row["verdict"],
         ]
         for _, row in group.iterrows()
     ]
-    heading = ["task", "setting", "scheme", f"published ({units[0]})", f"ours ({units[1]})", "reproduced"]
+    heading = [
+        "task",
+        "setting",
+        "scheme",
+        f"published ({units[0]})",
+        f"ours ({units[1]})",
+        "seeds",
+        "reproduced",
+    ]
     found = "".join(f"\n{text}\n" for text in group["found"].dropna().unique())
     if first["arxiv"] == PATH and (trials := trials_of_path()):
-        found += f"\nErrors in % of one seed with other steps and learning rates:\n\n{trials}"
+        found += f"\nErrors in % of one seed with other steps and learning rates:\n\n{trials}\n"
     return f"""## {first["paper"]}, {first["table"]}
 
 [arXiv:{first["arxiv"]}](https://arxiv.org/abs/{first["arxiv"]}). Differences from the recipe: {first["deviation"]}.
