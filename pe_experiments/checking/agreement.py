@@ -74,9 +74,14 @@ def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Itera
 
 
 def _stored(into: Tensor, value: Tensor) -> list[Tensor]:
-    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside."""
+    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside.
+
+    A table of distances in a decoder may have rows for later keys too, which are never read.
+    """
     plain = value.squeeze()
     forms = [plain, plain.T] if plain.ndim == 2 else [plain]
+    if plain.ndim == 2 and into.shape == (2 * len(plain) - 1, plain.shape[1]):
+        forms = [torch.cat([plain, torch.zeros_like(plain[1:])])]
     return [form.reshape(into.shape) for form in forms if form.shape == into.squeeze().shape]
 
 

@@ -85,6 +85,22 @@ class TableTurned(Cope):
         return self.stored[0].T
 
 
+class BothSides(PositionalEncoding):
+    """Shaw's table with rows for later keys, in a decoder too."""
+
+    per_layer = True
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.most = min(16, shape.train_length - 1)
+        self.table = nn.Embedding(2 * self.most + 1, shape.head_dim)
+
+    def bias(self, q, k, at):
+        rows = (at.k_positions_BS[:, None] - at.q_positions_BT[:, :, None]).clamp(-self.most, self.most)
+        keys = self.table((rows + self.most).long())[:, None]
+        return (q[:, :, :, None] * keys).sum(-1) / q.shape[-1] ** 0.5
+
+
 class Wrapped(Rope):
     """Positions modulo 1,024."""
 
@@ -103,7 +119,8 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "against"), [("OwnWeights", "alibi"), ("Tabled", "sinusoidal"), ("TableTurned", "cope")]
+    ("name", "against"),
+    [("OwnWeights", "alibi"), ("Tabled", "sinusoidal"), ("TableTurned", "cope"), ("BothSides", "shaw")],
 )
 def test_right_ones_written_otherwise(name: str, against: str, script: Script) -> None:
     done = script("check_encoding", f"pe._target_=others.{name}", f"against={against}")
