@@ -99,7 +99,7 @@ def draw(made: pd.DataFrame, folder: Path) -> None:
             f"{paper}: {row['task']}, {row['better']} > {row['worse']}"
             for paper, row in zip(papers, ready, strict=True)
         ]
-        axes.set_yticks(range(len(ready)), names, fontsize=7)
+        axes.set_yticks(range(len(ready)), names, fontsize=6.3)
         axes.set_ylim(len(ready) - 0.5, -0.5)
         axes.set_xlim(-0.02, 1.02)
         axes.set_xlabel("mean accuracy past the training lengths")
@@ -123,7 +123,7 @@ def _handles(ready: list[dict[Any, Any]]) -> list[Line2D]:
 def section(made: pd.DataFrame) -> str:
     """The second half of ``README.md``."""
     counts = made["verdict"].value_counts()
-    said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in (*COLOUR, WAITING) if verdict in counts)
+    said = ", ".join(f"*{verdict}* {counts[verdict]}" for verdict in (*COLOUR, WAITING) if verdict in counts)
     tables = "\n".join(_table(group) for _, group in made.groupby("arxiv", sort=False))
     return f"""# Which scheme is better, as papers say
 
