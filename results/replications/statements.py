@@ -35,10 +35,10 @@ def scores() -> pd.DataFrame:
     for study in STUDIES:
         if (RESULTS / study / "runs.csv").exists():
             runs = with_settings(read_archive(RESULTS / study), symbols="task.vocab_size")
-            many = runs["task"] == "copy"
-            runs["title"] = runs["task"].where(
-                ~many, [f"copy, {count:g} symbols" for count in runs["symbols"]]
-            )
+            runs["title"] = [
+                f"copy, {int(symbols)} symbols" if task == "copy" else task
+                for task, symbols in zip(runs["task"], runs["symbols"], strict=True)
+            ]
             parts.append(runs)
     return pd.concat(parts, ignore_index=True)
 
