@@ -127,7 +127,7 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
         shape = ModelShape(width, heads, 2, causal, train_length, NEAR)
         ours, other = stirred(build(reference, shape)), build(theirs, shape)
         ways = {
-            difference(other, ours, span): where_embeddings_apart(other, ours, span)
+            difference(other, ours): where_embeddings_apart(other, ours, span)
             or where_apart(other, ours, span)
             for _ in assignments(ours, other)
         }
