@@ -23,9 +23,8 @@ from pe_experiments.tracking import read_csv, read_curve
 REPEATED = 3  # runs drawn at random
 SCRIPT = "scripts/train.py"
 OWN = "pe_experiments."  # modules that a commit of this project holds
-MODULE = re.compile(
-    r"[\w.]+"
-)  # other sources are data files, which their digest tells; of many, "743 data files"
+# Other sources than modules are data files, which their digest tells; of many: "743 data files".
+MODULE = re.compile(r"[\w.]+")
 # Where these agree, so does every bit of a run.
 MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 LOSS = 0.02  # relative difference that it may make of the loss after training
