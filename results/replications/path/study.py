@@ -11,7 +11,7 @@ import pandas as pd
 from pe_experiments.comparison import Runs
 from pe_experiments.console import say
 from pe_experiments.evaluations import evaluate_run
-from pe_experiments.publishing import compare_archived, read_table
+from pe_experiments.publishing import read_table
 from pe_experiments.runs import COMPLETED
 from pe_experiments.tracking import read_curve
 
@@ -51,8 +51,3 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
             "setting": setting,
             "error": 100 * (1 - points[0]["token_accuracy"]) if points else 100.0,
         }
-
-
-def pages(folder: Path, runs: Runs) -> None:
-    """The comparison; the errors are judged in ``../study.py``."""
-    compare_archived(folder, runs)
