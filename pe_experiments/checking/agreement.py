@@ -98,7 +98,7 @@ def difference(
         layout: the order in which ``first`` has the channels of a head, and the columns of the embedding, of
             ``second``, by their number.
     """
-    apart = []
+    apart, weights = [], compares_weights(first, second)
     for seed, tokens in ((0, 24), (1, 7)):
         inputs = draw_inputs(first.shape, tokens, span, seed)
         apart.append(_embeddings_apart(first, second, inputs, layout))
@@ -106,7 +106,6 @@ def difference(
         if layout is not None:
             channels = layout(first.shape.head_dim)
             moved = replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
-        weights = compares_weights(first, second)
         for layer in range(2):
             one = attention_scores(first, moved, layer, weights=weights)
             apart.append(_scores_apart(one, attention_scores(second, inputs, layer, weights=weights)))
@@ -179,10 +178,10 @@ def where_embeddings_apart(first: PositionalEncoding, second: PositionalEncoding
         times = float((got * right).sum() / right.square().sum())
         if _relative(got, times * right) <= SAME < abs(times - 1):
             return f"{what} {times:.3g} times ours"
-    columns = (one - two).abs().amax(dim=(0, 1)).argsort(descending=True)[:1].tolist()
-    apart_T = (one - two).abs().amax(dim=(0, 2)) > SAME * two.abs().max()
-    position = int(inputs.positions_BT[0, apart_T.nonzero()[0, 0]])
-    return f"embeddings differ from position {position} on, most in column {columns[0]}"
+    apart_TD = (one - two).abs().amax(dim=0)
+    differs_T = (apart_TD > SAME * two.abs().max()).any(dim=-1)
+    position, column = int(inputs.positions_BT[0, differs_T][0]), int(apart_TD.amax(dim=0).argmax())
+    return f"embeddings differ from position {position} on, most in column {column}"
 
 
 def _embeddings_apart(

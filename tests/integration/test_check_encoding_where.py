@@ -101,6 +101,30 @@ class BothSides(PositionalEncoding):
         return (q[:, :, :, None] * keys).sum(-1) / q.shape[-1] ** 0.5
 
 
+class Beside(PositionalEncoding):
+    """Sines before cosines, after the tokens."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.position_width = shape.d_model // 2
+
+    def embed(self, x, positions):
+        angles = positions[..., None].double() * frequencies(10_000.0, self.position_width // 2)
+        vectors = torch.cat([angles.sin(), angles.cos()], -1).float()
+        return torch.cat([x, vectors.expand(len(x), -1, -1)], -1)
+
+
+class Buffered(Rope):
+    """Frequencies in a buffer, as many libraries keep them."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.register_buffer("inverse", frequencies(self.base, self.pairs).float(), persistent=False)
+
+    def frequencies_BR(self, at):
+        return self.inverse.double()[None]
+
+
 class Wrapped(Rope):
     """Positions modulo 1,024."""
 
@@ -143,3 +167,17 @@ def test_mistakes_that_show_elsewhere(name: str, against: str, said: str, script
     assert done.code == 1, done.out
     assert f"It is not {against}" in done.out
     assert said in done.out
+
+
+def test_columns_beside_the_tokens_may_be_laid_out_otherwise(script: Script) -> None:
+    concat = "+against_arguments.combine=concat"
+    done = script("check_encoding", "pe._target_=others.Beside", "against=sinusoidal", concat)
+    assert done.code == 0, done.out
+    assert "pairs of channels halves apart" in done.out
+
+
+def test_what_a_cast_of_the_buffers_would_do_is_a_caution(script: Script) -> None:
+    done = script("check_encoding", "pe._target_=others.Buffered", "against=rope")
+    assert done.code == 0, done.out
+    assert "Caution: model.bfloat16() would round its buffers" in done.out
+    assert "Caution" not in script("check_encoding", "pe=rope", "against=rope").out
