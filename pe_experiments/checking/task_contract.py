@@ -128,9 +128,10 @@ def ceiling_is_reached(task: Task) -> Outcome:
     counted_any = None
     for length in (n for n in makeable(task, (4, 7)) if n <= COUNTED):
         for prefix in (False, True):
-            ceiling = task.bag_ceiling(length, prefix)
+            if (ceiling := task.bag_ceiling(length, prefix)) is None:
+                continue
             low, high, error = _counted(task, length, prefix)
-            if ceiling is None or high - low >= 0.06:  # too few examples of each bag to say anything
+            if high - low >= 0.06:  # too few examples of each bag to say anything
                 continue
             counted_any = True
             allowed = 3 * (error**2 + task.bag_ceiling_error(length, prefix) ** 2) ** 0.5
@@ -172,7 +173,13 @@ def _groups(task: Task, inputs: Tensor, targets: Tensor, prefix: bool) -> Iterat
             seen = [bag.sort(dim=1).values, inputs[rows, asked, None]]
         elif prefix:
             seen.append(targets[rows, :asked])
-        yield torch.cat(seen, dim=1).unique(dim=0, return_inverse=True)[1], targets[rows, asked]
+        yield _numbered(torch.cat(seen, dim=1)), targets[rows, asked]
+
+
+def _numbered(rows: Tensor) -> Tensor:
+    """A number per row, the same for equal rows: of hashes, because `unique(dim=0)` takes seconds."""
+    factors = torch.randint(2**62, rows.shape[1:], generator=torch.Generator().manual_seed(0))
+    return (rows * factors).sum(dim=1).unique(return_inverse=True)[1]
 
 
 def blind_guess_is_the_modal_answer(task: Task) -> Outcome:

@@ -12,6 +12,8 @@ from tests.conftest import Outcome
 
 Script = Callable[..., Outcome]
 
+pytestmark = pytest.mark.slow
+
 THEIRS = '''
 import torch
 from pe_experiments.encodings import PositionalEncoding

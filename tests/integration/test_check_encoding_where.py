@@ -12,6 +12,8 @@ from tests.conftest import Outcome
 
 Script = Callable[..., Outcome]
 
+pytestmark = pytest.mark.slow
+
 OTHERS = '''
 import torch
 from torch import nn

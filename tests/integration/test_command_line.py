@@ -259,6 +259,7 @@ def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> 
     assert again.out.count("\n") == outcome.out.count("\n") - 1  # the same table, no progress line
 
 
+@pytest.mark.slow
 def test_evaluate_on_another_task(script: Script, results: Path) -> None:
     """Lengths are those of the training; the trained task itself is no other task."""
     script("train", *TINY, "evaluation.lengths=null", f"results_dir={results}")
@@ -292,6 +293,7 @@ def saved_task(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result["evaluation"]["task"].items() if key != "source"}
 
 
+@pytest.mark.slow
 def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
@@ -349,6 +351,7 @@ def test_damaged_files_are_one_sentence(script: Script, results: Path, tiny: Tin
     assert "result.json is damaged" in shown.err
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Path) -> None:
     arguments = (
         *TINY,
@@ -413,6 +416,7 @@ def test_dry_run_touches_nothing(script: Script, results: Path) -> None:
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path, tiny: Tiny) -> None:
     assert "nothing to compare" in script("compare", f"results_dir={results}").err or not results.exists()
     run = write_run(tiny(), fading(1, 0)).path
@@ -436,6 +440,7 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
     assert "study=nothing" in missing.err
 
 
+@pytest.mark.slow
 def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     outcome = script("show_encoding", "schemes=[sinusoidal,learned,none]", f"results_dir={results}")
     assert outcome.code == 0, outcome.err
@@ -532,6 +537,7 @@ def readme_commands() -> list[str]:
     return [re.split(r"\s{3,}|\s#|`", command)[0] for command in commands if command]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", readme_commands())
 def test_commands_of_the_readme_can_be_carried_out(
     command: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
+@pytest.mark.slow
 def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Path) -> None:
     outcome = script(
         "compare", f"results_dir={folder}", f"out={tmp_path}", "pe=[alibi,rope(base=500)]",
@@ -90,6 +91,7 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_one_wandb_run_holds_table_figures_page_and_the_runs_ids(
     folder: Path, script: Script, tmp_path: Path
 ) -> None:
@@ -121,6 +123,7 @@ def test_from_python_there_are_data_frames(folder: Path, tmp_path: Path) -> None
     assert set(made.runs.training["step"]) == {6, 12}
 
 
+@pytest.mark.slow
 def test_attention_of_a_real_run_is_drawn_and_written(tiny: Tiny, script: Script, tmp_path: Path) -> None:
     run = run_experiment(tiny("pe=alibi")).directory
     results = run.path.parents[1]
@@ -140,6 +143,7 @@ def test_every_work_a_scheme_of_ours_cites_has_a_bibtex_entry(group: str) -> Non
             assert number in known_entries(), f"{group}={name} cites arXiv:{number}; add it to references.bib"
 
 
+@pytest.mark.slow
 def test_works_are_cited_where_they_apply(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def test_works_are_cited_where_they_apply(
     assert r"\cite{su2021roformer,barbero2024round}" in (tmp_path / "methods.tex").read_text()
 
 
+@pytest.mark.slow
 def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) -> None:
     """They are in a table and a file of their own, and never in the curve of the task trained on."""
     for pe in ("none", "sinusoidal"):

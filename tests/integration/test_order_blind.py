@@ -10,6 +10,7 @@ from pe_experiments.config import Experiment
 from pe_experiments.experiment import run_experiment
 
 EXAMPLES = 1500
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("task", ["lag", "swap", "even_pairs"])

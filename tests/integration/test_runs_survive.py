@@ -65,6 +65,7 @@ def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:
     assert finished.read_result() == before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tiny, tmp_path: Path) -> None:
     options = ("pe=learned", "positions=random_offset", "training.steps=25")
@@ -80,6 +81,7 @@ def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tin
     assert curves(again.directory) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
     whole = curves(run_experiment(tiny("training.steps=20")).directory)
@@ -194,6 +196,7 @@ def test_an_interrupted_rerun_keeps_what_was_finished_until_there_is_something_n
     assert [path.name for path in run.path.parent.iterdir()] == [run.name]
 
 
+@pytest.mark.slow
 def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -> None:
     run_experiment(tiny(*outside("FailsFar")))
     with pytest.raises(RuntimeError, match="too far"):
@@ -204,6 +207,7 @@ def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_random_numbers_of_a_scheme_follow_from_seed_and_step(tiny: Tiny, tmp_path: Path) -> None:
     whole = curves(run_experiment(tiny(*outside("Noisy"), f"results_dir={tmp_path / 'whole'}")).directory)
@@ -229,6 +233,7 @@ def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
     assert from_three.evaluation_lengths == (4, 6, 8, 10, 12, 16, 24, 32, 64)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +267,7 @@ def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:
         evaluate_run(result.directory.path, {})
 
 
+@pytest.mark.slow
 def test_damaged_files_are_named_and_nothing_is_lost(tiny: Tiny) -> None:
     run = run_experiment(tiny()).directory
     result = run.result.read_bytes()

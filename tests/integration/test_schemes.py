@@ -82,6 +82,7 @@ def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
     assert "results/runs/copy-decoder-odd-s0" in run("scripts/train.py", "pe=odd", *TINY)
 
 
+@pytest.mark.slow
 def test_context_extension_of_a_trained_model(script: Script, results: Path) -> None:
     """The weights stay, the base is the trained one, and up to the training length nothing changes."""
     sizes = ("model.num_heads=2", "model.d_model=16", "training.steps=30")

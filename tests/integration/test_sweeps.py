@@ -61,6 +61,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_what_takes_long_says_how_far_it_is(
     results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
 ) -> None:
@@ -195,6 +196,7 @@ def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script
     assert "error (RuntimeError: too far)" in command.stdout
 
 
+@pytest.mark.slow
 def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Script) -> None:
     arguments = (
         "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none", "sweep.jobs=1",
@@ -238,6 +240,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_finished_sweep_starts_nothing_and_is_compared_once(
     results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
 ) -> None:
@@ -326,6 +329,7 @@ def test_a_sweep_that_stands_for_nothing_is_an_error(
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_setting_that_one_choice_lacks_costs_that_run_alone(results: Path, script: Script) -> None:
     arguments = ("pe=none,rope", "pe.base=500", "sweep.jobs=1")
     outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")

@@ -26,6 +26,7 @@ def test_mode_share_agrees_with_simulated_figures(symbols: int, length: int, sha
     assert mode_share(length, symbols) == pytest.approx(share, abs=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "symbols"), [(20, 100_000), (20_000, 10), (100_000, 2)])
 def test_large_sizes_end(length: int, symbols: int) -> None:
     assert 1 / symbols < mode_share(length, symbols) < 0.6
@@ -44,6 +45,7 @@ def test_prefix_ceiling_is_the_mean_over_what_is_left(length: int) -> None:
     assert Copy().bag_ceiling(length, prefix=True) == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_reading_between_computed_points_is_exact_enough() -> None:
     exact = sum(mode_share(left, 10) for left in range(1, 1001)) / 1000
     assert mean_mode_share(1, 1000, 10) == pytest.approx(exact, abs=1e-5)

@@ -19,6 +19,7 @@ from pe_experiments.encodings.rope_extension import RopeLinear
 ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_mutant_is_caught_and_named(name: str) -> None:
     choice, arguments = scheme_of(name), ARGUMENTS.get(name, {})

@@ -130,6 +130,7 @@ def test_letters_and_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
     assert "3 of 5" in (folder / "comparison" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -> None:
     """Five against five give 2 in 252 at the least: seven tests, and nothing can be below 0.05."""
     schemes = ("none", "sinusoidal", "learned", "rope", "alibi")
@@ -252,6 +253,7 @@ def test_the_end_mark_is_spoken_of_where_there_is_one(
     assert "diverged" not in methods
 
 
+@pytest.mark.slow
 def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
     """Six tasks, two schemes, one to three seeds, an encoder among them."""
     for place, task in enumerate(("copy", "reverse", "lag", "majority", "precedence", "first")):
@@ -292,6 +294,7 @@ def test_the_written_table_is_the_returned_one(folder: Path) -> None:
     assert list(made.table["seeds"]) == [3, 3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     first, second = (compare(folder, out=tmp_path / name).files for name in "ab")
@@ -300,6 +303,7 @@ def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None
         assert one.read_bytes() == other.read_bytes(), one.name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
@@ -552,6 +556,7 @@ def test_looks_follow_from_the_names_and_are_distinct() -> None:
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`\n#"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> None:
     for place, label in enumerate(HOSTILE):
@@ -567,6 +572,7 @@ def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> Non
     assert r"a\textbar{}b\_c\%d\&e" in (out / "table.tex").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_every_figure_there_is_data_for(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):

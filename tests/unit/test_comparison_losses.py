@@ -61,6 +61,7 @@ def text_runs(tiny: Tiny, tmp_path: Path) -> Path:
     return Path(experiment.config.results_dir)
 
 
+@pytest.mark.slow
 def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = compare(text_runs, out=out)
@@ -106,6 +107,7 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]
 
 
+@pytest.mark.slow
 def test_any_runs_can_be_compared_in_their_loss(tiny: Tiny, tmp_path: Path) -> None:
     folder = write_study(tiny, seeds=3)
     usual = compare(folder)

@@ -43,6 +43,7 @@ def outcomes() -> dict[str, tuple[Draw, float]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COVERAGE)
 def test_coverage_is_the_one_stated(name: str) -> None:
     draw, truth = outcomes()[name]

@@ -145,6 +145,7 @@ def test_derived_values_are_part_of_a_run(tiny: Tiny, monkeypatch: pytest.Monkey
     assert identify(tiny()).hash8 != before
 
 
+@pytest.mark.slow
 def test_every_module_of_a_training_is_watched(tiny: Tiny) -> None:
     """What is loaded when a run trains and is not watched stands here by name, with the reason in `NEVER`."""
     code = (

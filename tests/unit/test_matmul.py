@@ -64,6 +64,7 @@ def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) 
         select("onednn")
 
 
+@pytest.mark.slow
 def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment], results: Path) -> None:
     """With a smooth activation; a ReLU that flips at a rounding error moves later losses by more."""
     losses = {}

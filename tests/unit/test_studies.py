@@ -34,6 +34,7 @@ def files_of(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     """From the runs and from their CSVs the same table; and of these CSVs the same CSVs."""
     runs = load_runs(write_study(tiny))
@@ -45,6 +46,7 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
     pd.testing.assert_frame_equal(again, direct)
 
 
+@pytest.mark.slow
 def test_runs_published_earlier_stay_beside_those_of_today(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
@@ -118,6 +120,7 @@ def test_how_a_setting_was_tuned_is_published_with_the_runs(
     assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
 
 
+@pytest.mark.slow
 def test_a_study_without_code_of_its_own_is_its_comparison(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
@@ -158,6 +161,7 @@ def test_values_read_alike_everywhere() -> None:
     assert core.outcome([1.0, 0.5, 0.0]).startswith("0.50 [")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", ["core", "tutorial_claims", "bank/v1"])
 def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) -> None:
     """With the protocol's runs read from the CSV, by code that shares nothing with ours."""

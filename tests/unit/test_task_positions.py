@@ -105,6 +105,7 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
     assert block.positions_BP[block.positions_BP > 0].min() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
 @pytest.mark.parametrize("task", ["copy", "addition_padded", "binary_addition"])
 def test_learned_tables_train_and_evaluate_on_ids_of_the_task(

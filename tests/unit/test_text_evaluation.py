@@ -114,6 +114,7 @@ def test_summary_of_losses() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_run_keeps_and_mirrors_what_was_measured(experiment: Experiment) -> None:
     done = run_experiment(experiment)
     assert done.result["status"] == "completed"

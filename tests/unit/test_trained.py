@@ -20,6 +20,7 @@ from tests.synthetic import fading, write_run
 Tiny = Callable[..., Experiment]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [("task=first", "training.steps=100"), ("model=encoder",), ("task=addition", "positions=task")],

@@ -52,6 +52,7 @@ def value(audits: pd.DataFrame, quantity: str) -> float:
     return float(found["value"].iloc[0])
 
 
+@pytest.mark.slow
 def test_the_published_audits_are_those_of_this_code(audits: pd.DataFrame) -> None:
     published = pd.read_csv(ROOT / "results" / "tutorial_claims" / "audits.csv")
     assert published["quantity"].tolist() == audits["quantity"].tolist()
@@ -233,6 +234,7 @@ def test_a_missing_audit_is_named(audits: pd.DataFrame) -> None:
         judged(audits[audits["quantity"] != "largest norm"])
 
 
+@pytest.mark.slow
 def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Path) -> None:
     names = []
     for out in (tmp_path / "first", tmp_path / "again"):
