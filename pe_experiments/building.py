@@ -86,7 +86,7 @@ def _require_finite(logits: Tensor, where: str) -> None:
 
 
 def _refuse_telling_ids(experiment: Experiment) -> None:
-    """Position ids that change with the answer would tell it before it is asked for."""
+    """Refuse position ids that depend on the answer: they would reveal it."""
     task = experiment.task
     if not experiment.positions.task_ids:
         return
@@ -164,7 +164,7 @@ def describe_model(model: Backbone, experiment: Experiment) -> dict[str, Any]:
 
 
 def refuse_large_training(experiment: Experiment) -> None:
-    """Hold the memory that training needs, to a factor of two or three, against this machine's.
+    """Refuse a training whose memory, estimated to a factor of two or three, exceeds this machine's.
 
     Raises:
         UserError: it cannot fit.
@@ -180,7 +180,7 @@ def refuse_large_training(experiment: Experiment) -> None:
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:
-    """Hold the time of each evaluation against a day; training may take as long as it likes.
+    """Refuse an evaluation estimated to take more than a day; training has no limit.
 
     Raises:
         UserError: one would take longer.
@@ -206,7 +206,7 @@ def _on_gpu(experiment: Experiment) -> bool:
 
 
 def parameters(experiment: Experiment) -> int:
-    """Of the backbone: embedding and head, attention and MLP of every layer."""
+    """Number of parameters of the backbone: embedding and head, attention and MLP of every layer."""
     shape, vocabulary = experiment.shape, experiment.format.vocab_size
     return 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
 
@@ -230,7 +230,7 @@ def forward_operations(experiment: Experiment, lengths: Sequence[int]) -> float:
 
 
 def memory_bytes(on_gpu: bool) -> int | None:
-    """Of the GPU or of the machine; None where the system does not say."""
+    """Memory of the GPU or of the machine, in bytes; None where the system does not say."""
     if on_gpu:
         return torch.cuda.get_device_properties(0).total_memory
     try:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -159,8 +160,15 @@ def shipped(group: str) -> dict[str, dict[str, Any]]:
 
 @cache
 def _read_choices(group: str) -> dict[str, dict[str, Any]]:
-    paths = sorted((CONFIG_DIR / group).glob("*.yaml"))
-    return {path.stem: typing.cast(dict, OmegaConf.to_container(OmegaConf.load(path))) for path in paths}
+    return {path.stem: _read_section(path) for path in sorted((CONFIG_DIR / group).glob("*.yaml"))}
+
+
+def _read_section(path: Path) -> dict[str, Any]:
+    with user_errors(f"configs/{path.parent.name}/{path.name}", "cannot be read"):
+        section = OmegaConf.to_container(OmegaConf.load(path))
+        if not isinstance(section, dict) or "_target_" not in section:
+            raise UserError(f"configs/{path.parent.name}/{path.name}: expected _target_ and its arguments")
+    return typing.cast(dict, section)
 
 
 def _locate(group: str, target: str) -> type:

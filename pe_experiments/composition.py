@@ -7,7 +7,7 @@ composes the files of the choices; settings are put in after, so that runs with 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.config import PARTS, SIZES
+from pe_experiments.config import CLI_ONLY, PARTS, SIZES
 from pe_experiments.errors import UserError, allowed, one_line, sentence, shown
 from pe_experiments.files import CONFIG_DIR
 from pe_experiments.overrides import (
@@ -105,16 +105,20 @@ def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[Pla
         refuse_several(override)
     config = copy.deepcopy(_compose(name, tuple(str(o.input_line) for o in of_groups), folder))
     hydra = {"hydra": config.pop("hydra")}
-    typed = {o.key_or_group for o in parsed}
-    for part in PARTS:
-        if f"{part}._target_" in typed and part not in typed:  # a class of one's own stands by itself
-            config[part] = {"_target_": None}
-    if "model._target_" in typed:  # its sizes stay; the other settings are those of the class
-        config["model"] = {"_target_": None} | {key: config["model"][key] for key in SIZES}
+    _make_room(config, {o.key_or_group for o in parsed})
     for override in parsed:
         if override not in of_groups:
             apply(hydra if override.key_or_group.startswith("hydra.") else config, override)
     return config, hydra["hydra"]
+
+
+def _make_room(config: Plain, typed: Container[str]) -> None:
+    """Take away the arguments of a choice where a class is named in its place (``pe._target_``)."""
+    for part in PARTS:
+        if f"{part}._target_" in typed and part not in typed:
+            config[part] = {"_target_": None}
+    if "model._target_" in typed:  # its sizes stay; the other settings are those of the class
+        config["model"] = {"_target_": None} | {key: config["model"][key] for key in SIZES}
 
 
 @lru_cache(maxsize=1024)
@@ -147,15 +151,19 @@ def configuration(keys: Mapping[str, Any]) -> DictConfig:
             ``_target_``, in place of them. A run's ``config.yaml`` is such a mapping.
 
     Raises:
-        UserError: no such choice. Unknown settings are found by `config.check`.
+        UserError: no such choice or setting, or one that is not about a run (``dry_run``, ``sweep``).
+            Settings of the wrong kind are found by `config.check`.
     """
-    given = {str(key): value for key, value in keys.items() if key not in DERIVED}
+    given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
+    if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
+        raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
     chosen = {group: given.pop(group) for group in CHOICES if isinstance(given.get(group), str)}
     config = composed_plain("config", [f"{group}={choice}" for group, choice in chosen.items()])
+    _make_room(config, {*given, *chosen})
     for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections come first
         if isinstance(value, Mapping) and "_target_" in value:
             config[key] = {}
-        put(config, key, value, adds=True)
+        put(config, key, value, adds=key.partition(".")[0] in (*PARTS, "model"))
     return OmegaConf.create(config)
 
 

@@ -1,6 +1,6 @@
 """What a configuration may say, and everything that follows from it.
 
-`check` holds a composed configuration against the schemas below and is quick; `resolve` builds the parts,
+`check` validates a composed configuration by the schemas below and is quick; `resolve` builds the parts,
 derives what is derived (format, lengths, sizes) and still writes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Measuring what is trained: as asked, otherwise, on another task, or again by changed code."""
+"""Evaluation of trained runs: as configured, otherwise, on another task, or again after the code changed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RunResult:
 
 
 def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display | None = None) -> RunResult:
-    """Evaluate a finished run otherwise, without training.
+    """Evaluate a finished run with other settings, without training.
 
     Args:
         path: the run's directory.

@@ -51,12 +51,13 @@ def run_experiment(
     """Train and evaluate what a configuration describes, or return the finished run.
 
     Args:
-        config: composed by Hydra, typed, resolved, or a mapping of the command line's keys
+        config: composed by Hydra, a `Config`, an `Experiment`, or a mapping of the command line's keys
             (`composition.configuration`), such as ``{"pe": "rope", "training.steps": 100}``.
         display: shows the progress; None shows nothing.
 
     Raises:
-        UserError: the configuration cannot be carried out; nothing is left behind or lost.
+        UserError: the configuration cannot be carried out; no new directory is left, and no earlier
+            result is lost.
         KeyboardInterrupt: interrupted; the same call resumes.
     """
     if isinstance(config, dict):

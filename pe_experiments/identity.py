@@ -109,7 +109,7 @@ def _as_text(value: Any) -> Any:
 
 
 def safe_name(label: str) -> str:
-    """The label as part of a path that is typed back, without what shells and Hydra read as signs."""
+    """The label as part of a path, without characters that are special to shells or Hydra."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
 
 

@@ -239,7 +239,7 @@ def state_of(run: RunDirectory, evaluation: dict[str, Any]) -> str:
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
-    """What distinguishes one evaluation of a training from another; what is as usual goes without saying."""
+    """What identifies one evaluation of a training; the usual decoding and task are left out."""
     scheme = plain(experiment.components["pe"].section)
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
     said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": scheme}
@@ -261,7 +261,7 @@ def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def kind_of(config: dict[str, Any]) -> str:
-    """Hash of what makes a training step as long as it is; runs of one kind differ by seed or rate."""
+    """Hash of the settings that determine how long a training step takes: not of seed and learning rate."""
     keys = ("batch_size", "min_length", "max_length", "batching", "precision")
     training = {key: config["training"][key] for key in keys}
     return short_hash(plain([{group: config[group] for group in (*PARTS, "model")}, training]))

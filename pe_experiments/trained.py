@@ -71,7 +71,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A completed run with its ``result.json``, and the experiment to evaluate it as: maybe another one."""
+    """A completed run with its ``result.json``, and the experiment to evaluate it on (maybe another)."""
 
     experiment: Experiment
     identity: Identity

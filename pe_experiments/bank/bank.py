@@ -78,7 +78,7 @@ class Bank:
         return name, tuple(word for word in given if not word.startswith("hydra."))
 
     def source(self, name: str) -> str:
-        """The commit that a run was made by."""
+        """The commit whose code made a run."""
         return str(self.runs.environments[name].get("source", "unknown"))
 
     def difference(self, name: str, repeated: RunDirectory) -> str | None:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from rich.table import Table
 
 from pe_experiments.bank.bank import METRIC
+from pe_experiments.bank.stopping import CHANGE
 from pe_experiments.bank.verdicts import BETTER, NEITHER, NOT_SEPARATED, ONLY_OTHER, ONLY_YOURS, WORSE
 from pe_experiments.bank.versus import Standing, Versus
 from pe_experiments.comparison import Comparison, Options, write_comparison
@@ -112,5 +113,6 @@ def _panel(label: str, rows: pd.DataFrame, cost: str) -> Markup:
         cost=cost,
         baselines=list(dict.fromkeys(rows["baseline"])),
         sides=SIDES,
+        change=CHANGE,
     )
     return Markup(html)

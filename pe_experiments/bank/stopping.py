@@ -1,9 +1,10 @@
 """When a task may be stopped: the seeds that are left would not change its verdicts.
 
-The seeds so far are completed in many ways, and the verdicts counted. A further seed comes out as one of the
+The remaining seeds are simulated many times, and the verdicts counted. A further seed comes out as one of the
 scheme's own seeds so far did, or, with the weight of `PRIOR` seeds, as a seed of any baseline on that task (a
 Dirichlet process, Ferguson 1973; stochastic curtailment, Lan, Simon and Halperin 1982). No shape of
-distribution is assumed: past training, outcomes are all or nothing, and which it is, the baselines show.
+distribution is assumed: past training a seed often scores all or nothing, and the baselines show which
+outcomes occur.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Standing:
     seeds: int
 
     def names(self, label: str) -> set[str]:
-        """Of the runs of a scheme."""
+        """Names of the runs of a scheme."""
         return set(self.section.runs.loc[self.section.runs["label"] == label, "name"])
 
     @property

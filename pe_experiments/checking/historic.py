@@ -1,7 +1,8 @@
 """Mistakes and conventions of public code, rebuilt on our schemes; rows of `mutants.MUTANTS`.
 
-Where a mistake was reported, the project stands behind its row. Others of the kind are in `mutants` itself
-(a shift off by one, frequencies of the whole head, the current length in place of the original one).
+A comment after a row names the public project in which the mistake was reported. Others of the kind are in
+`mutants` itself (a shift off by one, frequencies of the whole head, the current length in place of the
+original one).
 """
 
 from __future__ import annotations

@@ -209,7 +209,8 @@ def _late(
 def cast_apart(subject: Subject, distance: int = 0) -> float:
     """How far a cast of its constants to bfloat16, as ``model.bfloat16()`` does it, moves late positions.
 
-    Its parameters are left alone. ``distance``: of half of the tokens from the others.
+    Its parameters are left alone. ``distance``: how many positions the first half of the tokens lies
+    before the rest.
     """
     scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
     content, cast = Content.drawn(scheme.shape), copy.deepcopy(scheme)

@@ -149,7 +149,7 @@ def _say_failure(finding: Finding, causal: bool) -> None:
 
 
 def _caution(off: float) -> None:
-    """No failure, since loaders may keep buffers in float32."""
+    """Print a caution, which is not a failure, since loaders may keep buffers in float32."""
     if off > CAST:
         say("\nCaution: model.bfloat16() would round its buffers, and what is read over a distance of")
         say(f"{LATE:,} would be off by {off:.1e} of the largest.")
@@ -233,7 +233,7 @@ def _say_match(
 ) -> None:
     """Which scheme, convention or mistake it is, and for a mistake which check catches it, and where.
 
-    What differs from the scheme named by ``against`` has been said.
+    Differences from the scheme named by ``against`` have been printed already.
     """
     if likeness.reference in CONVENTIONS:
         say(f"It follows another convention, which is no mistake. {likeness.reference}")

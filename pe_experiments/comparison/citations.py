@@ -21,7 +21,7 @@ OWN = "pe_experiments."  # a class from elsewhere is not imported merely because
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
     """The works behind every scheme and position policy that was compared, and behind the statistics.
 
-    These are used from three seeds of one scheme on.
+    The latter are cited only if some scheme has at least three seeds.
 
     Returns:
         BibTeX keys by scheme, and the entries they stand for.

@@ -86,7 +86,7 @@ def _figures(made: Comparison) -> Iterator[tuple[str, Figure]]:
 def section_figure(made: Comparison, section: Section) -> Figure:
     """One section: a line per scheme, the mean over seeds, with each seed as a dot.
 
-    Schemes most of whose runs did not solve the training lengths are dashed, and said so.
+    Schemes most of whose runs did not solve the training lengths are dashed and labelled.
     """
     rows, width = made.rows(section), made.options.inches
     figure, [(left, right)] = panels(1, width)

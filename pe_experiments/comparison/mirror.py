@@ -14,7 +14,9 @@ from pe_experiments.tracking import start_wandb
 
 
 def log_comparison(made: Comparison, logger: LoggerConfig) -> str:
-    """Log it under job type ``comparison``, with the ids of the runs it compares; the same runs are one run.
+    """Log it under job type ``comparison``, with the ids of the runs it compares.
+
+    Comparing the same runs again updates it.
 
     Returns:
         What to tell the user: how to upload, or that it is there.

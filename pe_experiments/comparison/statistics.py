@@ -102,7 +102,7 @@ def difference_interval(
 
     Args:
         first, second: one value per seed.
-        alpha: 1 minus the level; divided by their number, intervals hold together (Bonferroni).
+        alpha: 1 minus the level; divided by the number of intervals, they hold jointly (Bonferroni).
     """
     one, other = mean_interval(first, alpha=alpha), mean_interval(second, alpha=alpha)
     difference = one.estimate - other.estimate

@@ -102,9 +102,9 @@ def sentence(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
         few = len(compared) > 1 and all(row["seeds"] < FEWEST for row in compared)
         return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
     if not apart:
-        return f"{start}; the seeds separate it from no other scheme."
+        return f"{start}; no other scheme differs significantly."
     others = listed(apart) if len(apart) <= NAMED else f"{len(apart)} of {len(tested)} others"
-    return f"{start}; the seeds separate it from {others}."
+    return f"{start}; significantly different from {others}."
 
 
 def listed(names: Sequence[str]) -> str:
@@ -119,7 +119,7 @@ def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, A
         found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
     if few := [str(row["scheme"]) for row in rows if row["seeds"] < FEWEST]:
         who = "every scheme" if len(few) == len(rows) else listed(few)
-        found.append(f"No intervals and tests under three seeds: {who}.")
+        found.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
     if not section.lengths:
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
     elif apart := section.lengths_left_out:
@@ -147,7 +147,8 @@ def _edge(choice: Mapping[str, Any]) -> str | None:
     if float(choice["chosen"]) not in (tried[0], tried[-1]):
         return None
     where, grid = f"{choice['setting']} of {choice['scheme']}", ", ".join(f"{value:g}" for value in tried)
-    return f"{where}: the best of {grid} is at the edge, {choice['chosen']}; a better value may lie outside."
+    chosen = f"the best of {grid} is {choice['chosen']}, an end of the grid"
+    return f"{where}: {chosen}; a better value may lie beyond it."
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
@@ -159,10 +160,11 @@ def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
     style = digits(str(rows[0]["metric"]))
     smallest += f"{number(rows[0]['detectable_difference'], style)} (one two-sided t test at {ALPHA:.2g})."
     best = min(tested, key=lambda pair: pair["smallest_p_holm"])
-    least = f"Separated: at most {ALPHA:.2g} after Holm over {best['tests']} tests"
-    least += f"; with so many seeds it can be {best['smallest_p_holm']:.2g} at the least"
+    least = f"A pair is separated if its p value is at most {ALPHA:.2g} by Holm's method over "
+    least += f"{best['tests']} tests"
+    least += f"; with this number of seeds it cannot be below {best['smallest_p_holm']:.2g}"
     if best["smallest_p_holm"] > ALPHA:
-        least += f", so that no pair can be separated ({seeds_needed(int(best['tests']))} seeds per scheme "
-        least += "could, or fewer tests: baseline=)"
+        least += f", so no pair can be separated (this needs {seeds_needed(int(best['tests']))} seeds per "
+        least += "scheme, or fewer tests: baseline=)"
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
     return [f"{least}.", smallest, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]

@@ -279,7 +279,10 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """A parameter clamped to a range, with the gradient of the identity: from outside it can return."""
+    """A parameter clamped to a range.
+
+    The gradient is that of the identity, so that a value outside the range can move back into it.
+    """
     return parameter + (parameter.clamp(low, high) - parameter).detach()
 
 

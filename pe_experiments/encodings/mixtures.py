@@ -80,7 +80,7 @@ class Composition(PositionalEncoding):
 
 
 class ByLayer(PositionalEncoding):
-    """Schemes that alternate: layer l has scheme l modulo their number.
+    """Schemes that alternate: with n schemes, layer l has number l mod n.
 
     Recent long-context models alternate RoPE in a sliding window with full attention without an encoding:
     local layers with positions, global layers without.

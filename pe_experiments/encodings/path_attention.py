@@ -19,7 +19,8 @@ class Path(PositionalEncoding):
 
     Source: Yang et al. 2025, arXiv:2505.16381, section 2.2, and flash-linear-attention. Parameters:
     ``rank * d_model + rank * num_heads * head_dim + 3 * num_heads * head_dim + d_model * num_heads +
-    num_heads`` per layer. Beyond training: more reflections, one per token between. Causal only.
+    num_heads`` per layer. Beyond training: more reflections, one for each token between key and
+    query. Causal only.
 
     Args:
         shape: the model it serves.

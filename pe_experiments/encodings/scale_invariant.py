@@ -12,7 +12,8 @@ class ScaleInvariant(PositionalEncoding):
     """Logit a_t z - 2 l_t, where z is the scaled logit, t = |i - j|, l_t = ln(1 + t/tau), a_t^2 = 1 + 2 l_t.
 
     If z is standard normal, the expected weight before normalisation is proportional to 1 / (1 + t/tau), so
-    that keys 10 to 100 and 100 to 1,000 tokens away get about equal shares, and so does their entropy. The
+    keys 10 to 100 and 100 to 1,000 tokens away get about equal shares of the attention and contribute about
+    equally to its entropy. The
     source composes it with p-RoPE and normalises q and k.
 
     Source: Anson, Wang and Aitchison 2025, arXiv:2505.17083, section 3. Parameters: none. Beyond training:

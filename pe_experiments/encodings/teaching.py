@@ -35,7 +35,8 @@ class ScaledIndex(AbsoluteEncoding):
     """The position divided by the row's largest one, 0 .. 1, in the first column.
 
     The step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. The
-    declared length counts (that with the longest answer), since it must be known before the first token.
+    length is the declared one (with the longest possible answer), since it must be known before the first
+    token is read.
 
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
     the range stays, the step shrinks.

@@ -19,7 +19,8 @@ class PositionTemperature(PositionalEncoding):
 
     Args:
         shape: the model it serves.
-        step: in positions; 8,192 in Llama 4; None means ``train_length``, so that it acts past it only.
+        step: in positions; 8,192 in Llama 4; None means ``train_length``: logits then change only past
+            the training length.
         strength: 0.1 in Llama 4.
 
     Raises:

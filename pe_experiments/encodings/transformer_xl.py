@@ -92,7 +92,7 @@ class TransformerXL(PositionalEncoding):
 
 
 def _behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """The distinct distances [R] of keys a decoder sees, and the index [B, T, S] of each pair's among them.
+    """The distinct distances [R] of keys a decoder sees, and the index [B, T, S] of each pair's distance.
 
     None where rows have positions of their own, or where there are many keys.
     """

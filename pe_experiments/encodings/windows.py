@@ -40,7 +40,7 @@ class SlidingWindow(PositionalEncoding):
 
 
 class HardAlibi(PositionalEncoding):
-    """The first heads see windows of 1, 2, 3, ... tokens, themselves included; the others see everything.
+    """The first heads see windows of 1, 2, 3, ... tokens, the query included; the others see everything.
 
     Source: Jelassi et al. 2024, arXiv:2402.01032, section 3, and its released code. Parameters: none. Beyond
     training: windows stay, and full heads have no positions. In decoders and encoders (where windows reach to

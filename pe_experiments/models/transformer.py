@@ -51,7 +51,7 @@ class LayerForm:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
 
     def hidden_width(self, d_model: int) -> int:
-        """Of the MLP: 4 d_model; with a gate 8/3 d_model (a multiple of 8), for about as many weights."""
+        """Hidden width of the MLP: 4 d_model; with a gate 8/3 d_model (a multiple of 8), as many weights."""
         return 8 * round(d_model / 3) if self.activation == "swiglu" else 4 * d_model
 
 

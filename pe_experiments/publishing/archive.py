@@ -2,7 +2,7 @@
 
 runs.csv        a row per run: what it was, its summary, the command that repeats it
 curves.csv      a row per run and evaluated length
-training.csv    a row per run and look at the training lengths
+training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
                 was trained, the digests of the code and data files that trained and evaluated it, the machine
 text.csv        only of language models: a row per run, context length and kind of bytes
@@ -77,7 +77,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     rows = []
     for name, saved in runs.saved.items():
         identity, made = saved["identity"], dict(runs.environments[name])
-        made.pop("platform", None)  # the build of its kernel is nobody's business
+        made.pop("platform", None)  # it identifies the machine's kernel build
         parts = {"trained": identity["trained"], "sources": identity["sources"]}
         parts |= {"evaluated": saved.get(EVALUATED, {}), "environment": made}
         texts = {key: json.dumps(part) for key, part in parts.items()}

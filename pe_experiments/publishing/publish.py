@@ -77,7 +77,7 @@ def publish(named: str, results_dir: Path) -> None:
 
 
 def _finished_seeds(study: str, runs: Runs) -> set[str]:
-    """Names of the runs of those seeds whose every combination is finished; the other seeds are said."""
+    """Names of the runs of those seeds whose every combination is finished; reports the other seeds."""
     unfinished = {name.partition("/")[0] for name in runs.left_out}
     names = {*runs.saved, *unfinished}
     seeds = {name: int(seed_and_hash(name)[2:].partition("-")[0]) for name in names}

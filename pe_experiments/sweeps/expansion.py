@@ -85,7 +85,7 @@ def with_value(run: Overrides, key: str, value: str) -> Overrides:
 
 
 def _in_cases(run: Overrides, cases: Sequence[Overrides], typed: Sequence[str]) -> Iterable[Overrides]:
-    """The run under each case. What was typed narrows: a case that says otherwise is left out."""
+    """The run under each case; cases that contradict what was typed are left out."""
     named = {key_of(text) for text in typed}
     for case in cases:
         keys = [key_of(text) for text in case]

@@ -51,7 +51,7 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Of its training."""
+        """Number of training steps."""
         return int(self.config["training"]["steps"])
 
     @property
@@ -85,7 +85,7 @@ def look_up(
     dry_run: bool = False,
     published: Collection[str] = (),
 ) -> list[Job]:
-    """The state of every run, each run once; what is wrong with one costs that run alone.
+    """The state of every run, each run once; an error in one run affects only that run.
 
     Args:
         runs: as train.py would be given them.

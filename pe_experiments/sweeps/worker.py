@@ -81,7 +81,7 @@ class Order:
         return gone or read_note(Path(self.note))["state"] not in (WAITING, RUNNING)
 
     def __call__(self) -> None:
-        """Have a process of its own carry it out; should this one be killed, so is that."""
+        """Carry it out in a process of its own, which ends when this one does."""
         worker = self.start()
         try:
             while not self.is_over_in(worker):

@@ -110,7 +110,7 @@ class Addition(TwoNumbers, EstimatedCeiling):
         return super()._estimate(length, prefix) if self.is_padded else None
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: digits of one significance share an id. ``abacus``: index of a digit in its number.
+        """``coupling``: digits of one place value share an id. ``abacus``: index of a digit in its number.
 
         No coupling where the answer is ``forward`` and ``free``: the id of its first digit would reveal
         whether the sum has one digit more.

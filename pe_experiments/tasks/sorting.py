@@ -1,6 +1,6 @@
 """Sorting: the order of the input carries no information, the index in the answer does.
 
-A guess that never reads the input does well here, the better the longer the input. Only accuracy above
+A guess that never reads the input does well here, and better at longer inputs. Only accuracy above
 `input_blind`, the accuracy of that guess, shows learning.
 """
 

@@ -31,7 +31,7 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests",
 
 
 class NextSymbol(Task):
-    """Language modelling: name the next symbol at every symbol but the last, in a decoder alone.
+    """Language modelling: at every symbol but the last, predict the next one; only for decoders.
 
     Attributes:
         decoder_only: why a model that reads both ways cannot learn it.

@@ -47,7 +47,7 @@ ABSENT = "–"
 NEAR = 1 - SOLVED  # seeds this close to 0 or 1 are counted, not averaged
 LEGEND = """`k of n seeds`: k reach an exact match of 0.9, the others at most 0.1; otherwise the mean with its 95 % interval.
 *Not learned*: fewer than half of the seeds reach 0.9 within the training lengths. –: not run."""
-WORST = " Where several learning rates were run, a cell shows the worst of them."
+WORST = " Where several learning rates were run, a cell shows the result of the worst one."
 
 
 def outcome(values: Iterable[float]) -> str:
@@ -129,7 +129,10 @@ def survival(runs: Runs) -> str:
         for scheme, name in SCHEMES.items()
     ]
     table_ = markdown_table(["copy, decoder", *settings], rows)
-    return f"First the seeds that reach 0.9 within the training lengths, then exact match at twice the longest.\n\n{table_}"
+    return (
+        "Each cell: first the number of seeds that reach 0.9 within the training lengths, then exact match at twice the "
+        f"longest training length.\n\n{table_}"
+    )
 
 
 def _longest(runs: Runs) -> int:

@@ -97,7 +97,7 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
         said = [row.remark, f"they differ by {likeness.apart:.1e}{scene}", *named, where]
         return "fail", "; ".join(filter(None, said))
     far = f"{likeness.apart_far:.0e}" if not math.isnan(likeness.apart_far) else "not compared"
-    reason = f"apart by {likeness.apart:.0e} at positions below 64, up to 4,095: {far}"
+    reason = f"largest difference {likeness.apart:.0e} at positions below 64, {far} up to 4,095"
     return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
 
 
@@ -165,8 +165,8 @@ def pages_without_runs(folder: Path) -> None:
 
 {legend}
 
-A *no* need not matter to the users of a library. *far* asks that a small model with the scheme gives at positions from
-16,378 on what it gives at 0, to 1e-5 of the largest output. *half* casts every constant of the module, as
+A *no* need not matter to the users of a library. *far* requires the outputs of a small model at positions
+from 16,378 on to equal those from position 0, to 1e-5 of the largest output. *half* casts every constant of the module, as
 `model.bfloat16()` does; loaders of some libraries keep frequencies in float32. Modules that take whole sequences or an
 offset are read through [adapters](adapters.py): *batch*, *cache*, *left* and *packed* then test the
 module and its adapter together.

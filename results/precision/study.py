@@ -131,7 +131,7 @@ def page(runs: Runs, made: list[Change]) -> str:
         f"Equivalent within {MARGIN:.2f}": [c for c in moving if c.reading == SAME],
         "Not decided": [c for c in moving if c.reading == OPEN],
         "Changed": [c for c in moving if c.reading == CHANGED],
-        "Left out of the table because every run has 0, or every run has 1": [
+        "Left out of the table because the exact match of every run is 0, or that of every run is 1": [
             c for c in made if not c.can_move
         ],
     }
@@ -152,7 +152,7 @@ def page(runs: Runs, made: list[Change]) -> str:
 {markdown_table(HEADING, [change.row for change in moving])}
 
 {answer}
-- Within the training lengths no run changes by more than {largest:.3f}.
+- Within the training lengths the exact match of no run changes by more than {largest:.3f}.
 - The default stays float32: three tasks and one model size do not settle the question in general.
 
 **Set-up.** Three decoder tasks, three schemes and {pairs} seeds. Each run was trained twice, in float32 and in bfloat16

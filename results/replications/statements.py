@@ -127,20 +127,20 @@ def section(made: pd.DataFrame) -> str:
     tables = "\n".join(_table(group) for _, group in made.groupby("arxiv", sort=False))
     return f"""# Which scheme is better, as papers say
 
-![Two schemes a line, of which a paper says that one is better](figures/statements.png)
+![One line per pair of schemes, of which a paper says that one is better](figures/statements.png)
 
 {len(made)} statements, each of one scheme over another on one task, tested at our size: {said}.
 *Agrees* and *contrary*: a permutation test over seeds separates the means (p at most {ALPHA:g} by Holm's
 method over the statements of one paper). *Open*: it does not. *Neither learned it*: exact match in
-distribution is below {LEARNED:g} for both. Runs: [the bank](../bank/v1/README.md), eight seeds a scheme,
-whose results were known when the statements were chosen, and what it lacks, five seeds, run after that;
-learning rates are tuned alike (on addition: the default).
+distribution is below {LEARNED:g} for both. Runs: those of [the bank](../bank/v1/README.md) (eight seeds
+per scheme; results known when the statements were chosen) and, for schemes or tasks not in it, new runs
+(five seeds). Learning rates are tuned in the same way, except on addition (the default rate).
 
 {tables}
 All statements and commands: [statements.csv](statements.csv). Left out: in-context recall of MAD
-([arXiv:2403.17844](https://arxiv.org/abs/2403.17844)), whose values we could not open, CoPE's selective
-copying, a task that is not here, and Selective RoPE's copying at width 512
-([arXiv:2511.17388](https://arxiv.org/abs/2511.17388)), too large for two cores.
+([arXiv:2403.17844](https://arxiv.org/abs/2403.17844)), whose values we could not access; CoPE's
+selective copying, which is not among our tasks; and Selective RoPE's copying at width 512
+([arXiv:2511.17388](https://arxiv.org/abs/2511.17388)), which is too large for two cores.
 """
 
 

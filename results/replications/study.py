@@ -255,7 +255,7 @@ def page(made: pd.DataFrame) -> str:
             (REPRODUCED, "are reproduced in value"), (ORDER, "in their order among the schemes"),
             (OPEN, "are open (ours lie too close together)"),
             (NOT, "are not reproduced"),
-            (ALONE, "have no other scheme to be ordered with"), (WAITING, "have not been run yet"),
+            (ALONE, "have no order to test (published within 1 point of the other schemes)"), (WAITING, "have not been run yet"),
         )
         if verdict in counts
     ]  # fmt: skip
@@ -267,11 +267,12 @@ def page(made: pd.DataFrame) -> str:
 Of {len(made)} published values {", ".join(words)}. Each table says in what our recipe differs from the paper's.
 
 {tables}
-*Value*: our mean differs from the published value by at most 1 percentage point or a quarter of the value, and never by more than
-{FAR:g} points. *Order*: our means of this scheme and of every other in the column differ in the published direction; *open*: some of
+*Value*: our mean differs from the published value by at most 1 percentage point or, if that is more, a quarter of the published value
+(up to {FAR:g} points). *Order*: our means of this scheme and of every other in the column differ in the published direction; *open*: some of
 ours differ too little to say (1 point, 0.03 bits). Means alone decide, and an order of three schemes comes out right by chance one time
-in six. Pairs published closer together than that have no order. Intervals: 95 %, Gaffke's for errors, which assume
-nothing but that they lie in 0 to 100 and are therefore wide with five seeds, Student's for losses. All published values and commands: [ledger.csv](ledger.csv).
+in six. Schemes whose published values differ by no more than that have no order. Intervals (95 %): for errors Gaffke's, which
+assumes only that values lie between 0 and 100 and is therefore wide with five seeds; for losses Student's. All published values and
+commands: [ledger.csv](ledger.csv).
 """
 
 

@@ -119,7 +119,7 @@ def page(runs: Runs) -> str:
     said = (
         "No pair of schemes with separate intervals changes its order in another setting."
         if apart and not against
-        else "In the base setting (as in core) the intervals of all schemes overlap, as they must with so few seeds: whether an order is kept cannot be told."
+        else "In the base setting (as in core) the intervals of all schemes overlap, as they always do with three seeds, so these runs cannot show whether the ranking is kept."
         if not apart
         else "Turned round, with both intervals apart: "
         + "; ".join(f"{change}: {', '.join(pairs)}" for change, pairs in against.items())
@@ -130,7 +130,8 @@ def page(runs: Runs) -> str:
 
 ![Exact match at twice the training length: settings x schemes](figures/answer.png)
 
-Copying in a decoder, exact match at twice the training length, one setting changed at a time; {seeds.min()} seeds each.
+Copying in a decoder, exact match at twice the training length, one setting changed at a time (for 100 symbols also the learning rate);
+{seeds.min()} seeds each.
 
 {markdown_table(["exact match at 2x", *schemes], rows)}
 

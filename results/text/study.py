@@ -136,8 +136,8 @@ def page(runs: Runs) -> str:
     ]
     heading = [
         "scheme",
-        f"at {TRAINED}",
-        f"more than `{best}`",
+        f"at {TRAINED} bytes",
+        f"minus `{best}`, at {TRAINED}",
         *(f"rise to {length:,}" for length in lengths[1:]),
     ]
     heading += ["learning rate"]
@@ -149,22 +149,22 @@ def page(runs: Runs) -> str:
 {sentences(groups, longest)}
 
 Byte-level language models trained on windows of {TRAINED} bytes of Python's standard library, evaluated on other files of it;
-lower is better. {len(groups)} schemes, {seeds.min()} seeds each (dots), the learning rate tuned per scheme on one further seed. Scored are the last
-64 bytes of stretches of {longest:,} bytes, the same bytes at every context length L, each predicted from at least L - 64 bytes before it
-(sliding windows).
+lower is better. {len(groups)} schemes, {seeds.min()} seeds each (dots), the learning rate tuned per scheme on one further seed. The
+last 64 bytes of stretches of {longest:,} bytes are scored, the same bytes at every context length L, each predicted from at least
+L - 64 bytes before it (sliding windows).
 
 {markdown_table(heading, rows)}
 
-Bits per byte, the mean over seeds, with Student's 95 % interval of differences within a run or between runs of one seed: every seed
-scores other stretches of text, so that levels of different seeds do not compare. \\*: the best learning rate was still the largest or
-smallest one tried.
+Bits per byte, mean over seeds. Each seed is evaluated on other stretches of text, so absolute values of different seeds are not
+comparable; the intervals (Student's, 95 %) are therefore of differences within a run (rise) or between runs of the same seed.
+\\*: the best learning rate was still an end of the grid.
 
 ![Sliding windows, by index, repeated 4-grams, copying](figures/text-decoder-context.png)
 
-Above: the same, and bits per byte by index within windows of {longest:,} bytes. Below: the last bytes of 4-grams that already stood in
-the stretch (associative recall); and a random 16-byte key that stands at a random index and again at the end: of the last 8 bytes of
-the second at most {copied[lengths].max().max():.0%} are predicted right, so that models of this size do not copy. Windows that do not overlap:
-[report.html](report.html).
+Top: bits per byte in sliding windows, and by index within windows of {longest:,} bytes. Bottom: bits per byte on the last byte of 4-grams
+that occurred earlier in the stretch (associative recall), and copying: a random 16-byte key stands at a random index and again at
+the end. At most {100 * copied[lengths].max().max():.0f} % of the last 8 bytes of its second occurrence are predicted right, so models of this size do
+not copy. Windows that do not overlap: [report.html](report.html).
 
 ## What this cannot tell
 
@@ -193,7 +193,7 @@ def sentences(groups: dict[str, pd.DataFrame], longest: int) -> str:
     open_ = [label for label in rises if label not in {*kept, *lost}]
     shares = {label: f"`{label}` ({rises[label].estimate:+.2f})" for label in rises}
     said = [
-        f"From {TRAINED} to {longest:,} bytes of context bits per byte rise by less than {KEPT} with {_listed(kept)}."
+        f"When the context grows from {TRAINED} to {longest:,} bytes, bits per byte rise by less than {KEPT} with {_listed(kept)}."
         if kept
         else f"For no scheme can a rise of {KEPT} bits per byte from {TRAINED} to {longest:,} bytes of context be excluded."
     ]

@@ -188,8 +188,9 @@ def pages_without_runs(folder: Path) -> None:
 def readme(folder: Path) -> str:
     """One line in the project's README."""
     made = correlate(bank_scores(RESULTS / "bank" / "v1")[0][PAST], text_scores(RESULTS / "text")[PAST])
-    return f"""*Does the figure above say anything about text?* Over {len(SCHEMES)} schemes the two orders past the training lengths correlate with
-Spearman's rho {made.interval}, p {p_in_words(made.p)}; by the rule set before the runs that is {outcome(made).partition("**")[2].partition("**")[0].lower()}: [transfer](results/transfer/README.md).
+    return f"""*Does the figure above say anything about text?* Over {len(SCHEMES)} schemes, scores past the training lengths in the bank and on text correlate
+(Spearman's rho {made.interval}, one-sided p {p_in_words(made.p)}). The rule fixed before the runs asks for an interval on one side of {USEFUL}; by it
+the answer is *{outcome(made).partition("**")[2].partition("**")[0].lower()}*: [transfer](results/transfer/README.md).
 """
 
 
@@ -239,7 +240,7 @@ def outcome(main: Correlation) -> str:
     if main.high < USEFUL and main.ceiling >= RELIABLE:
         return f"**Not useful** for choosing an encoding for text of this size: the whole interval lies below {USEFUL}."
     if main.p <= 0.05:
-        return f"**Open**: the interval contains {USEFUL}. rho is above 0 (p <= 0.05), but its size is uncertain."
+        return f"**Open**: rho is significantly above 0, but its interval contains {USEFUL}."
     return (
         f"**Open**: the interval contains {USEFUL}, and no correlation is shown. That is no evidence of none."
     )
@@ -262,15 +263,15 @@ def page(made: Mapping[str, Correlation], tasks: Mapping[str, np.ndarray], text:
 
 ![Scores on text over scores in the bank](figures/answer.png)
 
-{outcome(main)} Over {len(SCHEMES)} schemes Spearman's correlation between the bank's scores at twice the training length and how well
-text models hold their bits per byte from {TRAINED} to {LONGEST:,} bytes of context (higher is better in both) is {main.interval},
-one-sided p {p_in_words(main.p)}.
+Over {len(SCHEMES)} schemes Spearman's rho between the bank's scores at twice the training length and minus the rise in bits per byte of
+text models from {TRAINED} to {LONGEST:,} bytes of context (higher is better in both) is {main.interval}, one-sided p {p_in_words(main.p)}.
+{outcome(main)}
 
 {markdown_table(["scores", "rho, approximate 95 % interval", "one-sided p", "ceiling", "p by Holm"], rows)}
 
 Question, scores, tests and the reading of each outcome were written down [before any run of the text study](plan.md); the bank's
-results were known. *Ceiling*: the rho to expect if both true rankings were the same, given the noise between seeds, from
-correlations of random halves of the seeds; it does not cover the choice of the learning rates or of the corpus. With {len(SCHEMES)}
+results were known. *Ceiling*: the rho to expect from the noise between seeds alone if both true rankings were the same, estimated by
+correlating random halves of the seeds; it does not cover the choice of the learning rates or of the corpus. With {len(SCHEMES)}
 schemes power is low: a true correlation of 0.5 is found in about half of such studies. Several schemes are relatives (RoPE and
 p-RoPE, ALiBi and KERPLE), which the test ignores.
 

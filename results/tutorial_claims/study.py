@@ -75,7 +75,7 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
     rows = [[v.claim, v.document, v.tested, v.finding, v.verdict, _link(v.figure)] for v in verdicts]
     counts = Counter(verdict.verdict for verdict in verdicts)
     absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
-    waiting = f"; {absent} are pending (their runs are not finished)" if absent else ""
+    waiting = f"; {absent} are not tested yet (their runs are not finished)" if absent else ""
     ours = sum(verdict.document == OURS for verdict in verdicts)
     inside, twice = (mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (INSIDE, TWICE))
     seeds = len(t.of("copy", "sinusoidal"))
@@ -87,7 +87,8 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
 
 Exact match and token accuracy by input length: training lengths are shaded, lines are means, dots the seeds.
 
-Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *finding*), and no test decides {counts[UNSUPPORTED]}{waiting}.
+Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *finding*), and
+{counts[UNSUPPORTED]} is not supported (no test is significant){waiting}.
 {ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {inside}
 within the training lengths and of {twice} at twice the longest.
 
@@ -118,7 +119,13 @@ def _detectable(t: Trained, seeds: int) -> str:
         )
         for task in MODELS
     }
-    shown = [f"{value:.2f} on {task} ({MODELS[task]})" for task, value in found.items() if value >= 0]
+    shown = [
+        f"{value:.2f} on {task} ({MODELS[task]})"
+        if value >= 0.005
+        else f"below 0.005 on {task}, where seeds hardly differ"
+        for task, value in found.items()
+        if value >= 0
+    ]
     if not shown:
         return ""
     return f"""

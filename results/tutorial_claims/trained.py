@@ -198,8 +198,13 @@ def added_or_concatenated(t: Trained, width: int) -> Differences:
 
 def combined(t: Trained) -> Iterator[Verdict]:
     for size, width, how, figure in (
-        ("a larger vector", 2 * t.width, "concatenated, the vector twice as wide", ""),
-        ("a vector as large", t.width, "in half the columns, the width unchanged", "claims-add-or-concat"),
+        ("a larger vector", 2 * t.width, "concatenated (twice as many columns)", ""),
+        (
+            "a vector as large",
+            t.width,
+            "concatenated (in half of the same number of columns)",
+            "claims-add-or-concat",
+        ),
     ):
         differences = added_or_concatenated(t, width)
         found = weighed(differences) if differences else (f"Pending: no such runs yet ({SWEEP}).", ABSENT)
@@ -268,9 +273,9 @@ def extended(t: Trained) -> Iterator[Verdict]:
     first = min(length for length in linear.index if length > t.longest)
     shown = ", ".join(f"{name} {mean_in_words(values)}" for name, values in twice.items())
     finding = (
-        f"At {2 * t.longest} digits: {shown}. rope_linear at {first}: {mean_in_words(linear[first])}, which "
+        f"At {2 * t.longest} digits: {shown}. rope_linear at {first} digits: {mean_in_words(linear[first])} "
     )
-    finding += "assumes that the final length is known beforehand. Past training, minus as trained: "
+    finding += "(the final length must be known beforehand). Change past training, against RoPE as trained: "
     if True in carried:
         verdict = HOLDS
     elif better == HOLDS:

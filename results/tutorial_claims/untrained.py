@@ -120,8 +120,8 @@ CASES = (
          lambda v: (not v["sample crashes at d=7"],)),
     Case("The module sample can be used as it is", "module sample, sequence-first",
          "The module sample fed [batch, length, d]",
-         "No error, but all positions of a sequence get the same vector: they differ over positions by "
-         "{spread over positions, sample, batch first:.3g} (here by "
+         "No error, but all positions of a sequence get the same vector: vectors of different "
+         "positions differ by {spread over positions, sample, batch first:.3g} (in this project by "
          "{spread over positions, encoding here:.3g}). Fed sequence-first, as documented, it is right.",
          lambda v: (v["spread over positions, sample, sequence first"] > 0,
                     v["spread over positions, sample, batch first"] > 0)),
@@ -218,8 +218,8 @@ CASES = (
          "The counter breaks: {binary_counter breaks} (largest step "
          "{binary_counter, largest step over the smallest:.3g} times the smallest); sinusoids: "
          "{sinusoidal breaks}; "
-         f"column of {WIDTH} that changes most: {{binary_counter, column that changes most:.0f}} in the "
-         "counter, {sinusoidal, column that changes most:.0f} in sinusoids.",
+         f"of {WIDTH} columns, number {{binary_counter, column that changes most:.0f}} changes most in the "
+         "counter, number {sinusoidal, column that changes most:.0f} in sinusoids.",
          lambda v: (
              v["binary_counter breaks"] != "nothing" and v["sinusoidal breaks"] == "nothing",
              v["sinusoidal, column that changes most"] == v["binary_counter, column that changes most"],

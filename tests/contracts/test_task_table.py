@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments import task_table
+from pe_experiments import components, task_table
 from pe_experiments.composition import composed
 from pe_experiments.config import check, resolve
 from pe_experiments.errors import UserError
@@ -56,3 +56,20 @@ def test_incomplete_cards_are_refused(text: str, message: str, tmp_path: Path) -
 def test_a_mistake_in_a_file_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_table, "shipped", lambda group: {name: {"_target_": "mine.X"} for name in CARDS})
     assert str(task_table.main()).startswith("error: task._target_=mine.X: there is no module 'mine'")
+
+
+def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, length: int) -> float:
+        raise RuntimeError("no chance")
+
+    monkeypatch.setattr("pe_experiments.tasks.copying.Copy.chance", broken)
+    assert task_table.main() == "error: task=copy cannot be described: RuntimeError: no chance"
+
+
+@pytest.mark.parametrize("text", ["bad: [", "- a list", "no_target: 1"])
+def test_an_unreadable_yaml_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "mine.yaml").write_text(text)
+    monkeypatch.setattr(components, "CONFIG_DIR", tmp_path)
+    with pytest.raises(UserError, match=r"configs/task/mine\.yaml"):
+        components._read_choices.__wrapped__("task")

@@ -29,6 +29,7 @@ from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models import Transformer
 from pe_experiments.models.scores import Inputs, attention_scores
+from pe_experiments.scheme_table import acts_on
 
 
 def test_alibi_slopes_of_the_paper() -> None:
@@ -47,17 +48,14 @@ def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
     assert mirrored_apart(Rope) > 1e-3
 
 
-EMBEDDED = {name for name in shipped("pe") if reference_of(name).cls.__module__.rpartition(".")[2] in
-            ("sinusoidal", "learned", "teaching")}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", sorted(shipped("pe")))
 def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
     """What only changes softmax weights gives every position the same output; what is embedded does not."""
     subject = Subject(lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all"))
-    outputs = subject.model().double()(torch.full((1, 9), 3)).detach()
+    model = subject.model().double()
+    outputs = model(torch.full((1, 9), 3)).detach()
     spread = float((outputs - outputs[:, :1]).abs().max())
-    if name in EMBEDDED or name == "stick_breaking":  # its weights need not sum to 1
+    if "embedding" in acts_on(model.scheme(0)) or name == "stick_breaking":  # its weights need not sum to 1
         assert spread > 1e-3
     else:
         assert spread < 1e-6

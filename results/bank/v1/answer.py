@@ -61,19 +61,25 @@ def _sentence(title: str, question: str, runs: pd.DataFrame, pairs: pd.DataFrame
     unlearned = [str(name) for name in means.index if solved[name] < HALF]
     means = means.drop(unlearned)
     start = f"- *{question}* (`{title}`): "
-    end = f". Not learned: {listed(unlearned)}." if unlearned else "."
+    end = f". Not learned: {_named(unlearned)}." if unlearned else "."
     if means.empty:
         return start + "no scheme learned it."
     if means.iloc[0] < HALF:
-        highest = f"; {means.index[0]} is highest ({number(means.iloc[0])})" if means.iloc[0] > LEAST else ""
-        return f"{start}none reaches one half{highest}{end}"
+        highest = (
+            f"; `{means.index[0]}` is highest ({number(means.iloc[0])})" if means.iloc[0] > LEAST else ""
+        )
+        return f"{start}no scheme reaches {HALF:g}{highest}{end}"
     with_best = pairs[(pairs["scheme"] == means.index[0]) | (pairs["other"] == means.index[0])]
     apart = {*with_best.loc[with_best["separated"].eq(True), ["scheme", "other"]].to_numpy().ravel()}
     best = [str(name) for name in means.index if name not in apart or name == means.index[0]]
     span = " to ".join(dict.fromkeys(number(means[name]) for name in (best[-1], best[0])))
     rest = means.drop(best)
-    then = f"; then {rest.index[0]} ({number(rest.iloc[0])})" if len(rest) else ""
-    return f"{start}**{listed(best)}** ({span}){then}{end}"
+    then = f"; the best of the others: `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
+    return f"{start}**{_named(best)}** ({span}){then}{end}"
+
+
+def _named(schemes: Sequence[str]) -> str:
+    return listed([f"`{scheme}`" for scheme in schemes])
 
 
 def tuning_table(runs: Runs, schemes: Sequence[str], tasks: Sequence[str]) -> str:

@@ -68,8 +68,9 @@ def in_words(table: pd.DataFrame) -> str:
     """``97 % of the verdicts agree ... from 44 % of the seeds`` at the threshold in use."""
     first = _stopped(table, CHANGE)
     by_task = [100 * _agreement(mine) for _, mine in first.groupby("task")]
-    agree = f"{100 * _agreement(first):.0f} % of the verdicts agree with those of all seeds"
-    seeds = f"{100 * (first['seeds'] / first['of']).mean():.0f} % of the seeds"
+    agree = f"{100 * _agreement(first):.0f} % of the verdicts agree with those from all seeds"
+    seeds = f"only {100 * (first['seeds'] / first['of']).mean():.0f} % of the seeds are run"
     return (
-        f"{agree} (by task {min(by_task):.0f} to {max(by_task):.0f} %), from {seeds}; tuning is not shortened"
+        f"{agree} ({min(by_task):.0f} to {max(by_task):.0f} % by task), though {seeds}; tuning is not "
+        "shortened"
     )

@@ -19,8 +19,8 @@ from .answer import order, sentences, titled, tuning_table, values_table
 AGREEMENT = "agreement.csv"
 CONTROL = "majority"
 TESTED = (
-    "**Bold**: the highest mean at twice the training length, and the schemes that permutation tests over seeds, adjusted by "
-    "Holm's method, do not separate from it; in brackets their means."
+    "**Bold**: the scheme with the highest mean at twice the training length, and those that do not differ significantly from it "
+    "(permutation tests over seeds, Holm's method); in brackets the range of their means."
 )
 
 
@@ -63,8 +63,8 @@ def _scope(table: pd.DataFrame) -> str:
     return (
         f"{table['label'].nunique()} schemes, {len(titles)} tasks (`{CONTROL}` is a control), {_seeds(table)} seeds each, the "
         f"learning rate tuned per scheme and task on two further seeds. Colour: mean exact match at twice the training length; "
-        f"in the cell: seeds with at least {SOLVED:g} there. *Not learned*: within the steps of the task fewer than half of the "
-        f"seeds reached {SOLVED:g} at the training lengths; such a cell says nothing about longer ones. The best scheme on "
+        f"in the cell: seeds with at least {SOLVED:g} there. *Not learned*: with the task's number of training steps, "
+        f"fewer than half of the seeds reached {SOLVED:g} at the training lengths; such a cell says nothing about longer ones. The best scheme on "
         f"average is first."
     )
 
@@ -94,8 +94,8 @@ def page(runs: Runs, table: pd.DataFrame, pairs: pd.DataFrame, agreement: pd.Dat
 
 ![Share of runs that reach a score](figures/profile.png)
 
-The share of runs with at least this exact match at 2x, over all tasks but the control `{CONTROL}`; tasks that were not learned
-count. Grey: the other schemes; band: 95 % bootstrap over seeds.
+Share of runs whose exact match at 2x is at least the value on the horizontal axis, over all tasks but the control `{CONTROL}`; tasks
+that a scheme did not learn are included. Grey: the other schemes; band: 95 % bootstrap over seeds.
 
 ## A verdict on a scheme of yours
 
@@ -103,9 +103,9 @@ count. Grey: the other schemes; band: 95 % bootstrap over seeds.
 python scripts/train.py sweep=versus pe._target_=mine.Recency
 ```
 
-trains only yours, tuned and repeated in the same way, and compares it with each scheme above: better, worse, not separated, or
-which of the two learned the task. A task is stopped as soon as at most {100 * CHANGE:.0f} % of its verdicts are expected to change with the
-seeds that are left. Each scheme of the bank taken as the new one: {leave_one_out.in_words(agreement)}.
+This trains only your scheme, tuned and repeated in the same way, and says for each scheme above whether yours is better, worse or
+not separated, or which of the two learned the task. A task is stopped as soon as at most {100 * CHANGE:.0f} % of its verdicts are expected
+to change with the seeds that are left. Check, with each scheme of the bank in turn as the new one: {leave_one_out.in_words(agreement)}.
 
 ![Agreement with the verdicts of all seeds over the share of runs](figures/stopping.png)
 
@@ -118,8 +118,8 @@ Mean over seeds with [Gaffke's interval](../../../docs/statistics.md). Tests of 
 
 ## Learning rates
 
-Chosen by the mean loss on fresh examples of the training lengths over two seeds that are not reported; \\*: the best was still the
-largest or smallest after one more had been tried, so that one further out might do better.
+Chosen by the mean loss on fresh examples of the training lengths over two seeds that are not reported; \\*: the best rate was
+still an end of the grid after one further value, so a rate beyond it might do better.
 
 {tuning_table(runs, schemes, tasks)}
 
