@@ -18,7 +18,7 @@ from pe_experiments import process
 from pe_experiments.composition import choices_of, groups_of
 from pe_experiments.console import Row, print_table, say
 from pe_experiments.errors import UserError, one_line, sentence, shown
-from pe_experiments.files import CONFIG_DIR
+from pe_experiments.files import CONFIG_DIR, typed_command
 
 if TYPE_CHECKING:  # brings torch
     from pe_experiments.evaluations import RunResult
@@ -37,12 +37,13 @@ def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
-        process.own(["python", f"scripts/{name}.py", *arguments])
+        process.own([*typed_command(name), *arguments])
         signal.signal(signal.SIGTERM, _interrupt)  # a sweep then ends its workers, as on Ctrl-C
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # schemes and tasks of the user's own lie in the working directory
         if {"-h", "--help"} & set(arguments):
-            say(help_text("config" if name == "train" else name, usage))
+            how = str(usage).replace(f"python scripts/{name}.py", " ".join(typed_command(name)))
+            say(help_text("config" if name == "train" else name, how))
             sys.exit(0)
         sys.exit(_exit_code(main, arguments))
 
@@ -78,9 +79,9 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def help_text(name: str, usage: str | None) -> str:
+def help_text(name: str, usage: str) -> str:
     """The usage, the settings as commented in their files, each choice with its file's first comment."""
-    parts = [str(usage), (CONFIG_DIR / f"{name}.yaml").read_text()]
+    parts = [usage, (CONFIG_DIR / f"{name}.yaml").read_text()]
     for group, start in groups_of(name).items():
         files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
         if files and list(files) != ["default"]:
@@ -128,7 +129,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
     headings = ("length", *first, "token accuracy", "bag ceiling", "chance", "")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "" else "right")
-    inside = [row for row in rows if row["content_length"] <= max_length]
+    in_distribution = [row for row in rows if row["content_length"] <= max_length]
     for index, row in enumerate(rows):
         length = str(row["length"])
         if row["content_length"] != row["length"]:
@@ -140,7 +141,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
         if row["untrained_positions"]:
             note += f", {row['untrained_positions']} untrained positions"
         if exact:
-            ends = f"{row['exact_match_low']:.3f}-{row['exact_match_high']:.3f}"
+            ends = f"[{row['exact_match_low']:.3f}, {row['exact_match_high']:.3f}]"
             values = f"{row['exact_match']:.3f}", ends
         else:
             values = f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"
@@ -151,7 +152,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
             "unknown" if ceiling is None else f"{float(ceiling):.3f}",
             f"{row['chance']:.3f}",
             note,
-            end_section=index == len(inside) - 1,
+            end_section=index == len(in_distribution) - 1,
         )
     return table
 

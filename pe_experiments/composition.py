@@ -32,7 +32,7 @@ from pe_experiments.overrides import (
 CHOICES = ("pe", "positions", "task", "model", "training", "evaluation", "hardware", "logger")
 CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
 DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
-Plain = dict[str, Any]
+ConfigMapping = dict[str, Any]
 
 
 def choices_of(group: str, folder: Path | None = None) -> list[str]:
@@ -60,15 +60,15 @@ def composed(name: str, arguments: Iterable[str], folder: Path | None = None) ->
     Raises:
         UserError: an unknown key or choice, a value that cannot be read.
     """
-    return OmegaConf.create(composed_plain(name, arguments, folder))
+    return OmegaConf.create(composed_mapping(name, arguments, folder))
 
 
-def composed_plain(name: str, arguments: Iterable[str], folder: Path | None = None) -> Plain:
+def composed_mapping(name: str, arguments: Iterable[str], folder: Path | None = None) -> ConfigMapping:
     """As `composed`, as a plain mapping; interpolations are left to whoever reads it."""
     return _put_in(name, read_overrides(arguments), folder)[0]
 
 
-def master(arguments: Iterable[str], folder: Path | None = None) -> tuple[Plain, Plain]:
+def master(arguments: Iterable[str], folder: Path | None = None) -> tuple[ConfigMapping, ConfigMapping]:
     """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``).
 
     Left out are the values a sweep varies, and arguments of parts, which may fit only one choice.
@@ -98,7 +98,7 @@ def _refuse_unknown_choices(name: str, parsed: Iterable[Override], folder: Path 
     return choices
 
 
-def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[Plain, Plain]:
+def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[ConfigMapping, ConfigMapping]:
     groups = _refuse_unknown_choices(name, parsed, folder)
     of_groups = [o for o in parsed if o.key_or_group in groups or "/" in o.key_or_group]
     for override in of_groups:
@@ -112,7 +112,7 @@ def _put_in(name: str, parsed: list[Override], folder: Path | None) -> tuple[Pla
     return config, hydra["hydra"]
 
 
-def _make_room(config: Plain, typed: Container[str]) -> None:
+def _make_room(config: ConfigMapping, typed: Container[str]) -> None:
     """Take away the arguments of a choice where a class is named in its place (``pe._target_``)."""
     for part in PARTS:
         if f"{part}._target_" in typed and part not in typed:
@@ -122,7 +122,7 @@ def _make_room(config: Plain, typed: Container[str]) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Plain:
+def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
     """Hydra's composition of files, also inside somebody's own Hydra application."""
     search = [f"hydra.searchpath=['file://{folder.resolve()}']"] if folder else []
     everything = GlobalHydra.instance()
@@ -158,7 +158,7 @@ def configuration(keys: Mapping[str, Any]) -> DictConfig:
     if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
         raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
     chosen = {group: given.pop(group) for group in CHOICES if isinstance(given.get(group), str)}
-    config = composed_plain("config", [f"{group}={choice}" for group, choice in chosen.items()])
+    config = composed_mapping("config", [f"{group}={choice}" for group, choice in chosen.items()])
     _make_room(config, {*given, *chosen})
     for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections come first
         if isinstance(value, Mapping) and "_target_" in value:
@@ -167,7 +167,7 @@ def configuration(keys: Mapping[str, Any]) -> DictConfig:
     return OmegaConf.create(config)
 
 
-def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = False) -> Plain:
+def changed_sections(saved: ConfigMapping, arguments: Iterable[str], trusted: bool = False) -> ConfigMapping:
     """The sections of a trained run's configuration that these changes make different.
 
     Args:
@@ -211,7 +211,7 @@ def changed_sections(saved: Plain, arguments: Iterable[str], trusted: bool = Fal
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 
-def _other_choice(trained: Plain, section: str, choice: str) -> Plain:
+def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMapping:
     """Another choice for a trained run; among rotations it keeps the frequencies that were trained.
 
     An argument in which the choice itself differs from plain RoPE (the share that p_rope keeps) is what was

@@ -263,17 +263,17 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     Raises:
         UserError: an unknown key, a missing or wrong value.
     """
-    plain: Any = config
+    mapping: Any = config
     try:
-        if not isinstance(config, dict) or "${" in str(config):  # a plain mapping has nothing to resolve
-            plain = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+        if not isinstance(config, dict) or "${" in str(config):  # a mapping has nothing to resolve
+            mapping = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
-    assert isinstance(plain, dict)
-    if "sweep" in plain:
-        validated(SweepConfig, plain["sweep"], "sweep")
-    is_dry_run(plain)
-    return validated(Config, {str(key): value for key, value in plain.items() if key not in CLI_ONLY})
+    assert isinstance(mapping, dict)
+    if "sweep" in mapping:
+        validated(SweepConfig, mapping["sweep"], "sweep")
+    is_dry_run(mapping)
+    return validated(Config, {str(key): value for key, value in mapping.items() if key not in CLI_ONLY})
 
 
 def is_dry_run(config: Mapping[Any, Any]) -> bool:

@@ -16,7 +16,7 @@ from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError
 from pe_experiments.evaluation import extrapolation_curve
 from pe_experiments.files import write_atomically
-from pe_experiments.identity import Identity, plain, short_hash
+from pe_experiments.identity import Identity, jsonable, short_hash
 from pe_experiments.losses import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, list_in_study, only_code_differs
@@ -69,7 +69,7 @@ def evaluate_run(path: Path, changes: dict[str, Any], display: console.Display |
     return found(finished, device, display or console.Display())
 
 
-def measure(
+def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: console.Display
 ) -> tuple[Curve, Tables]:
     """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
@@ -136,7 +136,7 @@ def _evaluate_again(finished: FinishedRun, device: str, display: console.Display
         return RunResult(experiment, run, finished.result, "found", _stored_curve(run))
     run.create()  # says where nothing can be written
     with run.lock():
-        curve, tables = measure(experiment, model.to(device), _steps(finished), display)
+        curve, tables = evaluate_model(experiment, model.to(device), _steps(finished), display)
         summary = summarise(curve, experiment.max_length)
         environment = describe_environment(device)
         write_curve(run, curve, tables)
@@ -166,7 +166,7 @@ def _evaluate_otherwise(
             write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(saved)))
             name, logger = f"{run.name}-e{directory.name}", experiment.config.logger
             tracker = Tracker(directory, name, saved, logger, group=run.name, job_type="evaluation")
-            curve, tables = measure(experiment, model.to(device), _steps(finished), display)
+            curve, tables = evaluate_model(experiment, model.to(device), _steps(finished), display)
             tracker.curve(curve, tables)
             summary = summarise(curve, experiment.max_length)
             draw(experiment, label, curve, directory.figure)
@@ -191,7 +191,7 @@ def _steps(finished: FinishedRun) -> int:
 
 def saved_config(experiment: Experiment, identity: Identity, name: str) -> dict[str, Any]:
     """What ``config.yaml`` says: everything set, derived and identified; ``rerun`` was this call's alone."""
-    config = plain(experiment.config.model_dump()) | {"rerun": False}
+    config = jsonable(experiment.config.model_dump()) | {"rerun": False}
     return {**config, "derived": experiment.derived, "identity": identity.as_dict() | {"name": name}}
 
 

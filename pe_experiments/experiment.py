@@ -22,7 +22,7 @@ from pe_experiments.composition import configuration
 from pe_experiments.config import Config, Experiment, check, resolve
 from pe_experiments.environment import describe_environment, prepare_hardware
 from pe_experiments.errors import UserError, disk_problem, few
-from pe_experiments.evaluations import RunResult, draw, found, measure, saved_config
+from pe_experiments.evaluations import RunResult, draw, evaluate_model, found, saved_config
 from pe_experiments.files import write_atomically
 from pe_experiments.identity import Identity
 from pe_experiments.instantiation import build_model, source_of
@@ -151,7 +151,7 @@ def _train_and_evaluate(
         if from_step:
             console.say(f"{run.name}: resuming at step {from_step} of {config.training.steps}")
         model, facts = _train(experiment, run, checkpoint, device, tracker, display)
-        curve, tables = measure(experiment, model.to(device), facts["finished_step"], display)
+        curve, tables = evaluate_model(experiment, model.to(device), facts["finished_step"], display)
         tracker.curve(curve, tables)
         summary = summarise(curve, experiment.max_length)
         draw(experiment, identity.label, curve, run.figure)
@@ -192,7 +192,7 @@ def _train(
     language = isinstance(experiment.task, NextSymbol)
 
     def record(row: dict[str, Any]) -> None:
-        if language:  # exact match of a whole text is no measure of anything
+        if language:  # exact match of a whole text is no evaluate_model of anything
             row = {key: value for key, value in row.items() if key != "exact_match"}
         tracker.metrics(row)
         display.row(row)

@@ -60,7 +60,7 @@ def identify(experiment: Experiment) -> Identity:
     label = config.label or scheme_label(experiment)
     shown = safe_name(label)[:LONGEST_LABEL]
     prefix = f"{components['task'].choice}-{experiment.model_choice}-{shown}-s{config.seed}"
-    return Identity(plain(trained), plain(_sources(experiment)), label, prefix)
+    return Identity(jsonable(trained), jsonable(_sources(experiment)), label, prefix)
 
 
 def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
@@ -89,7 +89,7 @@ def scheme_label(experiment: Experiment) -> str:
     return scheme if positions == "consecutive" else f"{scheme}+{positions}"
 
 
-def plain(content: Any) -> Any:
+def jsonable(content: Any) -> Any:
     """Content as JSON can hold it; functions and classes by their name, sets in order.
 
     Raises:

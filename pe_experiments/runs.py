@@ -23,7 +23,7 @@ from pe_experiments.config import PARTS, Experiment
 from pe_experiments.errors import InUse, UserError
 from pe_experiments.files import read_json, write_atomically
 from pe_experiments.fingerprints import changed, data_files, evaluation_code
-from pe_experiments.identity import Identity, identify, plain, short_hash
+from pe_experiments.identity import Identity, identify, jsonable, short_hash
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # OmegaConf's own takes ten times as long
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -240,14 +240,14 @@ def state_of(run: RunDirectory, evaluation: dict[str, Any]) -> str:
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
     """What identifies one evaluation of a training; the usual decoding and task are left out."""
-    scheme = plain(experiment.components["pe"].section)
+    scheme = jsonable(experiment.components["pe"].section)
     lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
     said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": scheme}
     classes = tuple(cls for group in PARTS for cls in experiment.components[group].classes)
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
-        said["task"] = plain(task.section) | data_files(
+        said["task"] = jsonable(task.section) | data_files(
             task.arguments, task.classes, experiment.evaluation_task.data_files
         )
         classes += task.classes
@@ -264,7 +264,7 @@ def kind_of(config: dict[str, Any]) -> str:
     """Hash of the settings that determine how long a training step takes: not of seed and learning rate."""
     keys = ("batch_size", "min_length", "max_length", "batching", "precision")
     training = {key: config["training"][key] for key in keys}
-    return short_hash(plain([{group: config[group] for group in (*PARTS, "model")}, training]))
+    return short_hash(jsonable([{group: config[group] for group in (*PARTS, "model")}, training]))
 
 
 def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from pe_experiments.bank.stopping import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.bank.verdicts import Outcomes
 from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.runs_table import Runs, load_runs
-from pe_experiments.composition import Plain, composed_plain
+from pe_experiments.composition import ConfigMapping, composed_mapping
 from pe_experiments.config import check, resolve
 from pe_experiments.console import say
 from pe_experiments.errors import UserError, allowed, few
@@ -64,10 +64,16 @@ class Versus(Sweep):
         UserError: no such bank, or not exactly one scheme to compare with it.
     """
 
-    def __init__(self, typed: Sequence[str], common: Plain, varied: Plain | None, own: Path | None = None):
+    def __init__(
+        self,
+        typed: Sequence[str],
+        common: ConfigMapping,
+        varied: ConfigMapping | None,
+        own: Path | None = None,
+    ):
         super().__init__(typed, common, varied, own)
         self.results_dir, self.logging = Path(common["results_dir"]), common["logger"]["mode"]
-        configs = [composed_plain("config", run, self.own) for run in self.runs]
+        configs = [composed_mapping("config", run, self.own) for run in self.runs]
         self.label = self._label(configs)
         if self.study == STUDY:
             self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
@@ -80,14 +86,14 @@ class Versus(Sweep):
         self._require_protocol(configs)
         self.seconds: dict[str, float] = {}  # of training, by run
 
-    def _label(self, configs: Sequence[Plain]) -> str:
+    def _label(self, configs: Sequence[ConfigMapping]) -> str:
         schemes = {str([config[key] for key in ("pe", "positions", "label")]): config for config in configs}
         if len(schemes) > 1:
             raise UserError(f"sweep=versus compares one scheme with the bank; here are {len(schemes)}")
         checked = check(next(iter(schemes.values())))
         return checked.label or scheme_label(resolve(checked))
 
-    def _require_protocol(self, configs: Sequence[Plain]) -> None:
+    def _require_protocol(self, configs: Sequence[ConfigMapping]) -> None:
         """
         Raises:
             UserError: a setting is not the bank's, so that nothing could be compared.

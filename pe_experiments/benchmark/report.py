@@ -153,7 +153,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
         milliseconds, above = long_evaluation(tokens, name)
         display.step(done)
         setting, unit = f"{tokens} tokens", "MB above the imports"
-        yield Row("lengths", setting, name, milliseconds, figure=above, unit=unit)
+        yield Row("lengths", setting, name, milliseconds, value=above, unit=unit)
 
 
 def benchmark(config: DictConfig) -> list[Row]:
@@ -203,6 +203,6 @@ def describe_machine(threads: int) -> dict[str, Any]:
 
 def _line(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
-    value = "" if row.figure is None else f"{row.figure:.3g} {row.unit}"
+    value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
     cells = (row.part, row.setting, row.case, f"{row.milliseconds:.1f}", ratio, row.against, value)
     return f"| {' | '.join(cells)} |"

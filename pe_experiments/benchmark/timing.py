@@ -26,7 +26,7 @@ class Row:
         against: the case it is compared with.
         ratio: median of the ratios to the neighbouring measurement of ``against``.
         ratio_low, ratio_high: quartiles of these ratios.
-        figure: another value than a time, and ``unit``, what it is.
+        value: another value than a time, and ``unit``, what it is.
     """
 
     part: str
@@ -37,7 +37,7 @@ class Row:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
-    figure: float | None = None
+    value: float | None = None
     unit: str = ""
 
 

@@ -78,10 +78,10 @@ def _stored(into: Tensor, value: Tensor) -> list[Tensor]:
 
     A table of distances in a decoder may have rows for later keys too, which are never read.
     """
-    plain = value.squeeze()
-    forms = [plain, plain.T] if plain.ndim == 2 else [plain]
-    if plain.ndim == 2 and into.shape == (2 * len(plain) - 1, plain.shape[1]):
-        forms = [torch.cat([plain, torch.zeros_like(plain[1:])])]
+    squeezed = value.squeeze()
+    forms = [squeezed, squeezed.T] if squeezed.ndim == 2 else [squeezed]
+    if squeezed.ndim == 2 and into.shape == (2 * len(squeezed) - 1, squeezed.shape[1]):
+        forms = [torch.cat([squeezed, torch.zeros_like(squeezed[1:])])]
     return [form.reshape(into.shape) for form in forms if form.shape == into.squeeze().shape]
 
 

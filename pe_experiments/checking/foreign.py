@@ -13,38 +13,38 @@ from pe_experiments.errors import NotApplicable
 LARGEST = 5_000  # positions of a square matrix
 
 
-def by_offset(turn: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
-    """Queries or keys turned by a module that takes the position of the first token.
+def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
+    """Queries or keys rotated by a module that takes the position of the first token.
 
-    ``turn(x_1HnK, offset)`` is called for every row and every run of consecutive ids.
+    ``rotate(x_1HnK, offset)`` is called for every row and every run of consecutive ids.
     """
     ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
     rows = []
     for x_HTK, ids in zip(x_BHTK, ids_BT.tolist(), strict=True):
         starts = [t for t, p in enumerate(ids) if t == 0 or p != ids[t - 1] + 1]
         runs = zip(starts, [*starts[1:], len(ids)], strict=True)
-        rows.append(torch.cat([turn(x_HTK[None, :, one:end], ids[one]) for one, end in runs], dim=2))
+        rows.append(torch.cat([rotate(x_HTK[None, :, one:end], ids[one]) for one, end in runs], dim=2))
     return torch.cat(rows)
 
 
 def from_start(
-    turn: Callable[[Tensor], Tensor], x_BHTK: Tensor, positions_BT: Tensor, length: int | None = None
+    rotate: Callable[[Tensor], Tensor], x_BHTK: Tensor, positions_BT: Tensor, length: int | None = None
 ) -> Tensor:
-    """Queries or keys turned by a module that takes whole sequences only: ``turn(x_1HnK)``, from position 0.
+    """Queries or keys rotated by a module that takes whole sequences: ``rotate(x_1HnK)``, from position 0.
 
     Tokens are laid at their positions among zeros; of tokens that share an id each has a call of its own. The
     sequence has ``length`` tokens, or as many as the row needs.
     """
     ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
-    return torch.stack([_laid_out(turn, x, ids, length) for x, ids in zip(x_BHTK, ids_BT, strict=True)])
+    return torch.stack([_laid_out(rotate, x, ids, length) for x, ids in zip(x_BHTK, ids_BT, strict=True)])
 
 
-def _laid_out(turn: Callable[[Tensor], Tensor], x_HTK: Tensor, ids: Tensor, length: int | None) -> Tensor:
+def _laid_out(rotate: Callable[[Tensor], Tensor], x_HTK: Tensor, ids: Tensor, length: int | None) -> Tensor:
     result = torch.empty_like(x_HTK)
     for tokens in _without_repeats(ids):
         line = x_HTK.new_zeros(len(x_HTK), length or int(ids.max()) + 1, x_HTK.shape[-1])
         line[:, ids[tokens]] = x_HTK[:, tokens]
-        result[:, tokens] = turn(line[None])[0, :, ids[tokens]].to(x_HTK.dtype)
+        result[:, tokens] = rotate(line[None])[0, :, ids[tokens]].to(x_HTK.dtype)
     return result
 
 

@@ -43,8 +43,8 @@ COUNTED = with_ids(counted)
 
 def heads_for_tokens(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
     heads = torch.arange(q.shape[1])[None]
-    turned = right(q.transpose(1, 2), k.transpose(1, 2), AttentionContext(heads, heads, at.visible_BTS))
-    return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+    rotated = right(q.transpose(1, 2), k.transpose(1, 2), AttentionContext(heads, heads, at.visible_BTS))
+    return rotated[0].transpose(1, 2), rotated[1].transpose(1, 2)
 
 
 def angles_in_bfloat16(self: Any, right: Change, at: AttentionContext) -> Any:

@@ -78,11 +78,11 @@ def likeness_of(
         forms: causal (True) or not; they must agree in each.
         shapes: width, number of heads and training length of the models.
     """
-    plain = _compared(theirs, reference, name, forms, "", shapes)
-    if plain.same or plain.apart is None or not _has_layout(reference, forms):
-        return plain
+    unchanged = _compared(theirs, reference, name, forms, "", shapes)
+    if unchanged.same or unchanged.apart is None or not _has_layout(reference, forms):
+        return unchanged
     others = (_compared(theirs, reference, name, forms, layout, shapes) for layout in LAYOUTS)
-    return next((likeness for likeness in others if likeness.same), plain)
+    return next((likeness for likeness in others if likeness.same), unchanged)
 
 
 @torch.no_grad()
@@ -206,28 +206,28 @@ def _far(first: PositionalEncoding, second: PositionalEncoding, layout: Layout |
 
 def _order(steps: Sequence[Step], pairs: int | None, channels: int) -> list[int]:
     """For each channel of another layout, the number of ours; ``pairs`` of them rotate, None: all."""
-    order, turning = list(range(channels)), 2 * (channels // 2 if pairs is None else pairs)
+    order, rotating = list(range(channels)), 2 * (channels // 2 if pairs is None else pairs)
     for step in steps:
-        order = [order[index] for index in step(channels, turning)]
+        order = [order[index] for index in step(channels, rotating)]
     return order
 
 
-def _neighbours(channels: int, turning: int) -> list[int]:
-    half = turning // 2
-    return [index for m in range(half) for index in (m, m + half)] + list(range(turning, channels))
+def _neighbours(channels: int, rotating: int) -> list[int]:
+    half = rotating // 2
+    return [index for m in range(half) for index in (m, m + half)] + list(range(rotating, channels))
 
 
-def _halves(channels: int, turning: int) -> list[int]:
-    return [*range(0, turning, 2), *range(1, turning, 2), *range(turning, channels)]
+def _halves(channels: int, rotating: int) -> list[int]:
+    return [*range(0, rotating, 2), *range(1, rotating, 2), *range(rotating, channels)]
 
 
-def _exchanged(channels: int, turning: int) -> list[int]:
-    half = turning // 2
-    return [*range(half, turning), *range(half), *range(turning, channels)]
+def _exchanged(channels: int, rotating: int) -> list[int]:
+    half = rotating // 2
+    return [*range(half, rotating), *range(half), *range(rotating, channels)]
 
 
-def _last(channels: int, turning: int) -> list[int]:
-    return [*range(turning, channels), *range(turning)]
+def _last(channels: int, rotating: int) -> list[int]:
+    return [*range(rotating, channels), *range(rotating)]
 
 
 NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"

@@ -25,15 +25,15 @@ def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object]]:
     Raises:
         UserError: no run named, no such run, or see `changed_sections`.
     """
-    plain = [argument.lstrip("+") for argument in arguments]
-    named = [argument.partition("=")[2].strip("'\"") for argument in plain if argument.startswith("run=")]
+    texts = [argument.lstrip("+") for argument in arguments]
+    named = [argument.partition("=")[2].strip("'\"") for argument in texts if argument.startswith("run=")]
     if not named:
         raise UserError("run is missing; for example run=results/runs/NAME")
     path = Path(named[-1])
     if not (path / "config.yaml").exists():
         raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
-    changes = [text for text in plain if not text.startswith(("run=", "trust="))]
-    return path, changed_sections(RunDirectory(path).read_config(), changes, "trust=true" in plain)
+    changes = [text for text in texts if not text.startswith(("run=", "trust="))]
+    return path, changed_sections(RunDirectory(path).read_config(), changes, "trust=true" in texts)
 
 
 run = command("evaluate", __doc__, main)

@@ -10,7 +10,7 @@ python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe
 from pathlib import Path
 
 from pe_experiments.command_line import command, flags_apart, show_result
-from pe_experiments.composition import Plain, composed, master
+from pe_experiments.composition import ConfigMapping, composed, master
 from pe_experiments.config import check, is_dry_run
 from pe_experiments.console import display_for, say, say_files
 from pe_experiments.sweeps.jobs import DONE, Job
@@ -45,7 +45,9 @@ def main(arguments: list[str]) -> int:
     return 0 if result.status == "completed" else 1
 
 
-def against_a_bank(texts: list[str], common: Plain, varied: Plain | None, folder: Path | None) -> int:
+def against_a_bank(
+    texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None
+) -> int:
     """Run one scheme against a published bank, and show the verdicts."""
     from pe_experiments.bank.page import report
     from pe_experiments.bank.versus import Versus

@@ -13,7 +13,7 @@ from typing import Any
 from pe_experiments.config import check
 from pe_experiments.console import Display, duration, say
 from pe_experiments.errors import NotApplicable, one_line, sentence
-from pe_experiments.files import read_json
+from pe_experiments.files import read_json, typed_command
 from pe_experiments.runs import RunDirectory, kind_of, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, value_of
 
@@ -70,7 +70,7 @@ class Job:
         """The command that carries out this run alone; ``own`` is a folder of config files of one's own."""
         flags = ["--config-dir", str(own)] if own else []
         flags += ["hydra.mode=RUN"] if value_of(self.overrides, "sweep") else []
-        return ["python", "scripts/train.py", *flags, *self.overrides]
+        return [*typed_command("train"), *flags, *self.overrides]
 
     @property
     def pending(self) -> bool:

@@ -135,9 +135,9 @@ def _say_ended(job: Job, note: dict[str, Any]) -> None:
     if job.state == ELSEWHERE:
         say(f"{job.name}: being run by another process; waiting for it")
         return
-    inside, twice, loss = (note.get("metrics", {}).get(key) for key in METRICS)
-    metrics = "" if inside is None else f", exact match in distribution {inside:.3f}"
-    if inside is None and loss is not None:
+    exact, twice, loss = (note.get("metrics", {}).get(key) for key in METRICS)
+    metrics = "" if exact is None else f", exact match in distribution {exact:.3f}"
+    if exact is None and loss is not None:
         metrics = f", loss in distribution {loss:.3f}"
     metrics += "" if twice is None else f", at 2x {twice:.3f}"
     reason = "" if job.state == "finished" else f" ({one_line(job.reason)})"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pe_experiments.composition import Plain, composed_plain
+from pe_experiments.composition import ConfigMapping, composed_mapping
 from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
 from pe_experiments.console import display_for, say
 from pe_experiments.runs import list_in_study, read_manifest, write_manifest
@@ -45,7 +45,13 @@ class Sweep:
         UserError: a wrong setting of the sweep.
     """
 
-    def __init__(self, typed: Sequence[str], common: Plain, varied: Plain | None, own: Path | None = None):
+    def __init__(
+        self,
+        typed: Sequence[str],
+        common: ConfigMapping,
+        varied: ConfigMapping | None,
+        own: Path | None = None,
+    ):
         self.settings = validated(SweepConfig, common["sweep"], "sweep")
         self.engine = validated(EngineConfig, common["engine"], "engine")
         self.dry_run, self.study, self.own = is_dry_run(common), common["study"], own
@@ -104,7 +110,7 @@ class Sweep:
         return self._finish(self._look_up(runs))
 
     def _look_up(self, runs: Sequence[Overrides]) -> list[Job]:
-        compose = partial(composed_plain, "config", folder=self.own)
+        compose = partial(composed_mapping, "config", folder=self.own)
         return look_up(runs, compose, display_for(), self.dry_run, self.published)
 
     def _finish(self, jobs: list[Job]) -> list[Job]:

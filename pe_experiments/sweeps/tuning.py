@@ -1,7 +1,7 @@
 """A sweep that first chooses a setting per scheme, then repeats the chosen one over the seeds.
 
 The choice is made on the loss on fresh examples of the *training* lengths, in the run's ``metrics.csv``.
-Nothing is ever selected on the lengths beyond.
+Nothing is ever selected on lengths past training.
 """
 
 from __future__ import annotations

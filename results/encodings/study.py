@@ -95,7 +95,7 @@ def _signs(symbols: Sequence[int]) -> str:
     return "".join(str(symbol) if symbol < 10 else "?" for symbol in symbols)
 
 
-def measure(folder: Path, runs: Sequence[Path]) -> None:
+def write_data(folder: Path, runs: Sequence[Path]) -> None:
     """Write ``explorer.json``, with the answers of earlier runs where none are given."""
     path = folder / "explorer.json"
     answered = answers(runs) if runs else read_json(path)["answers"]
@@ -104,4 +104,4 @@ def measure(folder: Path, runs: Sequence[Path]) -> None:
 
 
 if __name__ == "__main__":
-    measure(Path(__file__).parent, [Path(argument) for argument in sys.argv[1:]])
+    write_data(Path(__file__).parent, [Path(argument) for argument in sys.argv[1:]])

@@ -25,15 +25,15 @@ Build = Callable[[ModelShape], Any]
 
 
 class Rotating(PositionalEncoding):
-    """``turn(theirs, x_BHTK, positions_BT)`` turns queries and keys."""
+    """``rotation(theirs, x_BHTK, positions_BT)`` rotates queries and keys."""
 
-    def __init__(self, shape: ModelShape, build: Build, turn: Callable[..., Tensor]):
+    def __init__(self, shape: ModelShape, build: Build, rotation: Callable[..., Tensor]):
         super().__init__(shape)
-        self.theirs, self.turn = build(shape), turn
+        self.theirs, self.rotation = build(shape), rotation
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        turned = self.turn(self.theirs, q_BHTK, at.q_positions_BT)
-        return turned, self.turn(self.theirs, k_BHSK, at.k_positions_BS)
+        rotated = self.rotation(self.theirs, q_BHTK, at.q_positions_BT)
+        return rotated, self.rotation(self.theirs, k_BHSK, at.k_positions_BS)
 
 
 class Biasing(PositionalEncoding):
@@ -109,27 +109,27 @@ def llama(shape: ModelShape, **rope: Any) -> Any:
     return at("transformers.models.llama.modeling_llama:LlamaRotaryEmbedding")(config)
 
 
-def turn_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     cos, sin = theirs(x, ids.expand(len(x), -1))
     return at("transformers.models.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
 
 
-def turn_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     sin, cos = theirs[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
     apply = at("transformers.models.gptj.modeling_gptj:apply_rotary_pos_emb")
     return apply(x.transpose(1, 2), sin, cos).transpose(1, 2)
 
 
-def turn_x(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_x(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     freqs, scale = theirs(ids.expand(len(x), -1))
     return at("x_transformers.x_transformers:apply_rotary_pos_emb")(x, freqs, scale)
 
 
-def turn_tune(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_tune(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     return theirs(x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)
 
 
-def turn_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     frequencies = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
     apply = at("fla.modules.rotary.ops:rotary_embedding_ref")
     rows = [
@@ -139,35 +139,35 @@ def turn_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
-def turn_litgpt(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_litgpt(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     cos, sin = (table[whole(ids)] for table in theirs)
     return at("litgpt.model:apply_rope")(x, cos, sin)
 
 
-def turn_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     make = at("diffusers.models.embeddings:get_1d_rotary_pos_embed")
     apply = at("diffusers.models.embeddings:apply_rotary_emb")
     rows = zip(x, ids.expand(len(x), -1), strict=True)
     return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
 
 
-def turn_keras(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_keras(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     positions = ids.expand(len(x), -1).numpy()
     flat = x.transpose(1, 2)
     return arrays(lambda a: theirs(a, positions=positions), np.asarray, flat).transpose(1, 2)
 
 
-def turn_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     array = at("mlx.core:array")
     return by_offset(lambda part, offset: arrays(lambda a: theirs(a, offset=offset), array, part), x, ids)
 
 
-def turn_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    def turn(line: Tensor) -> Tensor:
+def rotate_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+    def rotate(line: Tensor) -> Tensor:
         return arrays(at("jax:vmap")(theirs), at("jax.numpy:asarray"), line[0])[None]
 
     length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())  # each is compiled once
-    return from_start(turn, x, ids, length)
+    return from_start(rotate, x, ids, length)
 
 
 def equinox_beside_another(shape: ModelShape) -> Any:
@@ -177,16 +177,16 @@ def equinox_beside_another(shape: ModelShape) -> Any:
     return rope(shape.head_dim, theta=500.0)
 
 
-def turn_esm(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_esm(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     return from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)
 
 
-def turn_local(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_local(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     apply = at("local_attention.rotary:apply_rotary_pos_emb")
     return from_start(lambda line: apply(line, line, *theirs(line))[0], x, ids)
 
 
-def turn_labml(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_labml(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     return from_start(lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)
 
 
@@ -257,18 +257,18 @@ def keras_sines(shape: ModelShape) -> Any:
 
 LLAMA = "LlamaRotaryEmbedding"
 ROWS = (
-    Row("transformers", LLAMA, "rope", Rotating, lambda s: llama(s, rope_type="default"), turn_llama),
+    Row("transformers", LLAMA, "rope", Rotating, lambda s: llama(s, rope_type="default"), rotate_llama),
     Row("transformers", f"{LLAMA}, linear, factor 4", "rope_linear", Rotating,
-        lambda s: llama(s, rope_type="linear", factor=4.0), turn_llama, {"factor": 4.0}),
+        lambda s: llama(s, rope_type="linear", factor=4.0), rotate_llama, {"factor": 4.0}),
     Row("transformers", f"{LLAMA}, dynamic, factor 2", "rope_dynamic_ntk", Rotating,
-        lambda s: llama(s, rope_type="dynamic", factor=2.0), turn_llama, {"factor": 2.0},
+        lambda s: llama(s, rope_type="dynamic", factor=2.0), rotate_llama, {"factor": 2.0},
         "the length is the largest id of a batch, or of an earlier longer one; a fresh module agrees on ids 0 .. n-1"),
     Row("transformers", f"{LLAMA}, yarn, factor 4", "rope_yarn", Rotating,
         lambda s: llama(s, rope_type="yarn", factor=4.0, original_max_position_embeddings=s.train_length),
-        turn_llama, {"factor": 4.0}),
+        rotate_llama, {"factor": 4.0}),
     Row("transformers", "GPT-J apply_rotary_pos_emb", "rope", Rotating,
         lambda s: at("transformers.models.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
-        turn_gptj),
+        rotate_gptj),
     Row("transformers", "BLOOM build_alibi_tensor", "alibi", FromKeys, lambda s: None, bloom),
     Row("transformers", "Falcon build_alibi_tensor", "alibi", FromKeys, lambda s: None, falcon),
     Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, mpt),
@@ -276,7 +276,7 @@ ROWS = (
         lambda theirs, here: pairs(lambda n: theirs.compute_bias(n, n)[0], here),
         {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim), turn_x),
+        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim), rotate_x),
     Row("x-transformers", "AlibiPositionalBias", "alibi", Biasing,
         lambda s: at(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
         lambda theirs, here: pairs(lambda n: theirs(n, n).reshape(-1, n, n), here)),
@@ -290,33 +290,33 @@ ROWS = (
             lambda part, offset: theirs.rotate_queries_or_keys(part, offset=offset), x, ids)),
     Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
         lambda s: in_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
-        turn_tune),
-    Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, turn_fla),
+        rotate_tune),
+    Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, rotate_fla),
     Row("litgpt", "apply_rope", "rope", Rotating,
-        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim), turn_litgpt),
-    Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, turn_diffusers),
+        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim), rotate_litgpt),
+    Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, rotate_diffusers),
     Row("diffusers", "SinusoidalPositionalEmbedding", "sinusoidal", Embedding,
         lambda s: at("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
         whole_sequence),  # it adds to zeros here
     Row("fair-esm", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim), turn_esm),
+        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim), rotate_esm),
     Row("local-attention", "SinusoidalEmbeddings", "rope", Rotating,
-        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim), turn_local),
+        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim), rotate_local),
     Row("labml-nn", "RotaryPositionalEmbeddings", "rope", Rotating,
-        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim), turn_labml),
+        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim), rotate_labml),
     Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, labml_alibi),
     Row("positional-encodings", "PositionalEncoding1D", "sinusoidal", Embedding,
         lambda s: at("positional_encodings.torch_encodings:PositionalEncoding1D")(s.d_model), whole_sequence),
     Row("equinox", "RotaryPositionalEmbedding", "rope", Rotating,
-        lambda s: at("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), turn_equinox, torch=False),
+        lambda s: at("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), rotate_equinox, torch=False),
     Row("equinox", "RotaryPositionalEmbedding, base 500 after one of 10,000", "rope", Rotating,
-        equinox_beside_another, turn_equinox, {"base": 500.0}, torch=False),
-    Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: at("mlx.nn:RoPE")(s.head_dim), turn_mlx, torch=False),
+        equinox_beside_another, rotate_equinox, {"base": 500.0}, torch=False),
+    Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: at("mlx.nn:RoPE")(s.head_dim), rotate_mlx, torch=False),
     Row("mlx", "nn.RoPE, traditional", "rope", Rotating,
-        lambda s: at("mlx.nn:RoPE")(s.head_dim, traditional=True), turn_mlx, torch=False),
+        lambda s: at("mlx.nn:RoPE")(s.head_dim, traditional=True), rotate_mlx, torch=False),
     Row("mlx", "nn.ALiBi", "alibi", Biasing, mlx_alibi, pairs, torch=False),
     Row("keras-hub", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("keras_hub.layers:RotaryEmbedding")(), turn_keras, torch=False),
+        lambda s: at("keras_hub.layers:RotaryEmbedding")(), rotate_keras, torch=False),
     Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding, keras_sines, whole_sequence,
         torch=False),
 )  # fmt: skip

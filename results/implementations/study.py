@@ -101,7 +101,7 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
     return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
 
 
-def measure(folder: Path, packages: list[str]) -> None:
+def write_table(folder: Path, packages: list[str]) -> None:
     """Write ``table.csv``, made anew for these packages, or for all."""
     from adapters import ROWS  # type: ignore[import-not-found]
 
@@ -184,4 +184,4 @@ on a module of your own: [checking.md](../../docs/checking.md).
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    measure(Path(__file__).parent, sys.argv[1:])
+    write_table(Path(__file__).parent, sys.argv[1:])

@@ -140,8 +140,8 @@ def page(runs: Runs, made: list[Change]) -> str:
         for reading, of in readings.items()
         if of
     )
-    inside = changes(runs, "exact_match_in_distribution")
-    largest = max(float(np.abs(change.differences).max()) for change in inside)
+    in_distribution = changes(runs, "exact_match_in_distribution")
+    largest = max(float(np.abs(change.differences).max()) for change in in_distribution)
     pairs = min(len(change.differences) for change in made)
     return f"""# Training in bfloat16
 

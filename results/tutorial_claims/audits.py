@@ -47,7 +47,7 @@ WORKED_TABLE = ((0, 1, 0, 1), (0.8415, 0.5403, 0.0100, 1.0000), (0.9093, -0.4161
 Measured = dict[str, float]
 
 
-def measure() -> pd.DataFrame:
+def audited() -> pd.DataFrame:
     """Everything that needs no training.
 
     Returns:

@@ -18,7 +18,7 @@ from pe_experiments.plots import (
 )
 
 from .audits import CRITERIA, NOISE, TEACHING
-from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TWICE, WORDS, Trained, added_or_concatenated
+from .trained import EXTENSIONS, IN_DISTRIBUTION, MODELS, PAST, TWICE, WORDS, Trained, added_or_concatenated
 
 ABSOLUTE = ("none", "sinusoidal", "learned", "learned_sinusoidal")
 
@@ -94,7 +94,7 @@ def widths(t: Trained) -> Figure:
     figure = Figure(figsize=(WIDTHS["double"], 2.3), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
         shown = t.widths(task)
-        for metric, colour, marker in zip((INSIDE, TWICE, PAST), COLOURS, "os^", strict=False):
+        for metric, colour, marker in zip((IN_DISTRIBUTION, TWICE, PAST), COLOURS, "os^", strict=False):
             rows = [t.of(task, "sinusoidal", d)[metric] for d in shown]
             for width, values in zip(shown, rows, strict=True):
                 axes.plot([width] * len(values), values, ".", color=colour, markersize=5, alpha=0.5)

@@ -24,7 +24,7 @@ from pe_experiments.tracking import read_curve
 
 from . import audits
 from .figures import ABSOLUTE, figures
-from .trained import EXTENSIONS, INSIDE, MODELS, PAST, TWICE, Trained, of_training
+from .trained import EXTENSIONS, IN_DISTRIBUTION, MODELS, PAST, TWICE, Trained, of_training
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict, judged
 
 COLUMNS = ("length", "exact_match", "token_accuracy")
@@ -33,7 +33,7 @@ HEADING = ("claim", "wording of the source", "how tested", "finding", "verdict",
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     """``audits.csv``, and ``extension.csv``: every RoPE run evaluated as trained and rescaled, per length."""
-    audits.measure().to_csv(folder / "audits.csv", index=False)
+    audits.audited().to_csv(folder / "audits.csv", index=False)
     rows = []
     for run in runs.runs[runs.runs["label"] == "rope"].to_dict("records"):
         path = results_dir / "runs" / run["name"]
@@ -77,7 +77,9 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
     absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
     waiting = f"; {absent} are not tested yet (their runs are not finished)" if absent else ""
     ours = sum(verdict.document == OURS for verdict in verdicts)
-    inside, twice = (mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (INSIDE, TWICE))
+    in_distribution, twice = (
+        mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (IN_DISTRIBUTION, TWICE)
+    )
     seeds = len(t.of("copy", "sinusoidal"))
     return f"""# What tutorials on sinusoidal encodings claim
 
@@ -89,7 +91,7 @@ Exact match and token accuracy by input length: training lengths are shaded, lin
 
 Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *finding*), and
 {counts[UNSUPPORTED]} is not supported (no test is significant){waiting}.
-{ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {inside}
+{ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {in_distribution}
 within the training lengths and of {twice} at twice the longest.
 
 {markdown_table(HEADING, rows)}

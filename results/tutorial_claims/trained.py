@@ -30,8 +30,8 @@ from pe_experiments.publishing import mean_in_words, with_settings
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict
 
 MODELS = {"copy": "decoder", "precedence": "encoder"}
-INSIDE, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
-WORDS = {INSIDE: "in distribution", TWICE: "at 2x", PAST: "past training"}
+IN_DISTRIBUTION, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
+WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past training"}
 EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 ABSENT = "not tested"  # the study has no such runs yet
 SWEEP = "python scripts/train.py sweep=tutorial_claims"
@@ -117,7 +117,7 @@ def difference(
 ) -> Difference | None:
     """First scheme against second; None past training where one did not learn the task."""
     sides = tuple(zip((first, second), widths, strict=True))
-    if metric != INSIDE and not all(t.learnt(task, *side) for side in sides):
+    if metric != IN_DISTRIBUTION and not all(t.learnt(task, *side) for side in sides):
         return None
     return Difference(*(t.of(task, *side)[metric] for side in sides))
 
@@ -159,7 +159,7 @@ def of_training(t: Trained) -> list[Verdict]:
 
 
 def order(t: Trained) -> Iterator[Verdict]:
-    none, sinusoidal = (t.of("precedence", scheme)[INSIDE] for scheme in ("none", "sinusoidal"))
+    none, sinusoidal = (t.of("precedence", scheme)[IN_DISTRIBUTION] for scheme in ("none", "sinusoidal"))
     guessing = t.points("precedence", "none")["chance"].mean()
     finding = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
     finding += f"{mean_in_words(sinusoidal)}; guessing gives {guessing:.2f}."
@@ -178,9 +178,8 @@ def offset(t: Trained) -> Iterator[Verdict]:
         yield Verdict(*about, f"Pending: no runs of lag yet ({SWEEP}).", ABSENT)
         return
     runs = t.of("lag", "sinusoidal")
-    finding = (
-        f"Exact match in distribution: {mean_in_words(runs[INSIDE])}; at 2x: {mean_in_words(runs[TWICE])}."
-    )
+    within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
+    finding = f"Exact match in distribution: {within}; at 2x: {twice}."
     verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[kept(runs[TWICE])]
     yield Verdict(*about, finding, verdict if t.learnt("lag", "sinusoidal") else FAILS)
 
@@ -191,7 +190,7 @@ def added_or_concatenated(t: Trained, width: int) -> Differences:
         f"{scheme}, {task}, {WORDS[metric]}": difference(t, task, metric, scheme, beside, (0, width))
         for task in MODELS
         for scheme, beside in ((scheme, f"{scheme}(combine=concat)") for scheme in ("sinusoidal", "learned"))
-        for metric in (INSIDE, PAST)
+        for metric in (IN_DISTRIBUTION, PAST)
         if (task, beside, width) in t.groups
     }
 
@@ -216,10 +215,10 @@ def room(t: Trained) -> Iterator[Verdict]:
     differences, shown = {}, []
     for task in MODELS:
         widths = t.widths(task)
-        means = ", ".join(f"d={d} {t.of(task, 'sinusoidal', d)[INSIDE].mean():.2f}" for d in widths)
+        means = ", ".join(f"d={d} {t.of(task, 'sinusoidal', d)[IN_DISTRIBUTION].mean():.2f}" for d in widths)
         shown.append(f"{task} in distribution: {means}")
         ends = (widths[-1], widths[0])
-        for metric in (INSIDE, PAST):
+        for metric in (IN_DISTRIBUTION, PAST):
             name = f"{task}, {WORDS[metric]}, d={ends[0]} minus d={ends[1]}"
             differences[name] = difference(t, task, metric, "sinusoidal", "sinusoidal", ends)
     text, verdict = weighed(differences)
@@ -245,8 +244,8 @@ def reach(t: Trained) -> Iterator[Verdict]:
             runs = t.of(task, scheme)
             carried = kept(runs[TWICE], len(MODELS))
             found.append(None if carried is None else carried is wanted and t.learnt(task, scheme))
-            inside, twice = mean_in_words(runs[INSIDE]), mean_in_words(runs[TWICE])
-            shown.append(f"{task} {inside} in distribution, {twice} at 2x")
+            within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
+            shown.append(f"{task} {within} in distribution, {twice} at 2x")
         decided = DEPENDS if True in found else FAILS
         verdict = decided if False in found else HOLDS if all(found) else UNSUPPORTED
         yield Verdict(document, claim, tested, f"{'; '.join(shown)}.", verdict, figure)

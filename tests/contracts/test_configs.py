@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from pe_experiments.building import preflight
 from pe_experiments.components import load_component, shipped
-from pe_experiments.composition import composed, composed_plain
+from pe_experiments.composition import composed, composed_mapping
 from pe_experiments.config import Experiment, check
 from pe_experiments.console import Display
 from pe_experiments.data import TrainingStream
@@ -111,7 +111,7 @@ def planned(script: Callable[..., Outcome], *arguments: str) -> list[tuple[str, 
         for run in sweep.runs:
             if not seen.issuperset(run):
                 seen, some = seen.union(run), [*some, run]
-        jobs.extend(look_up(some, lambda run: composed_plain("config", run), Display()))
+        jobs.extend(look_up(some, lambda run: composed_mapping("config", run), Display()))
         return 0, []
 
     with pytest.MonkeyPatch.context() as patch:

@@ -71,9 +71,9 @@ def arrows() -> set[tuple[str, str]]:
 
 def layer(module: str) -> int:
     room = module.partition(".")[0]
-    places = [index for index, rooms in enumerate(LAYERS) if room in rooms]
-    assert len(places) == 1, f"{module} stands in no layer of this test: say where it belongs"
-    return places[0]
+    layers = [index for index, rooms in enumerate(LAYERS) if room in rooms]
+    assert len(layers) == 1, f"{module} stands in no layer of this test: say where it belongs"
+    return layers[0]
 
 
 def test_no_arrow_points_up_or_into_a_neighbouring_room() -> None:
@@ -112,6 +112,14 @@ def test_the_catalogue_is_tensors_in_tensors_out() -> None:
             assert not outside & SHELL, f"{name} imports {outside & SHELL}"
             checked += 1
     assert checked > 40
+
+
+def test_studies_import_public_names_alone() -> None:
+    for path in (ROOT / "results").rglob("*.py"):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        for node in nodes:
+            if (node.module or "").startswith("pe_experiments"):
+                assert not any(alias.name.startswith("_") for alias in node.names), path
 
 
 def test_the_model_names_no_scheme_and_no_task() -> None:

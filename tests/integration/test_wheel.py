@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments.files import read_json
 from tests.conftest import ROOT, TINY
 
 
@@ -42,3 +43,4 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     (run,) = (empty / "results" / "runs").iterdir()
     assert (run / "result.json").exists()
     assert '"source": null' in (run / "environment.json").read_text()
+    assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]

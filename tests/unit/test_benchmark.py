@@ -93,7 +93,7 @@ def test_every_part_measured_ends_in_the_table(
     parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
     assert set(table["part"]) == parts
     fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
-    assert fire[["milliseconds", "figure", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
+    assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pe_experiments import console
-from pe_experiments.composition import composed_plain
+from pe_experiments.composition import composed_mapping
 from pe_experiments.config import EngineConfig, SweepConfig
 from pe_experiments.errors import UserError
 from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, side_by_side
@@ -21,7 +21,7 @@ from pe_experiments.sweeps.tuning import Tuning
 from pe_experiments.sweeps.worker import write_note
 from pe_experiments.tracking import METRICS, to_csv
 
-SETTINGS: dict[str, Any] = dict(composed_plain("config", [])["sweep"])
+SETTINGS: dict[str, Any] = dict(composed_mapping("config", [])["sweep"])
 CONFIG: dict[str, Any] = {
     "pe": {"_target_": "pe_experiments.encodings.base.PositionalEncoding"},
     "seed": 0,
@@ -93,20 +93,20 @@ def test_every_combination_of_what_a_command_stands_for() -> None:
 
 
 def test_a_class_named_alone_stands_without_the_arguments_of_the_default() -> None:
-    alone = composed_plain("config", ["pe._target_=mine.X", "+pe.slope=0.2", "task._target_=mine.T"])
+    alone = composed_mapping("config", ["pe._target_=mine.X", "+pe.slope=0.2", "task._target_=mine.T"])
     assert alone["pe"] == {"_target_": "mine.X", "slope": 0.2}
     assert alone["task"] == {"_target_": "mine.T"}
-    beside = composed_plain("config", ["pe=rope", "pe._target_=mine.X"])
-    assert beside["pe"] == composed_plain("config", ["pe=rope"])["pe"] | {"_target_": "mine.X"}
+    beside = composed_mapping("config", ["pe=rope", "pe._target_=mine.X"])
+    assert beside["pe"] == composed_mapping("config", ["pe=rope"])["pe"] | {"_target_": "mine.X"}
 
 
 def test_settings_are_added_changed_and_taken_away() -> None:
-    made = composed_plain("config", ["++pe.base=5", "~label", "+engine.parameters={a: {b: 1}}", "seed='7'"])
+    made = composed_mapping("config", ["++pe.base=5", "~label", "+engine.parameters={a: {b: 1}}", "seed='7'"])
     assert made["pe"]["base"] == 5
     assert "label" not in made
     assert made["engine"] == {"kind": "local", "parameters": {"a": {"b": 1}}}
     assert made["seed"] == "7"
-    assert composed_plain("config", [])["label"] is None  # nothing of it stays
+    assert composed_mapping("config", [])["label"] is None  # nothing of it stays
 
 
 def test_processes_take_turns_on_the_gpus() -> None:
@@ -219,7 +219,7 @@ def test_the_time_left_is_counted_in_steps(
 def test_a_missing_library_says_what_brings_it(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = EngineConfig(**composed_plain("config", [f"engine={engine}"])["engine"])
+    config = EngineConfig(**composed_mapping("config", [f"engine={engine}"])["engine"])
     for name in ("submitit", "ray"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=r'is not installed; pip install -e "\.\[cluster\]"'):

@@ -13,7 +13,7 @@ import pytest
 from pe_experiments.comparison import Runs
 from pe_experiments.errors import UserError
 from pe_experiments.evaluation import summarise
-from results.tutorial_claims.audits import NOISE, measure
+from results.tutorial_claims.audits import NOISE, audited
 from results.tutorial_claims.study import write
 from results.tutorial_claims.trained import EXTENSIONS, Difference, Trained, of_training, weigh
 from results.tutorial_claims.untrained import (
@@ -43,7 +43,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def audits() -> pd.DataFrame:
-    return measure()
+    return audited()
 
 
 def value(audits: pd.DataFrame, quantity: str) -> float:

@@ -55,19 +55,19 @@ function showSimilarity() {
 }
 
 /* 3. A pair on its circle. */
-const turn = {
-  pair: slider($("turn"), "pair", { min: 0, max: 63, value: 4 }, showCircle),
-  position: slider($("turn"), "position", { min: 0, max: 200, value: 0 }, showCircle),
-  offset: slider($("turn"), "offset", { min: 0, max: 50, value: 3 }, showCircle),
+const circle = {
+  pair: slider($("circle-sliders"), "pair", { min: 0, max: 63, value: 4 }, showCircle),
+  position: slider($("circle-sliders"), "position", { min: 0, max: 200, value: 0 }, showCircle),
+  offset: slider($("circle-sliders"), "offset", { min: 0, max: 50, value: 3 }, showCircle),
 };
 let walking = null;
 $("walk").addEventListener("click", () => {
-  walking = walking ? clearInterval(walking) : setInterval(() => (turn.position.set((turn.position.value + 1) % 201), showCircle()), 150);
+  walking = walking ? clearInterval(walking) : setInterval(() => (circle.position.set((circle.position.value + 1) % 201), showCircle()), 150);
   $("walk").setAttribute("aria-pressed", String(Boolean(walking)));
 });
 function showCircle() {
-  turn.pair.limit(shape.width / 2 - 1);
-  const [pair, position, offset] = [turn.pair.value, turn.position.value, turn.offset.value];
+  circle.pair.limit(shape.width / 2 - 1);
+  const [pair, position, offset] = [circle.pair.value, circle.position.value, circle.offset.value];
   const speed = frequency(pair, shape.width, shape.base);
   const points = [position, position + offset].map((p) => ({ p, sin: Math.sin(p * speed), cos: Math.cos(p * speed) }));
   const [a, b] = points, swept = (offset * speed) % (2 * Math.PI), at = (p, r) => `${(r * p.cos).toFixed(2)},${(-r * p.sin).toFixed(2)}`;
@@ -82,7 +82,7 @@ function showCircle() {
     ...points.map((point) => make("tr", {}, make("td", { class: "number" }, String(point.p)), ...["sin", "cos"].map((part) => make("td", { class: "number" }, point[part].toFixed(3).replace("-", "−"))))));
   $("circle").replaceChildren(svg, table);
   const degrees = (offset * speed * 180) / Math.PI;
-  $("circle-note").textContent = `Offset ${offset} turns this pair by ${number(degrees)}° at every position, so one rotation matrix carries any position to the one ${offset} later.`;
+  $("circle-note").textContent = `Offset ${offset} rotates this pair by ${number(degrees)}° at every position, so one rotation matrix carries any position to the one ${offset} later.`;
 }
 
 /* 4. The binary counter, beside sinusoids of which each pair is half as fast as the one before. */
@@ -105,7 +105,7 @@ function showCounter() {
 
 /* 5. Two schemes. */
 const ACTIONS = {
-  rotation: "Queries and keys turn with their position, so what changes depends on the distance and on the words.",
+  rotation: "Queries and keys rotate with their position, so what changes depends on the distance and on the words.",
   bias: "It adds a number to the attention logit.",
   scale: "It multiplies all logits of a query by the same factor, so by itself it knows no order.",
   weights: "It computes the attention weights by itself, from the words and their order.",
@@ -152,7 +152,7 @@ function schemeCard(number_, name) {
         rows: rows.length, columns: rows[0].length, limit, value: (r, c) => rows[r][c] ?? -limit,
         ends: { rows: rows.length < 9 ? [row] : [`${row} 0`, String(rows.length - 1)], columns: [`${column} 0`, String(rows[0].length - 1)] },
         name: `${scheme.name}: ${row} by ${column}`,
-        hint: scheme.vectors ? `The vectors of ${rows.length} positions.` : !scheme.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have turned.",
+        hint: scheme.vectors ? `The vectors of ${rows.length} positions.` : !scheme.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have rotated.",
         tell: (r, c) => `${row} ${r}, ${column} ${c}: ${number(rows[r][c])}`,
       });
     }
