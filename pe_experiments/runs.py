@@ -280,20 +280,18 @@ def edited_sources(directory: RunDirectory, identity: Identity) -> dict[str, lis
     return found
 
 
-def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:
-    """Add runs to ``results_dir/<study>/manifest.json``, and facts about the study; writers take turns."""
+def list_in_study(results_dir: Path, study: str, *names: str) -> None:
+    """Add runs to ``results_dir/<study>/manifest.json``; writers take turns."""
     folder = results_dir / study
     manifest = folder / "manifest.json"
-    if manifest.exists():
-        there = _read_manifest(manifest)
-        if not set(names) - set(there["runs"]) and facts.items() <= there.items():
-            return  # also where nothing can be written any more
+    if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
+        return  # also where nothing can be written any more
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".manifest.lock"):
-        there = _read_manifest(manifest) if manifest.exists() else {"runs": []}
+        there = read_manifest(manifest) if manifest.exists() else {"runs": []}
         listed = [*there.pop("runs"), *names]
         there.pop("study", None)
-        write_manifest(results_dir, study, listed, **(there | facts))
+        write_manifest(results_dir, study, listed, **there)
 
 
 def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
@@ -304,34 +302,12 @@ def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any
     write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 
-def read_manifest(path: Path) -> list[str]:
-    """The run names a study lists.
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a study lists: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``.
 
     Raises:
         UserError: no such study, or its manifest is damaged.
     """
-    return list(_read_manifest(path)["runs"])
-
-
-def tuned_settings(path: Path) -> list[str]:
-    """The settings a study chose per scheme (``sweep.tune``), for example ``training.learning_rate``.
-
-    Raises:
-        UserError: no such study, or its manifest is damaged.
-    """
-    return list(_read_manifest(path).get("tuned", []))
-
-
-def tuning_of(path: Path) -> list[dict[str, Any]]:
-    """How a study chose those settings: what `sweeps.tuning.choices` recorded.
-
-    Raises:
-        UserError: no such study, or its manifest is damaged.
-    """
-    return [choice for choice in _read_manifest(path).get("tuning", []) if isinstance(choice, dict)]
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
         names = content["runs"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -76,13 +77,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class Check:
-    """One promise of the contract."""
+    """One promise of the contract of schemes, checked on a `Subject`, or of that of tasks."""
 
     name: str
-    run: Callable[[Subject], Outcome]
+    run: Callable[[Any], Outcome]
     usually: str  # the usual cause of a failure
 
-    def __call__(self, subject: Subject) -> Finding:
+    def __call__(self, subject: Any) -> Finding:
         try:
             with torch.random.fork_rng(devices=[]):
                 return Finding(self.name, *self.run(subject), self.usually)

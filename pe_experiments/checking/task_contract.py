@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from pe_experiments.checking.contract import Finding, Outcome
+from pe_experiments.checking.contract import Check, Outcome
 from pe_experiments.components import load_component
 from pe_experiments.console import say
 from pe_experiments.formats import format_for
@@ -238,34 +238,19 @@ def ids_are_read_before_the_answer(task: Task) -> Outcome:
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
-Check = Callable[[Task], Outcome]
-CHECKS: dict[str, tuple[Check, str]] = {
-    "samples obey the rule": (samples_obey_the_rule, "solve or sample is off by one at an end of the input"),
-    "lengths are ordered": (lengths_are_ordered, "nearest_length rounds up or forgets the shortest input"),
-    "the generator decides": (seeds_decide, "torch.randint without generator=, or something kept on self"),
-    "order matters as said": (order_matters_as_said, "order_sensitive is left at True for a control"),
-    "chance is uniform": (chance_is_uniform, "chance counts vocab_size where targets hold fewer symbols"),
-    "the ceiling is possible": (ceilings_lie_between, "bag_ceiling of an answer that order decides"),
-    "the ceiling is reached": (ceiling_is_reached, "return None where the ceiling is not known"),
-    "the blind guess is modal": (blind_guess_is_the_modal_answer, "input_blind of another length"),
-    "layouts score the targets": (layouts_score_the_targets, "target_length is not the width of targets"),
-    "ids precede the answer": (ids_are_read_before_the_answer, "position_ids reads the targets' values"),
-}
-
-
-def check_contract(task: Task) -> list[Finding]:
-    """Every check of a task."""
-    return [_found(name, task) for name in CHECKS]
-
-
-def _found(name: str, task: Task) -> Finding:
-    check, usually = CHECKS[name]
-    try:
-        return Finding(name, *check(task), usually)
-    except Exception as error:  # of the task under test
-        return Finding(
-            name, False, f"{type(error).__name__}: {' '.join(str(error).split())}", usually, raised=True
-        )
+_PROMISES = [
+    ("samples obey the rule", samples_obey_the_rule, "solve or sample is off by one at an end of the input"),
+    ("lengths are ordered", lengths_are_ordered, "nearest_length rounds up or forgets the shortest input"),
+    ("the generator decides", seeds_decide, "torch.randint without generator=, or something kept on self"),
+    ("order matters as said", order_matters_as_said, "order_sensitive is left at True for a control"),
+    ("chance is uniform", chance_is_uniform, "chance counts vocab_size where targets hold fewer symbols"),
+    ("the ceiling is possible", ceilings_lie_between, "bag_ceiling of an answer that order decides"),
+    ("the ceiling is reached", ceiling_is_reached, "return None where the ceiling is not known"),
+    ("the blind guess is modal", blind_guess_is_the_modal_answer, "input_blind of another length"),
+    ("layouts score the targets", layouts_score_the_targets, "target_length is not the width of targets"),
+    ("ids precede the answer", ids_are_read_before_the_answer, "position_ids reads the targets' values"),
+]
+CHECKS = [Check(*promise) for promise in _PROMISES]
 
 
 def check_task(config: DictConfig) -> bool:
@@ -279,7 +264,8 @@ def check_task(config: DictConfig) -> bool:
     """
     component = load_component("task", OmegaConf.to_container(config.task))  # type: ignore[arg-type]
     say(f"{component.target}\n")
-    findings = check_contract(component.build())
+    task = component.build()
+    findings = [check(task) for check in CHECKS]
     for finding in findings:
         say(f"{finding.check:32}{ {True: 'holds', False: 'FAILS', None: '-'}[finding.holds] }")
     failed = [finding for finding in findings if finding.holds is False]

@@ -103,7 +103,6 @@ def write_comparison(
         "runs.csv": runs_csv(runs),
         "table.tex": documents.table_latex(made),
         "methods.md": documents.methods_markdown(appendix),
-        "methods.tex": documents.methods_latex(appendix),
         "references.bib": appendix["bibtex"],
         "report.md": documents.report_markdown(made, title),
         "report.html": render_page(made, title, appendix, panel),

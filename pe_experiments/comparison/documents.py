@@ -223,24 +223,14 @@ def _loss(loss: float | None) -> str:
 
 def methods_markdown(appendix: Mapping[str, Any]) -> str:
     """The methods with their tables; citations as Pandoc reads them."""
-    texts = [_cited(text, markdown, lambda keys: f"[{keys}]") for text in appendix["methods"]]
-    return "\n".join([*(f"{text}\n" for text in texts), *map(to_markdown, appendix["tables"])])
+    texts = [f"{_cited(text)}\n" for text in appendix["methods"]]
+    return "\n".join([*texts, *map(to_markdown, appendix["tables"])])
 
 
-def methods_latex(appendix: Mapping[str, Any]) -> str:
-    """The same for LaTeX, with ``\\cite``."""
-
-    def citation(keys: str) -> str:
-        return rf"\cite{{{keys.replace('@', '').replace('; ', ',')}}}"
-
-    texts = [_cited(text, latex, citation) for text in appendix["methods"]]
-    return "\n\n".join([*texts, *map(to_latex, appendix["tables"])]) + "\n"
-
-
-def _cited(text: str, escape: Callable[[str], str], citation: Callable[[str], str]) -> str:
+def _cited(text: str) -> str:
     """A paragraph escaped, with ``[@key; @key]`` as a citation."""
-    pieces = re.split(r"\[(@[\w@; ]+)\]", text)
-    return "".join(citation(piece) if n % 2 else escape(piece) for n, piece in enumerate(pieces))
+    pieces = re.split(r"(\[@[\w@; ]+\])", text)
+    return "".join(piece if n % 2 else markdown(piece) for n, piece in enumerate(pieces))
 
 
 def _command(environment: Mapping[str, Any]) -> str:
@@ -265,13 +255,6 @@ def to_markdown(table: ShownTable) -> str:
     lines = [markdown(table.caption), "", _pipes(map(markdown, table.headings))]
     lines.append(_pipes(["---"] + ["---:"] * (len(table.headings) - 1)))
     return "\n".join([*lines, *(_pipes(map(markdown, row)) for row in table.rows)]) + "\n"
-
-
-def to_latex(table: ShownTable) -> str:
-    """A ``booktabs`` table."""
-    head = [r"\centering", rf"\caption{{{latex(table.caption)}}}"]
-    rows = (map(latex, row) for row in (table.headings, *table.rows))
-    return _tabular(head, "l" + "r" * (len(table.headings) - 1), rows)
 
 
 def markdown(text: str) -> str:

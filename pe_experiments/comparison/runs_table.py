@@ -32,8 +32,6 @@ from pe_experiments.runs import (
     RunDirectory,
     read_manifest,
     run_directory,
-    tuned_settings,
-    tuning_of,
 )
 
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend on the task alone
@@ -95,10 +93,10 @@ def load_runs(
         UserError: no such directory or study, or a filter or label that matches no run.
     """
     left_out: dict[str, str] = {}
-    manifest = Path(results_dir) / study / "manifest.json" if study is not None else None
-    tuned = tuned_settings(manifest) if manifest else []
-    paths = _directories(Path(results_dir), study, left_out)
-    loaded = _without_duplicates(_read_runs(paths, tuned, left_out, display or Display()), left_out)
+    listed = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
+    paths = _directories(Path(results_dir), study, listed, left_out)
+    read = _read_runs(paths, listed.get("tuned", []), left_out, display or Display())
+    loaded = _without_duplicates(read, left_out)
     for same in _grouped(loaded, "protocol", "scheme"):
         shortest = min((run.row["label"] for run in same), key=lambda label: (len(label), label))
         for run in same:  # whatever each of its runs was called
@@ -122,7 +120,7 @@ def load_runs(
         pd.DataFrame(training),
         {run.row["name"]: run.saved for run in loaded},
         {run.row["name"]: environment_of(run.directory) for run in loaded},
-        [choice for choice in tuning_of(manifest) if choice.get("scheme") in mine] if manifest else [],
+        [choice for choice in listed.get("tuning", []) if choice["scheme"] in mine],
         _other_tasks(loaded),
         text,
     )
@@ -141,10 +139,12 @@ def _read_runs(
     return loaded
 
 
-def _directories(results_dir: Path, study: str | None, left_out: dict[str, str]) -> list[Path]:
+def _directories(
+    results_dir: Path, study: str | None, listed: Mapping[str, Any], left_out: dict[str, str]
+) -> list[Path]:
     folder = results_dir / "runs"
     if study is not None:
-        names = read_manifest(results_dir / study / "manifest.json")
+        names = listed["runs"]
         if any(Path(name).name != name for name in names):
             raise UserError(f"study={study}: its manifest lists something that is no run's name")
         return sorted({run_directory(results_dir, name).path for name in names})

@@ -165,7 +165,7 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
         manifest, table = folder / "manifest.json", folder / "table.csv"
         if study:
             list_in_study(Path(results_dir), study, *names)
-        elif not manifest.exists() or read_manifest(manifest) != names:  # these runs and no others
+        elif not manifest.exists() or read_manifest(manifest)["runs"] != names:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
         newest = max(path.stat().st_mtime_ns for path in (manifest, *(job.run.result for job in done)))
         up_to_date = table.exists() and newest < table.stat().st_mtime_ns

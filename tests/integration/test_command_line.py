@@ -430,7 +430,6 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
     assert "left out: foreign" in outcome.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "runs.csv", "curves.csv", "pairs.csv", "table.csv", "table.tex", "methods.md",
-        "methods.tex",
         "references.bib", "report.md", "report.html", "figures",
     }  # fmt: skip
     assert "results_dir=None" in script("compare", "results_dir=null").err

@@ -159,7 +159,6 @@ def test_works_are_cited_where_they_apply(
     methods = (tmp_path / "methods.md").read_text()
     cited = "p\\_rope [@su2021roformer; @barbero2024round]; rope [@su2021roformer]. Every"
     assert f"alibi [@press2022train; @arxiv990100001]; none [@kazemnejad2023impact]; {cited}" in methods
-    assert r"\cite{su2021roformer,barbero2024round}" in (tmp_path / "methods.tex").read_text()
 
 
 @pytest.mark.slow

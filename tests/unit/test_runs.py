@@ -91,7 +91,7 @@ def test_damaged_results_are_a_clear_error(tmp_path: Path) -> None:
 def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
     for name in ("b", "a", "b"):
         list_in_study(tmp_path, "s", name)
-    assert read_manifest(tmp_path / "s" / "manifest.json") == ["a", "b"]
+    assert read_manifest(tmp_path / "s" / "manifest.json")["runs"] == ["a", "b"]
     with pytest.raises(UserError, match=r"study=other.*studies there: s"):
         read_manifest(tmp_path / "other" / "manifest.json")
     (tmp_path / "s" / "manifest.json").write_text(json.dumps({"runs": 3}))
