@@ -28,7 +28,7 @@ from .trained import EXTENSIONS, IN_DISTRIBUTION, MODELS, PAST, TWICE, Trained, 
 from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict, judged
 
 COLUMNS = ("length", "exact_match", "token_accuracy")
-HEADING = ("claim", "wording of the source", "how tested", "finding", "verdict", "figure")
+HEADING = ("claim", "wording of the source", "how tested", "measured", "verdict", "figure")
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -72,7 +72,7 @@ def write(folder: Path, audited: pd.DataFrame, trained: Trained) -> None:
 
 def readme(verdicts: list[Verdict], t: Trained) -> str:
     """The page, every number of it from the data."""
-    rows = [[v.claim, v.document, v.tested, v.finding, v.verdict, _link(v.figure)] for v in verdicts]
+    rows = [[v.claim, v.document, v.tested, v.measured, v.verdict, _link(v.figure)] for v in verdicts]
     counts = Counter(verdict.verdict for verdict in verdicts)
     absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
     waiting = f"; {absent} are not tested yet (their runs are not finished)" if absent else ""
@@ -89,15 +89,15 @@ def readme(verdicts: list[Verdict], t: Trained) -> str:
 
 Exact match and token accuracy by input length: training lengths are shaded, lines are means, dots the seeds.
 
-Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *finding*), and
-{counts[UNSUPPORTED]} is not supported (no test is significant){waiting}.
+Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *measured*), and
+{counts[UNSUPPORTED]} are not supported (no test is significant){waiting}.
 {ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {in_distribution}
 within the training lengths and of {twice} at twice the longest.
 
 {markdown_table(HEADING, rows)}
 
 **Set-up.** Claims about vectors, order and code are tested without training. Claims about trained models are tested by
-exact match on copying (decoder) and precedence (encoder), trained on up to {t.longest} symbols, {seeds} seeds per scheme.
+exact match on copying and lag (decoder) and precedence (encoder), trained on up to {t.longest} symbols, {seeds} seeds per scheme.
 Means have Gaffke's 95 % interval. Differences between two schemes are tested by permuting their seeds; p values are
 adjusted by Holm's method within the claim. *Past training* is the area under exact match (above chance) over log length,
 from the first length past training to 8x the longest trained.
@@ -131,8 +131,8 @@ def _detectable(t: Trained, seeds: int) -> str:
     if not shown:
         return ""
     return f"""
-The smallest difference in exact match past training that {seeds} seeds per scheme can detect is {", ".join(shown)}
-(one two-sided t test at 0.05 with 80 % power; standard deviation pooled over the schemes at the embedding).
+The smallest difference in exact match past training that {seeds} seeds per scheme can detect is
+{" and ".join(shown)} (one two-sided t test at 0.05 with 80 % power; standard deviation pooled over the schemes at the embedding).
 """
 
 

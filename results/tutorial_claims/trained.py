@@ -132,7 +132,7 @@ def weigh(differences: Sequence[Difference]) -> str:
 
 
 def weighed(differences: Differences) -> tuple[str, str]:
-    """The finding of these differences in words, and the verdict."""
+    """What these differences measured in words, and the verdict."""
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
@@ -161,14 +161,14 @@ def of_training(t: Trained) -> list[Verdict]:
 def order(t: Trained) -> Iterator[Verdict]:
     none, sinusoidal = (t.of("precedence", scheme)[IN_DISTRIBUTION] for scheme in ("none", "sinusoidal"))
     guessing = t.points("precedence", "none")["chance"].mean()
-    finding = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
-    finding += f"{mean_in_words(sinusoidal)}; guessing gives {guessing:.2f}."
+    measured = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
+    measured += f"{mean_in_words(sinusoidal)}; guessing gives {guessing:.2f}."
     verdict = weigh([Difference(sinusoidal, none)])
     if verdict == HOLDS and (t.learnt("precedence", "none") or not t.learnt("precedence", "sinusoidal")):
         verdict = DEPENDS
     claim = "A trained encoder needs positions to know what comes first"
     document = "self-attention is permutation-invariant"
-    yield Verdict(document, claim, "precedence, encoder", finding, verdict, "claims-fixed-or-learned")
+    yield Verdict(document, claim, "precedence, encoder", measured, verdict, "claims-fixed-or-learned")
 
 
 def offset(t: Trained) -> Iterator[Verdict]:
@@ -179,9 +179,9 @@ def offset(t: Trained) -> Iterator[Verdict]:
         return
     runs = t.of("lag", "sinusoidal")
     within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
-    finding = f"Exact match in distribution: {within}; at 2x: {twice}."
+    measured = f"Exact match in distribution: {within}; at 2x: {twice}."
     verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[kept(runs[TWICE])]
-    yield Verdict(*about, finding, verdict if t.learnt("lag", "sinusoidal") else FAILS)
+    yield Verdict(*about, measured, verdict if t.learnt("lag", "sinusoidal") else FAILS)
 
 
 def added_or_concatenated(t: Trained, width: int) -> Differences:
@@ -271,10 +271,10 @@ def extended(t: Trained) -> Iterator[Verdict]:
     linear = t.read_as["rope_linear"].set_index("content_length")["exact_match"]
     first = min(length for length in linear.index if length > t.longest)
     shown = ", ".join(f"{name} {mean_in_words(values)}" for name, values in twice.items())
-    finding = (
+    measured = (
         f"At {2 * t.longest} digits: {shown}. rope_linear at {first} digits: {mean_in_words(linear[first])} "
     )
-    finding += "(the final length must be known beforehand). Change past training, against RoPE as trained: "
+    measured += "(the final length must be known beforehand). Change past training, against RoPE as trained: "
     if True in carried:
         verdict = HOLDS
     elif better == HOLDS:
@@ -283,4 +283,4 @@ def extended(t: Trained) -> Iterator[Verdict]:
         verdict = FAILS if False in carried else better
     tested = f"RoPE trained on up to {t.longest} digits (copy), frequencies rescaled at evaluation"
     claim = "Rescaled frequencies carry RoPE to longer inputs without training"
-    yield Verdict(OURS, claim, tested, finding + text, verdict, "claims-extension")
+    yield Verdict(OURS, claim, tested, measured + text, verdict, "claims-extension")

@@ -19,14 +19,14 @@ OURS = "ours"  # no document states the claim
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim: the source's wording (or ``ours``), our wording, the test, the finding, and the verdict:
+    """One claim: the source's wording (or ``ours``), our wording, the test, what was measured, and the verdict:
     ``holds``, ``does not hold``, ``depends``, or ``not supported`` where no test decides.
     """
 
     document: str
     claim: str
     tested: str
-    finding: str
+    measured: str
     verdict: str
     figure: str = ""
 
@@ -57,12 +57,12 @@ class Values(dict[str, Any]):
 
 
 class Case(NamedTuple):
-    """A claim: it holds if all conditions do, and depends if some do; ``finding`` formats audits."""
+    """A claim: it holds if all conditions do, and depends if some do; ``measured`` formats audits."""
 
     claim: str
     document: str
     tested: str
-    finding: str
+    measured: str
     conditions: Callable[[Values], tuple[bool, ...]]
     figure: str = ""
 
@@ -75,9 +75,9 @@ def judged(audits: pd.DataFrame) -> list[Verdict]:
     """
     values, found = Values(audits), []
     for case in CASES:
-        conditions, finding = case.conditions(values), case.finding.format_map(values)
+        conditions, measured = case.conditions(values), case.measured.format_map(values)
         verdict = HOLDS if all(conditions) else DEPENDS if any(conditions) else FAILS
-        found.append(Verdict(case.document, case.claim, case.tested, finding, verdict, case.figure))
+        found.append(Verdict(case.document, case.claim, case.tested, measured, verdict, case.figure))
     return found
 
 

@@ -157,7 +157,7 @@ def test_every_row_of_the_claims_table_has_a_verdict(audits: pd.DataFrame) -> No
     for words in ROWS:
         assert any(words in verdict.claim for verdict in found), words
     assert {verdict.verdict for verdict in found} == {HOLDS, FAILS, DEPENDS, UNSUPPORTED}
-    assert all(verdict.finding and "nan" not in verdict.finding for verdict in found)
+    assert all(verdict.measured and "nan" not in verdict.measured for verdict in found)
     assert len(found) == len(CASES) + 11
 
 
@@ -211,15 +211,15 @@ def test_runs_that_are_not_there_yet_are_said_so() -> None:
     found = {verdict.claim: verdict for verdict in of_training(synthetic(everything=False))}
     for claim in ("Relative positions are easily learnt", "Add, do not concatenate (a larger vector)"):
         assert found[claim].verdict == "not tested"
-        assert "sweep=tutorial_claims" in found[claim].finding
+        assert "sweep=tutorial_claims" in found[claim].measured
 
 
 def test_too_few_seeds_decide_nothing() -> None:
     found = {verdict.claim: verdict for verdict in of_training(synthetic(seeds=2))}
     fixed = found["Fixed sinusoids generalise to lengths not seen"]
     assert fixed.verdict == found["Add, do not concatenate (a vector as large)"].verdict == UNSUPPORTED
-    assert "(2 seeds)" in fixed.finding
-    assert "[" not in fixed.finding
+    assert "(2 seeds)" in fixed.measured
+    assert "[" not in fixed.measured
 
 
 def test_a_missing_run_is_named() -> None:
@@ -249,7 +249,7 @@ def test_the_folder_is_made_of_the_data_alone(audits: pd.DataFrame, tmp_path: Pa
     with (tmp_path / "first" / "claims.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        cells = [row[key] for key in ("claim", "document", "tested", "finding", "verdict")]
+        cells = [row[key] for key in ("claim", "document", "tested", "measured", "verdict")]
         assert f"| {' | '.join(cells)} |" in page
         assert not row["figure"] or (tmp_path / "first" / "figures" / f"{row['figure']}.png").exists()
     assert f"{[row['document'] for row in rows].count(OURS)} of the claims are ours" in page
