@@ -19,7 +19,7 @@ OURS = "ours"  # no document states the claim
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim: the source's wording (or ``ours``), our wording, the test, what was measured, and the verdict:
+    """One claim: the source's wording (or ``ours``), our wording, the test, its result, and the verdict:
     ``holds``, ``does not hold``, ``depends``, or ``not supported`` where no test decides.
     """
 
