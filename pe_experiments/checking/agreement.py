@@ -9,7 +9,7 @@ from itertools import islice, permutations, product
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.contract import trainable
+from pe_experiments.checking.contract import apart, trainable
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
 from pe_experiments.models.attention import makes_weights
@@ -98,18 +98,18 @@ def difference(
         layout: the order in which ``first`` has the channels of a head, and the columns of the embedding, of
             ``second``, by their number.
     """
-    apart, weights = [], compares_weights(first, second)
+    found, weights = [], compares_weights(first, second)
     for seed, tokens in ((0, 24), (1, 7)):
         inputs = draw_inputs(first.shape, tokens, span, seed)
-        apart.append(_embeddings_apart(first, second, inputs, layout))
+        found.append(_embeddings_apart(first, second, inputs, layout))
         moved = inputs
         if layout is not None:
             channels = layout(first.shape.head_dim)
             moved = replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
         for layer in range(2):
             one = attention_scores(first, moved, layer, weights=weights)
-            apart.append(_scores_apart(one, attention_scores(second, inputs, layer, weights=weights)))
-    return max(apart)
+            found.append(_scores_apart(one, attention_scores(second, inputs, layer, weights=weights)))
+    return max(found)
 
 
 def compares_weights(first: PositionalEncoding, second: PositionalEncoding) -> bool:
@@ -131,20 +131,20 @@ def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int
     seen = ~(one.isnan() & two.isnan()) if one.shape == two.shape else torch.zeros(0, dtype=torch.bool)
     if not seen.any():
         return ""
-    apart = (one - two).abs().nan_to_num(torch.inf, torch.inf).masked_fill(~seen, 0.0)[0]
-    differs = apart > SAME * two[seen & two.isfinite()].abs().max()
+    gaps_HTS = (one - two).abs().nan_to_num(torch.inf, torch.inf).masked_fill(~seen, 0.0)[0]
+    differs = gaps_HTS > SAME * two[seen & two.isfinite()].abs().max()
     if not differs.any():
         return ""
     heads = differs.any(-1).any(-1).nonzero().flatten().tolist()
     ids = inputs.positions_BT[0]
     queries, keys = (ids[indices] for indices in differs.any(0).nonzero(as_tuple=True))
     nearest = int((queries - keys).abs().min())
-    head, *pair = (int(index) for index in torch.unravel_index(apart.argmax(), apart.shape))
+    head, *pair = (int(index) for index in torch.unravel_index(gaps_HTS.argmax(), gaps_HTS.shape))
     got, right = (float(scores[0, head, *pair]) for scores in (one, two))
     query, key = ids[pair].tolist()
     what = "attention weights" if weights else "logits"
-    several = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))} of {len(apart)}"
-    which = "all heads" if len(heads) == len(apart) else several
+    several = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))} of {len(gaps_HTS)}"
+    which = "all heads" if len(heads) == len(gaps_HTS) else several
     digits = 3 if f"{got:.3g}" != f"{right:.3g}" else 6
     return (
         f"{what} differ in {which} (from 0), from distance {nearest} on; most in head {head} for the query "
@@ -176,7 +176,7 @@ def where_embeddings_apart(first: PositionalEncoding, second: PositionalEncoding
         "the tokens are": (one - alone[0], two - alone[1]),
     }.items():
         times = float((got * right).sum() / right.square().sum())
-        if _relative(got, times * right) <= SAME < abs(times - 1):
+        if apart(got, times * right) <= SAME < abs(times - 1):
             return f"{what} {times:.3g} times ours"
     apart_TD = (one - two).abs().amax(dim=0)
     differs_T = (apart_TD > SAME * two.abs().max()).any(dim=-1)
@@ -194,7 +194,7 @@ def _embeddings_apart(
     if layout is not None and one.shape == two.shape:
         one, two = _added(one, x_BTD), _added(two, x_BTD)
         two = two[..., layout(two.shape[-1])]
-    return _relative(one, two) if one.shape == two.shape else torch.inf
+    return apart(one, two) if one.shape == two.shape else torch.inf
 
 
 def _added(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
@@ -210,18 +210,10 @@ def _scores_apart(one: Tensor, two: Tensor) -> float:
     masked_one, masked_two = (scores.isnan() | is_masked(scores) for scores in (one, two))
     if one.shape != two.shape or not torch.equal(masked_one, masked_two):
         return torch.inf
-    return _relative(_centred(one, masked_one), _centred(two, masked_two))
+    return apart(_centred(one, masked_one), _centred(two, masked_two))
 
 
 def _centred(scores: Tensor, masked: Tensor) -> Tensor:
     kept = scores.double().masked_fill(masked, 0.0)
     mean = kept.sum(-1, keepdim=True) / (~masked).sum(-1, keepdim=True).clamp(min=1)
     return (kept - mean).masked_fill(masked, 0.0)
-
-
-def _relative(one: Tensor, two: Tensor) -> float:
-    if not (one.isfinite().all() and two.isfinite().all()):
-        return torch.inf
-    largest = float(two.detach().abs().max())
-    apart = float((one.detach() - two.detach()).abs().max())
-    return apart / largest if largest else (0.0 if apart == 0 else torch.inf)

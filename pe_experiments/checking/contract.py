@@ -116,7 +116,8 @@ def apart(got: Tensor, expected: Tensor) -> float:
     if not (got.isfinite().all() and expected.isfinite().all()):
         return float("inf")
     got, expected = got.detach().double(), expected.detach().double()
-    return float((got - expected).abs().max() / expected.abs().max())
+    difference, largest = float((got - expected).abs().max()), float(expected.abs().max())
+    return difference / largest if largest else 0.0 if difference == 0 else float("inf")
 
 
 def within(difference: float, tolerance: float = ROUNDING) -> Outcome:

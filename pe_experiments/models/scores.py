@@ -26,7 +26,7 @@ def attention_scores(
 ) -> Tensor:
     """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys.
 
-    ``weights``: those of any scheme.
+    With ``weights`` the attention weights, of any scheme.
     """
     tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
