@@ -52,7 +52,7 @@ def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Pa
     assert list(zip(pairs["scheme"], pairs["other"], strict=True)) == [("rope(base=500)", "ALiBi")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
     assert f"page: {tmp_path / 'report.html'}" in outcome.out
-    assert "under three seeds" in outcome.out
+    assert "Fewer than three seeds" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert not made.pairs["separated"].any()
     text = (folder / "comparison" / "report.md").read_text()
     page = (folder / "comparison" / "report.html").read_text()
-    assert "it can be 0.079 at the least, so that no pair can be separated (6 seeds per scheme" in page
+    assert "it cannot be below 0.079, so no pair can be separated (this needs 6 seeds per scheme" in page
     assert "no other scheme differs significantly" in text
     made = written(folder, baseline="alibi")
     assert len(made.pairs) == 4
