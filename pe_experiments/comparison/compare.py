@@ -12,8 +12,8 @@ from markupsafe import Markup
 from rich.markup import escape
 from rich.table import Table
 
-from pe_experiments.comparison import documents
 from pe_experiments.comparison.attention import measure_attention
+from pe_experiments.comparison.documents import appendix_of, methods_markdown, report_markdown, table_latex
 from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, Options, compared
@@ -95,16 +95,16 @@ def write_comparison(
     except OSError as error:
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
     pictures = draw_all(made, folder / "figures", display)
-    appendix = documents.appendix(made)
+    appendix = appendix_of(made)
     extra = {"other_tasks": runs.other_tasks, "text": runs.text, "attention": runs.attention}
     frames = {"curves": runs.curves, "table": made.table, "pairs": made.pairs}
     frames |= {name: frame for name, frame in extra.items() if len(frame)}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()} | {
         "runs.csv": runs_csv(runs),
-        "table.tex": documents.table_latex(made),
-        "methods.md": documents.methods_markdown(appendix),
+        "table.tex": table_latex(made),
+        "methods.md": methods_markdown(appendix),
         "references.bib": appendix["bibtex"],
-        "report.md": documents.report_markdown(made, title),
+        "report.md": report_markdown(made, title),
         "report.html": render_page(made, title, appendix, panel),
     }
     for name, text in texts.items():

@@ -35,7 +35,7 @@ class ShownTable:
     rows: list[list[str]]
 
 
-def appendix(made: Comparison) -> dict[str, Any]:
+def appendix_of(made: Comparison) -> dict[str, Any]:
     """What the pages say of all tasks together, from the methods to the runs left out."""
     cited, bibtex = cite(made.runs)
     environments = [made.runs.environments[name] for name in made.runs.saved]

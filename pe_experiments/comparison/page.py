@@ -21,7 +21,7 @@ from pe_experiments.comparison.protocols import Section
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.run_rows import ACCURACIES, Row
 from pe_experiments.comparison.table import BOUNDS, finite
-from pe_experiments.comparison.words import WORDS, column_of, learned, limits, metric_in_words, notes
+from pe_experiments.comparison.words import WORDS, caveats, column_of, learned, limits, metric_in_words
 from pe_experiments.evaluation import SOLVED
 from pe_experiments.losses import unknown
 from pe_experiments.plots import COLOURS, MARKERS
@@ -42,7 +42,7 @@ Json = dict[str, Any]
 
 
 def render_page(made: Comparison, title: str, appendix: Json, panel: Markup | None = None) -> str:
-    """The page as text, with the `documents.appendix`; ``panel`` is HTML to show after its first screen."""
+    """The page as text, with its `documents.appendix_of`; ``panel``: HTML after its first screen."""
     column, (kind, words) = column_of(made.metric), mark_of(made)
     index = {scheme: number for number, scheme in enumerate(made.schemes)}
     several = len({section.model for section in made.sections}) > 1
@@ -97,7 +97,7 @@ def _section(made: Comparison, section: Section, index: Mapping[str, int]) -> Js
         "one_token": section.one_token,
         "exact": section.exact,
         "shown": shown,
-        "notes": notes(section, rows, runs.tuning),
+        "notes": caveats(section, rows, runs.tuning),
         "lengths": section.lengths,
         "measured": measured,
         "bounds": {b: [_cell(rows[0].get(f"{b}@{length}")) for length in section.lengths] for b in BOUNDS},

@@ -10,12 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison import words
 from pe_experiments.comparison.pairs import pair_table, with_groups
 from pe_experiments.comparison.protocols import Section, sections_of
 from pe_experiments.comparison.run_rows import Row
 from pe_experiments.comparison.runs_table import Runs
 from pe_experiments.comparison.table import scheme_table
+from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.errors import UserError, allowed
 from pe_experiments.losses import lower_is_better
 from pe_experiments.plots import WIDTHS, Look, styles
@@ -113,12 +113,12 @@ class Comparison:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """The result of each section in one sentence, by its title."""
-        return {s.title: words.sentence(self.rows(s), self.pairs_of(s)) for s in self.sections}
+        return {s.title: result_in_words(self.rows(s), self.pairs_of(s)) for s in self.sections}
 
     @cached_property
     def notes(self) -> list[str]:
         """Its caveats."""
-        found = (words.notes(section, self.rows(section), self.runs.tuning) for section in self.sections)
+        found = (caveats(section, self.rows(section), self.runs.tuning) for section in self.sections)
         return list(dict.fromkeys(note for notes in found for note in notes))
 
 

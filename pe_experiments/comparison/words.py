@@ -75,7 +75,7 @@ def learned(row: Row) -> bool:
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
 
-def sentence(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
+def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     """The best scheme that learned the task, and which schemes its seeds separate it from, after Holm."""
     metric = str(rows[0]["metric"])
     words = metric_in_words(metric)
@@ -112,7 +112,7 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def notes(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+def caveats(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """The caveats of a section; entries of ``tuning`` (of `Runs`) of other sections are ignored."""
     found = []
     if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:

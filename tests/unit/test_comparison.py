@@ -17,7 +17,7 @@ from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show, usual_folder
 from pe_experiments.comparison.protocols import sections_of, told_apart
 from pe_experiments.comparison.table import scheme_table
-from pe_experiments.comparison.words import mean, notes, number
+from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.components import shipped
 from pe_experiments.composition import composed
 from pe_experiments.config import Experiment, check, resolve
@@ -73,7 +73,7 @@ def said(folder: Path) -> str:
     table = tabulated(folder)
     rows = {protocol: own.to_dict("records") for protocol, own in table.groupby("protocol")}
     sections = sections_of(load_runs(folder))
-    return " ".join(note for section in sections for note in notes(section, rows[section.protocol]))
+    return " ".join(note for section in sections for note in caveats(section, rows[section.protocol]))
 
 
 def by_scheme(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
