@@ -212,10 +212,9 @@ FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0
 
 
 def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMapping:
-    """Another choice for a trained run; among rotations it keeps the frequencies that were trained.
+    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained.
 
-    An argument in which the choice itself differs from plain RoPE (the share that p_rope keeps) is what was
-    chosen.
+    Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
     """
     chosen: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / section / f"{choice}.yaml"))
     if all(key in chosen and key in trained for key in FREQUENCIES):

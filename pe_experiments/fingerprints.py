@@ -43,11 +43,11 @@ Digests = dict[str, str]
 
 @cache
 def training_code(classes: Classes = (), scores: bool = False) -> Digests:
-    """Digest by module of the code that trains, whatever the scheme and task, or of these classes alone.
+    """Digest by module of the training code: what all runs share, or the code of these classes.
 
     Args:
         classes: their modules, those of their ancestors and what these import; none: the shared code.
-        scores: whether the classes are tasks, whose scores (`SCORES`) no training computes.
+        scores: True for tasks: their score methods (`SCORES`), which no training calls, do not count.
     """
     found = _digests(_modules(classes) or TRAINING, NOT_TRAINING, "" if scores else TASKS)
     return _without_files(classes) | found

@@ -6,12 +6,12 @@ L bytes, as in training; each scores all its bytes but the first, which is the l
 * ``non_overlapping``: all bytes of a stretch but the first, the same ones at every L. A byte has between 1
   and L - 1 bytes before it in its window.
 * ``sliding``: the last bytes of each stretch (at most `STRIDE`, the same ones at every L), each after at
-  least L - STRIDE bytes, as where a window slides by that stride. They are also told apart by whether they
-  complete a 4-gram that stood in the stretch before (associative recall; Arora et al. 2023,
-  arXiv:2312.04927): ``repeated_near``, so near that the training length shows it; ``repeated_far``, only
-  farther away; ``new``, not at all. The slices, too, hold the same bytes at every L.
-* ``copy``: a random key stands at a random index of the window and once more at its end; scored is the
-  second half of the second.
+  least L - STRIDE bytes, as where a window slides by that stride. They are also split by whether they
+  complete a 4-gram that occurred earlier in the stretch (associative recall; Arora et al. 2023,
+  arXiv:2312.04927): ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new``
+  not at all. The slices, too, hold the same bytes at every L.
+* ``copy``: a random key stands at a random index of the window and once more at its end; the
+  second half of its second occurrence is scored.
 
 Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S bytes that are scored.
 """

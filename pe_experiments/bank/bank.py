@@ -52,7 +52,7 @@ class Bank:
         return sections_of(both), both
 
     def unlike(self, identity: Mapping[str, Any], examples: int, tuned: Sequence[str]) -> str | None:
-        """In what a run to come differs from all runs here, so that none may be compared with it, or None."""
+        """How a planned run differs from all runs here, so that none may be compared with it; or None."""
         if short_hash(protocol_of(identity, examples, tuned)) in set(self.runs.runs["protocol"]):
             return None
         counts = self.runs.curves.groupby("name")["examples"].first()

@@ -30,7 +30,7 @@ KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) 
 def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
     """One row per task and baseline: the verdict, the difference at 2x and its interval.
 
-    The intervals of one task hold together (their level is divided by the number of baselines).
+    The intervals of one task hold jointly (Bonferroni over its baselines).
     """
     rows: list[dict[str, Any]] = []
     for one in standings:

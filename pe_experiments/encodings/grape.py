@@ -47,8 +47,8 @@ class GrapeA(PositionalEncoding):
 
     Source: Zhang et al. 2025, arXiv:2512.07805, and its released code (key-gated, query-gated and
     query-key-gated variants; omega starts where softplus is 1; the code also normalises q and k). Parameters:
-    ``num_heads * (1 + gates * head_dim)`` per layer. Beyond training: the bias falls linearly with distance.
-    Causal only.
+    ``num_heads * (1 + gates * head_dim)`` per layer (2 gates with ``both``, else 1). Beyond training: the
+    bias falls linearly with distance. Causal only.
 
     Args:
         shape: the model it serves.

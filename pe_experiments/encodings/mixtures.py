@@ -82,8 +82,8 @@ class Composition(PositionalEncoding):
 class ByLayer(PositionalEncoding):
     """Schemes that alternate: with n schemes, layer l has number l mod n.
 
-    Recent long-context models alternate RoPE in a sliding window with full attention without an encoding:
-    local layers with positions, global layers without.
+    Recent long-context models alternate local layers (RoPE in a sliding window) with global layers (full
+    attention, no encoding).
 
     Source: Yang et al. 2025, arXiv:2501.18795 (RNoPE). Parameters: those of the parts. Beyond training: as
     the parts.

@@ -117,10 +117,10 @@ class RopeDynamicNtk(RopeNtk):
 class RopeYarn(ExtendedRope):
     """YaRN: slow pairs are interpolated by s, fast pairs kept, pairs between blended; logits grow with ln s.
 
-    Pair m makes L0 theta_m / 2 pi rotations over the training length. Its frequency is kept if these are more
-    than ``beta_fast``, divided by s if fewer than ``beta_slow``, and between them blended by a linear ramp
-    over pair indices; all are divided if no pair makes ``beta_slow``. cos and sin are multiplied by
-    0.1 ln s + 1, hence the logits of the rotated channels by its square.
+    Pair m makes L0 theta_m / 2 pi rotations over the training length. Its frequency is kept if it makes more
+    than ``beta_fast`` rotations, divided by s if fewer than ``beta_slow``, and blended in between by a linear
+    ramp over pair indices; if no pair makes ``beta_slow`` rotations, all are divided. cos and sin are
+    multiplied by 0.1 ln s + 1, hence the logits of the rotated channels by its square.
 
     Source: Peng et al. 2023, arXiv:2309.00071, section 3.4; rounding as in its code and in transformers.
     Parameters: none. Beyond training: fast pairs rotate as in training, slow ones are interpolated. In

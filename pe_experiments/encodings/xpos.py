@@ -18,9 +18,9 @@ class XPos(Rope):
     the fastest pairs.
 
     Source: Sun et al. 2022, arXiv:2212.10554, section 2.2. Parameters: none. Beyond training: defined
-    everywhere, and designed for it. Causal only: the logit of a later key would grow. Both exponents are
-    measured from the middle of the row's keys, which cancels in the logit and keeps the factors in float32's
-    range.
+    everywhere, and designed for it. Causal only: the logit of a later key would grow. In both exponents
+    positions count from the middle of the row's keys; this cancels in the logit and keeps the factors in
+    float32's range.
 
     Args:
         shape: the model it serves.

@@ -22,7 +22,7 @@ class TaskProvided(PositionPolicy):
     evaluation uses them as they are, from 1. The ids carry knowledge of the task that no other policy has:
     compare such runs only with each other.
 
-    Sources: ``coupling``, Cho et al. 2024, arXiv:2405.20671 (digits of one significance, a symbol and its
+    Sources: ``coupling``, Cho et al. 2024, arXiv:2405.20671 (digits of one place value, a symbol and its
     copy); ``abacus``, McLeish et al. 2024, arXiv:2405.17399 (index of a digit in its number).
 
     Args:

@@ -39,10 +39,12 @@ BLOCK = re.compile(r"(<!-- from results/([\w/]+): make results -->\n).*?(<!-- en
 def publish(named: str, results_dir: Path) -> None:
     """Write the CSVs of a study and everything that follows from them; all of it or nothing.
 
-    Published are the seeds of which every run is finished. Where the sweep of the study says
-    ``sweep.publish: finished``, every finished run is, and runs published earlier stay.
+    Only seeds whose runs are all finished are published. With ``sweep.publish: finished`` in the study's
+    sweep every finished run is, and runs published earlier stay.
 
-    ``named`` is the study or the sweep that makes it; it is written to ``results_dir``, where its runs are.
+    Args:
+        named: the study, or the sweep that makes it.
+        results_dir: holds the runs; the study is written there too.
 
     Raises:
         UserError: no such study, nothing of it that is finished, or runs that `provenance` refuses.

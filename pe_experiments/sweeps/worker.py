@@ -54,7 +54,7 @@ class Order:
     path: str = field(default_factory=lambda: os.pathsep.join(entry or os.getcwd() for entry in sys.path))
 
     def start(self, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """A process that carries it out, and others that it is handed later; with these variables set."""
+        """Start a process, with these variables set, that carries it out and then any handed to it later."""
         with Path(self.note).with_suffix(".log").open("w") as log:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "pe_experiments.sweeps.worker"],

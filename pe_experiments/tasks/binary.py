@@ -17,9 +17,9 @@ from pe_experiments.tasks.digits import TwoNumbers
 class BinaryOperation(TwoNumbers):
     """Two positive binary numbers, least significant bit first, with an operator (2) between them.
 
-    The division of the bits between them is uniform; each number is uniform among those above 0 with so many
-    bits, and may have leading zeros (at the right). The answer has none. Shortest input: 3; the published
-    code fills lengths 1 and 2 with placeholders that follow no such rule.
+    The division of the bits between them is uniform; each number is uniform among the positive numbers that
+    fit its bits, and may have leading zeros (at the right). The answer has none. Shortest input: 3; the
+    published code fills lengths 1 and 2 with placeholders that follow no such rule.
     """
 
     vocab_size = 3
@@ -63,8 +63,9 @@ class BinaryAddition(BinaryOperation):
     [[0, 1, 0, 1, 1, -100, -100, -100, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n+1 targets for an answer and the mark
-    that ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros after it.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source: the inputs,
+    n+1 targets (the answer and its end mark, here EOS), scoring up to that mark. Unlike it: no loss on the
+    zeros after the mark.
     """
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
@@ -80,7 +81,7 @@ class BinaryAddition(BinaryOperation):
         return 0.5
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: bits of one significance share an id; ``abacus``: index of a bit in its number."""
+        """``coupling``: bits of one place value share an id; ``abacus``: index of a bit in its number."""
         values_BN = self.significance(inputs_BN)
         index_1M = torch.arange(targets_BM.shape[1])[None]
         return {
@@ -96,8 +97,8 @@ class BinaryMultiplication(BinaryOperation):
     [[0, 0, 0, 1, 1, 0, 1, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). Kept: inputs, n targets for an answer and the mark
-    that ends it, which is EOS here, and a score up to that mark. Not kept: the loss on the zeros after it.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source: the inputs, n targets (the answer
+    and its end mark, here EOS), scoring up to that mark. Unlike it: no loss on the zeros after the mark.
     """
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Counting and other controls: a bag of tokens suffices, so encodings should tie in distribution.
 
-`InterleavedMajority` alone is no control: it counts by residue class of the position.
+All but `InterleavedMajority` are controls: that one counts by residue class of the position.
 """
 
 from functools import reduce
@@ -245,6 +245,6 @@ class SumMod(Task):
 
 
 def _bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:
-    """Bits [B, length] with so many ones per row, at random positions."""
+    """Bits [B, length] with the given number of ones per row, at random positions."""
     order_BN = torch.rand(len(ones_B), length, generator=generator, dtype=torch.float64).argsort(dim=-1)
     return (order_BN < ones_B[:, None]).long()

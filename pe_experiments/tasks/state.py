@@ -153,8 +153,8 @@ class StackManipulation(EstimatedCeiling):
 
     The height of the stack is uniform from 1 to n-1 (a single symbol is a stack), bits and instructions are
     independent and uniform. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40, evaluated to 500).
-    Kept: inputs, n+1 targets for an answer and the mark that ends it, which is EOS here, and a score up to
-    that mark. Not kept: the loss on the zeros after it.
+    As in the source: the inputs, n+1 targets (the answer and its end mark, here EOS), scoring up to that
+    mark. Unlike it: no loss on the zeros after the mark.
     """
 
     vocab_size = 5

@@ -64,14 +64,14 @@ class Text(NextSymbol):
     [[109, 112, -100]]
 
     Files are joined in the order of a hash of their paths (relative to the folder they share); the first 90 %
-    are for training, 5 % for validation and 5 % for evaluation. Cuts fall between two files; only one larger
-    than a twentieth of the corpus may be cut itself. Examples are windows from random positions, over ends of
-    files where necessary. The corpus belongs to a run's identity: with another Python, ``path=null`` is
-    another corpus. Protocol: bytes, trained at 256, evaluated to 8x, after ``train_length_extrapolate.py`` of
+    are for training, 5 % for validation and 5 % for evaluation. The splits are cut between files; only a file
+    larger than a twentieth of the corpus may itself be cut. Examples are windows at random positions and may
+    span several files. The corpus belongs to a run's identity: with another Python, ``path=null`` is another
+    corpus. Protocol: bytes, trained at 256, evaluated to 8x, after ``train_length_extrapolate.py`` of
     x-transformers and Press et al. 2022, arXiv:2108.12409.
 
     Args:
-        path: a file, a folder, or a glob as ``books/**/*.txt``; None: the sources and documents of the
+        path: a file, a folder, or a glob such as ``books/**/*.txt``; None: the sources and documents of the
             standard library of the running Python, without its tests.
     """
 
