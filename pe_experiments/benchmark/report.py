@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -56,7 +56,7 @@ LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
 OURS = "pe_experiments"
 # With model.attention_implementation=sdpa hardware.matmul=default, which is faster from some 200 tokens on.
 SDPA = f"{OURS}, sdpa"
-HEADING = ("| part | setting | case | ms | ratio | to | |", "|---|---|---|---|---|---|---|")
+HEADING = ("| part | setting | case | ms | ratio | relative to | |", "|---|---|---|---|---|---|---|")
 
 
 class BenchmarkSettings(Section):
@@ -179,9 +179,7 @@ def benchmark(config: DictConfig) -> list[Row]:
             display.stop()
         write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
         write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
-        words = ", ".join(f"{key} {value}" for key, value in machine.items())
-        said = f"Measured side by side; medians, ratios with their quartiles. {words}."
-        write_atomically(folder / "table.md", "\n".join([said, "", *HEADING, *map(_line, rows), ""]))
+        write_atomically(folder / "table.md", as_markdown(machine, rows))
     say(f"table: {folder / 'table.csv'}")
     return rows
 
@@ -201,8 +199,15 @@ def describe_machine(threads: int) -> dict[str, Any]:
     }
 
 
+def as_markdown(machine: Mapping[str, Any], rows: Iterable[Row]) -> str:
+    """The text of ``table.md``."""
+    words = ", ".join(f"{key} {value}" for key, value in machine.items())
+    said = f"Measured side by side; medians, ratios with their quartiles. {words}."
+    return "\n".join([said, "", *HEADING, *map(_line, rows), ""])
+
+
 def _line(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
     value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
-    cells = (row.part, row.setting, row.case, f"{row.milliseconds:.1f}", ratio, row.against, value)
+    cells = (row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value)
     return f"| {' | '.join(cells)} |"

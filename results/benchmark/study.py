@@ -13,7 +13,7 @@ from pe_experiments.publishing import markdown_table
 # Heading: part, case and beginning of the setting of a row of table.csv.
 RATIOS = {
     "this model / fastest other library": ("peers: fastest at its default", "pe_experiments", "d=128"),
-    "same, the other with its fastest settings": (
+    "the same, with the other library at its fastest settings": (
         "peers: fastest at its best float32",
         "pe_experiments",
         "d=128",
