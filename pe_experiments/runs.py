@@ -313,6 +313,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         names = content["runs"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise TypeError("its runs are no names")
+        if not all("scheme" in choice for choice in content.get("tuning", [])):
+            raise TypeError("a setting was tuned for no scheme")
         return content
     except FileNotFoundError as error:
         studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))

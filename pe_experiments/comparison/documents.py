@@ -187,8 +187,8 @@ def _end_mark(sections: Sequence[Section]) -> str:
             (scored if (marks == 2).all() else in_place).append(section.task)
     if not scored:
         return ""
-    none = ", ".join(dict.fromkeys(in_place))
-    elsewhere = f" ({none}: none, each answer is read at its own token)" if in_place else ""
+    unmarked = ", ".join(dict.fromkeys(in_place))
+    elsewhere = f" ({unmarked}: none, each answer is read at its own token)" if in_place else ""
     return f", in a decoder the end mark included{elsewhere}"
 
 

@@ -94,9 +94,10 @@ def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "s" / "manifest.json")["runs"] == ["a", "b"]
     with pytest.raises(UserError, match=r"study=other.*studies there: s"):
         read_manifest(tmp_path / "other" / "manifest.json")
-    (tmp_path / "s" / "manifest.json").write_text(json.dumps({"runs": 3}))
-    with pytest.raises(UserError, match="damaged"):
-        read_manifest(tmp_path / "s" / "manifest.json")
+    for content in ({"runs": 3}, {"runs": ["a"], "tuning": 3}, {"runs": ["a"], "tuning": [{"tried": {}}]}):
+        (tmp_path / "s" / "manifest.json").write_text(json.dumps(content))
+        with pytest.raises(UserError, match="damaged"):
+            read_manifest(tmp_path / "s" / "manifest.json")
 
 
 def test_a_locked_directory_is_left_alone(tmp_path: Path) -> None:
