@@ -65,7 +65,7 @@ class Change:
             self.scheme,
             mean_in_words(self.full.values()),
             mean_in_words(self.half.values()),
-            f"{d.mean():+.3f}",
+            f"{round(d.mean(), 3) + 0.0:+.3f}",
             f"{np.abs(d).max():.3f}",
             f"{equivalence_p(d, MARGIN):.2g}",
             f"{detectable_change(d):.3f}",

@@ -136,7 +136,7 @@ def weighed(differences: Differences) -> tuple[str, str]:
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
-    parts = [f"{name} {made[name].mean:+.2f} (p {p:.2g})" for name, p in tested.items()]
+    parts = [f"{name} {round(made[name].mean, 2) + 0.0:+.2f} (p {p:.2g})" for name, p in tested.items()]
     if untested := len(made) - len(tested):
         parts.append(f"{untested} not tested: all runs have the same value, or there are fewer than three")
     if unlearnt := len(differences) - len(made):
