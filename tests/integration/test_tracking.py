@@ -33,6 +33,8 @@ def records(path: Path) -> Iterator[Any]:
             offset += room
             continue
         _, length, kind = struct.unpack("<IHB", data[offset : offset + HEADER])
+        if offset + HEADER + length > len(data):
+            return  # wandb's own process is still writing it
         whole += data[offset + HEADER : offset + HEADER + length]
         offset += HEADER + length
         if kind in (1, 4):  # a whole record, or its last fragment
