@@ -264,6 +264,26 @@ def test_whether_the_answer_survives_is_shown_by_vocabulary_and_rate(varied: Run
     assert "is open" in core.survival(of_one_setting(varied))
 
 
+def test_a_difference_counts_if_it_is_significant_at_every_setting(varied: Runs) -> None:
+    settings = varied.runs["protocol"].unique()
+    pairs = pd.DataFrame(
+        [
+            {"protocol": setting, "scheme": scheme, "other": other, "difference": by, "separated": apart}
+            for number, setting in enumerate(settings)
+            for scheme, other, by, apart in (
+                ("alibi", "rope", 0.2, True),
+                ("none", "alibi", -0.1, True),
+                ("t5", "rope", 0.3, number > 0),  # not at the first
+                ("t5", "none", 0.3 if number else -0.3, True),  # not of one sign
+            )
+        ]
+    )
+    text = core.everywhere(varied, pairs)
+    assert "4 settings" in text.replace("\n", " ")
+    assert ": `alibi` over `none` and `rope`. They are small at some: 0.1 to\n0.2." in text
+    assert core.everywhere(varied, pairs.assign(separated=False)) == ""
+
+
 def test_a_ranking_is_held_against_one_changed_setting_at_a_time(varied: Runs) -> None:
     robustness = code_of(RESULTS / "robustness")
     for saved in varied.saved.values():
@@ -295,7 +315,7 @@ def test_settings_are_those_that_were_trained(varied: Runs) -> None:
 def test_the_pages_say_what_the_csvs_say() -> None:
     runs: dict[str, Any] = {name: read_archive(RESULTS / name) for name in ("core", "precision")}
     made = {
-        "core": core.page(runs["core"]),
+        "core": core.page(runs["core"], pd.read_csv(RESULTS / "core" / "pairs.csv")),
         "precision": precision.page(runs["precision"], precision.changes(runs["precision"])),
     }
     assert {name: (RESULTS / name / "README.md").read_text() for name in made} == made
