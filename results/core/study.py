@@ -155,8 +155,8 @@ def everywhere(runs: Runs, pairs: pd.DataFrame) -> str:
     by = [difference for differences in always.values() for difference in differences]
     return f"""
 Past the training lengths (the area under exact match over log length) these differences are significant at each of the
-{settings} settings (permutation tests, Holm's method within a setting): {"; ".join(said)}. They are small at some: {min(by):.2g} to
-{max(by):.2g}.
+{settings} settings (permutation tests, Holm's method within a setting): {"; ".join(said)}
+(means differ by {min(by):.2g} to {max(by):.2g}).
 """
 
 

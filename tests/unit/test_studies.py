@@ -280,7 +280,7 @@ def test_a_difference_counts_if_it_is_significant_at_every_setting(varied: Runs)
     )
     text = core.everywhere(varied, pairs)
     assert "4 settings" in text.replace("\n", " ")
-    assert ": `alibi` over `none` and `rope`. They are small at some: 0.1 to\n0.2." in text
+    assert ": `alibi` over `none` and `rope`\n(means differ by 0.1 to 0.2)." in text
     assert core.everywhere(varied, pairs.assign(separated=False)) == ""
 
 
