@@ -18,7 +18,7 @@ from pe_experiments import process
 from pe_experiments.composition import choices_of, groups_of
 from pe_experiments.console import Row, print_table, say
 from pe_experiments.errors import UserError, one_line, sentence, shown
-from pe_experiments.files import CONFIG_DIR, typed_command
+from pe_experiments.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # brings torch
     from pe_experiments.evaluations import RunResult
@@ -37,12 +37,12 @@ def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
-        process.own([*typed_command(name), *arguments])
+        process.own([*process.typed_command(name), *arguments])
         signal.signal(signal.SIGTERM, _interrupt)  # a sweep then ends its workers, as on Ctrl-C
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # schemes and tasks of the user's own lie in the working directory
         if {"-h", "--help"} & set(arguments):
-            how = str(usage).replace(f"python scripts/{name}.py", " ".join(typed_command(name)))
+            how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
             say(help_text("config" if name == "train" else name, how))
             sys.exit(0)
         sys.exit(_exit_code(main, arguments))

@@ -265,7 +265,7 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     """
     mapping: Any = config
     try:
-        if not isinstance(config, dict) or "${" in str(config):  # a mapping has nothing to resolve
+        if not isinstance(config, dict) or "${" in str(config):  # else there is nothing to resolve
             mapping = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error

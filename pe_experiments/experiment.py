@@ -192,7 +192,7 @@ def _train(
     language = isinstance(experiment.task, NextSymbol)
 
     def record(row: dict[str, Any]) -> None:
-        if language:  # exact match of a whole text is no evaluate_model of anything
+        if language:  # exact match of a whole text is no measure of anything
             row = {key: value for key, value in row.items() if key != "exact_match"}
         tracker.metrics(row)
         display.row(row)

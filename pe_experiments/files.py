@@ -1,4 +1,4 @@
-"""Where the choices and the commands lie, and files that are whole or not there."""
+"""Where the choices lie, and files that are whole or not there."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from typing import Any
 _HERE = Path(__file__).resolve().parent
 # In a wheel the choices lie inside the package, in a checkout beside it.
 CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
-
-
-def typed_command(name: str) -> list[str]:
-    """How a command starts: its script in a checkout, ``pe-NAME`` where a wheel is installed."""
-    if CONFIG_DIR.parent == _HERE:
-        return [f"pe-{name.replace('_', '-')}"]
-    return ["python", f"scripts/{name}.py"]
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -8,11 +8,21 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+from pe_experiments.files import CONFIG_DIR
 
 command: list[str] = []  # what repeats what this process does; empty in a process that is not ours
 
 # glibc's mallopt parameters, from malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def typed_command(name: str) -> list[str]:
+    """How a command starts: its script in a checkout, ``pe-NAME`` where a wheel is installed."""
+    if CONFIG_DIR.parent == Path(__file__).resolve().parent:
+        return [f"pe-{name.replace('_', '-')}"]
+    return ["python", f"scripts/{name}.py"]
 
 
 def own(words: Iterable[str]) -> None:

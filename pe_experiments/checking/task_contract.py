@@ -250,7 +250,7 @@ _PROMISES = [
     ("layouts score the targets", layouts_score_the_targets, "target_length is not the width of targets"),
     ("ids precede the answer", ids_are_read_before_the_answer, "position_ids reads the targets' values"),
 ]
-CHECKS = [Check(*promise) for promise in _PROMISES]
+CHECKS = {promise[0]: Check(*promise) for promise in _PROMISES}
 
 
 def check_task(config: DictConfig) -> bool:
@@ -265,7 +265,7 @@ def check_task(config: DictConfig) -> bool:
     component = load_component("task", OmegaConf.to_container(config.task))  # type: ignore[arg-type]
     say(f"{component.target}\n")
     task = component.build()
-    findings = [check(task) for check in CHECKS]
+    findings = [check(task) for check in CHECKS.values()]
     for finding in findings:
         say(f"{finding.check:32}{ {True: 'holds', False: 'FAILS', None: '-'}[finding.holds] }")
     failed = [finding for finding in findings if finding.holds is False]

@@ -160,9 +160,9 @@ def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
     style = digits(str(rows[0]["metric"]))
     smallest += f"{number(rows[0]['detectable_difference'], style)} (one two-sided t test at {ALPHA:.2g})."
     best = min(tested, key=lambda pair: pair["smallest_p_holm"])
-    least = f"A pair is separated if its p value is at most {ALPHA:.2g} by Holm's method over "
-    least += f"{best['tests']} tests"
-    least += f"; with this number of seeds it cannot be below {best['smallest_p_holm']:.2g}"
+    by_holm = f"at most {ALPHA:.2g} by Holm's method over {best['tests']} tests"
+    least = f"A pair is separated if its p value is {by_holm}; "
+    least += f"with this number of seeds it cannot be below {best['smallest_p_holm']:.2g}"
     if best["smallest_p_holm"] > ALPHA:
         least += f", so no pair can be separated (this needs {seeds_needed(int(best['tests']))} seeds per "
         least += "scheme, or fewer tests: baseline=)"

@@ -13,7 +13,8 @@ from typing import Any
 from pe_experiments.config import check
 from pe_experiments.console import Display, duration, say
 from pe_experiments.errors import NotApplicable, one_line, sentence
-from pe_experiments.files import read_json, typed_command
+from pe_experiments.files import read_json
+from pe_experiments.process import typed_command
 from pe_experiments.runs import RunDirectory, kind_of, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, value_of
 

@@ -132,7 +132,7 @@ def weigh(differences: Sequence[Difference]) -> str:
 
 
 def weighed(differences: Differences) -> tuple[str, str]:
-    """What these differences measured in words, and the verdict."""
+    """These differences in words, and the verdict."""
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
