@@ -8,8 +8,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 _HOMES = {
-    "run_experiment": "experiment",
-    "load_model": "trained",
+    "run_experiment": "run",
+    "load_model": "store.finished",
     "load_runs": "comparison",
     "compare": "comparison",
 }

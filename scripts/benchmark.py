@@ -1,6 +1,23 @@
-"""`pe_experiments.commands.benchmark` as a script."""
+"""How fast is it here: beside other libraries, scheme by scheme, beside a bare loop and over length.
 
-from pe_experiments.commands.benchmark import run
+python scripts/benchmark.py [parts=[small,peers,schemes,loop,lengths]] [repeats=15] [out=DIR]
+"""
+
+import sys
+from pathlib import Path
+
+from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.compose import composed
+
+
+def main(arguments: list[str]) -> None:
+    config = composed("benchmark", arguments)
+    # What it runs is a study beside the package; in the folder of this script results.py would hide it.
+    sys.path[0] = str(Path(__file__).parents[1])
+    from results.benchmark.report import benchmark
+
+    benchmark(config)
+
 
 if __name__ == "__main__":
-    run()
+    command("benchmark", __doc__, main)()

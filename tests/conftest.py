@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,13 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from pe_experiments.composition import composed
-from pe_experiments.config import Experiment, check, resolve
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import check
+from pe_experiments.store import known
 
 ROOT = Path(__file__).parents[1]
+KNOWN = known.FILE
 # Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
 TINY = (
     "model.d_model=16",
@@ -33,6 +37,15 @@ TINY = (
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _known_code_stays_as_it_is(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a test adopts is written elsewhere."""
+    monkeypatch.setattr(known, "FILE", Path(shutil.copy(KNOWN, tmp_path_factory.mktemp("known"))))
+    known.known.cache_clear()
 
 
 @pytest.fixture(autouse=True)

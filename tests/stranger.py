@@ -92,11 +92,6 @@ def permutation(first: list[float], second: list[float]) -> float:
     return float(np.mean(apart >= abs(np.mean(first) - np.mean(second)) - 1e-9))
 
 
-def sign_flip(differences: list[float]) -> float:
-    sums = np.abs(np.array(list(itertools.product([1, -1], repeat=len(differences)))) @ differences)
-    return float(np.mean(sums >= abs(sum(differences)) - 1e-9))
-
-
 def holm(p: list[float]) -> list[float]:
     order, adjusted = np.argsort(p), [0.0] * len(p)
     for rank, place in enumerate(order):
@@ -147,24 +142,14 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
 
     scores = {scheme: {seed: value(curve) for seed, curve in by.items()} for scheme, by in runs.items()}
     tested: list[dict[str, Any]] = [row for row in rows if not row["not_tested"]]
-    p, paired = [], []
+    p = []
     for row in rows:
         first, second = scores[row["scheme"]], scores[row["other"]]
         difference = np.mean(list(first.values())) - np.mean(list(second.values()))
         assert float(row["difference"]) == pytest.approx(difference, abs=1e-9)
         if row in tested:
             p.append(permutation(list(first.values()), list(second.values())))
-            paired.append(sign_flip([first[s] - second[s] for s in sorted(set(first) & set(second))]))
-            ours, theirs = (np.round(list(values.values()), 10) for values in (first, second))
-            wins = stats.mannwhitneyu(ours, theirs).statistic
-            share = wins / (len(first) * len(second))
-            assert float(row["probability_of_improvement"]) == pytest.approx(share)
-    for column, values in (
-        ("p", p),
-        ("p_holm", holm(p)),
-        ("p_paired", paired),
-        ("p_paired_holm", holm(paired)),
-    ):
+    for column, values in (("p", p), ("p_holm", holm(p))):
         assert [float(row[column]) for row in tested] == pytest.approx(values), column
     assert [row["separated"] == "True" for row in tested] == [value <= 0.05 for value in holm(p)]
     return len(tested)

@@ -9,13 +9,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pe_experiments.config import Experiment
-from pe_experiments.evaluation import wilson_interval
-from pe_experiments.evaluations import saved_config
-from pe_experiments.identity import identify
-from pe_experiments.losses import summarise
-from pe_experiments.runs import COMPLETED, RunDirectory, evaluated, plan
-from pe_experiments.tracking import CURVE, METRICS, to_csv
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.plan import plan
+from pe_experiments.store.tables import CURVE, METRICS, to_csv
 
 Accuracies = Callable[[int], tuple[float, float]]
 
@@ -46,9 +45,10 @@ def write_run(
         result: entries of ``result.json`` to put over the regular ones.
         losses: by length, of a language model: then there is no exact match.
     """
-    run, identity = plan(experiment).run, identify(experiment)
+    planned = plan(experiment)
+    run, identity = planned.run, planned.identity
     run.path.mkdir(parents=True)
-    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(saved_config(experiment, identity, run.name))))
+    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(planned.saved_config)))
     run.environment.write_text(
         json.dumps({"python": "3", "command": ["train.py", f"seed={experiment.config.seed}"]})
     )
@@ -67,13 +67,13 @@ def write_run(
         "model": experiment.model_choice,
         "seed": experiment.config.seed,
         "steps": experiment.config.training.steps,
-        "evaluation": evaluated(experiment),
+        "evaluation": planned.evaluation,
     }
     if status == COMPLETED:
         run.curve.write_text(to_csv(CURVE, rows))
         content |= {"parameters": 1000, "encoding_parameters": 10, "seconds_per_step": 0.002}
         content |= summarise(rows, experiment.max_length)
-    run.write_result({**content, **(result or {})})
+    run.result.write_text(json.dumps({**content, **(result or {})}))
     return run
 
 

@@ -1,1 +1,1 @@
-"""Audits and plots of encodings, without training a task."""
+"""Audits and pictures of encodings, without training a task."""

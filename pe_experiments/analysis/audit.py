@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -23,7 +23,7 @@ OFFSET = 7  # tokens between the two positions of the linear criterion
 class Criterion:
     """A criterion, its measurement in words, whether it holds, and for whom it is bad if it does not.
 
-    ``holds`` is None for a value without a criterion.
+    ``holds`` is None where any vectors would pass.
     """
 
     name: str
@@ -42,14 +42,6 @@ def pairwise_distances(vectors_PW: Tensor) -> Tensor:
     """Euclidean distances [P, P] between all pairs of vectors."""
     # By differences, not through the scalar product: that loses seven digits where vectors nearly coincide.
     return torch.cdist(vectors_PW, vectors_PW, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def similarity_over_distance(vectors_PW: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and spread (largest minus smallest) of the cosine similarity of positions k = 0 .. P-1 apart."""
-    unit_PW = nn.functional.normalize(vectors_PW, dim=-1)
-    gram_PP = unit_PW @ unit_PW.T
-    diagonals = [gram_PP.diagonal(k) for k in range(len(gram_PP))]
-    return torch.stack([d.mean() for d in diagonals]), torch.stack([d.max() - d.min() for d in diagonals])
 
 
 def shift_matrix(width: int, base: float, offset: float) -> Tensor:
@@ -125,14 +117,7 @@ def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
             "bad for tasks about neighbours, which can look far apart; fine for telling positions apart",
         ),
         *_linear(encoding, vectors_PW),
-        trainable_parameters(encoding),
     ]
-
-
-def trainable_parameters(scheme: nn.Module) -> Criterion:
-    """Their number."""
-    count = sum(p.numel() for p in scheme.parameters() if p.requires_grad)
-    return Criterion("trainable parameters", f"{count:,}", None)
 
 
 def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis.relative import causal_context, rotated_channels, scores_over_distance
+from pe_experiments.drawing import render
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
-from pe_experiments.files import CONFIG_DIR, read_json
 from pe_experiments.models.attention import makes_weights
-from pe_experiments.rendering import render
+from pe_experiments.terminal.files import CONFIG_DIR, read_json
 
 _HERE = Path(__file__).parent
 # In a wheel the published data lies beside this file, in a checkout with the study that made it.

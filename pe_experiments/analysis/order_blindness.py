@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -12,29 +10,19 @@ from pe_experiments.models import Transformer
 from pe_experiments.models.backbone import MakeEncoding
 
 WORDS = ("dog", "bites", "man")
+ROUNDING = 1e-6
 SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 
-@dataclass(frozen=True)
-class Blindness:
-    """Largest differences of outputs for the two sentences, relative to their size.
+def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:
+    """The largest differences of an untrained encoder's outputs for both sentences, relative to their size.
 
-    ``pooled`` is that of the mean over the words, ``word`` that at the word ``dog``.
+    Returns:
+        That of the mean over the words, and that at the word ``dog``; an order-blind encoder's are rounding
+        in float64, below `ROUNDING`.
     """
-
-    pooled: float
-    word: float
-
-    @property
-    def blind(self) -> bool:
-        """Whether the outputs differ by rounding alone."""
-        return max(self.pooled, self.word) < 1e-6
-
-
-def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Blindness:
-    """Read both sentences with an untrained encoder of that shape, in float64; ``seed`` is of its weights."""
     hidden_2WD = read_both(make_encoding, shape, seed)
-    return Blindness(_apart(hidden_2WD.mean(dim=1)), _apart(hidden_2WD[:, WORDS.index("dog")]))
+    return _apart(hidden_2WD.mean(dim=1)), _apart(hidden_2WD[:, WORDS.index("dog")])
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pe_experiments.analysis.audit import Criterion, pairwise_distances, trainable_parameters
+from pe_experiments.analysis.audit import Criterion, pairwise_distances
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.base import MASKED, is_masked
 from pe_experiments.models.attention import makes_weights
@@ -104,5 +104,4 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterio
             same_range,
             "bad past the training lengths where far keys must count: values never seen in training",
         ),
-        trainable_parameters(scheme),
     ]

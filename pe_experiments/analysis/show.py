@@ -1,4 +1,4 @@
-"""One or several schemes shown: plots, the audit as a table, order-blindness literally, and the explorer."""
+"""One or several schemes shown: the audit as a table, order-blindness literally, and the explorer."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from pydantic import Field
 from rich.table import Table
 
 from pe_experiments.analysis.audit import AUDITED, audit
 from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
-from pe_experiments.analysis.figures import encoding_figure
-from pe_experiments.analysis.order_blindness import SENTENCES, order_blindness
+from pe_experiments.analysis.order_blindness import ROUNDING, SENTENCES, order_blindness
 from pe_experiments.analysis.relative import audit_distances
-from pe_experiments.components import Component, load_component, shipped, user_errors
-from pe_experiments.config import Count, Folder, Section, validated
-from pe_experiments.console import print_table, say
+from pe_experiments.configuration.overrides import ALIASES
+from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
+from pe_experiments.configuration.schema import Count, Folder, Section, Seed
+from pe_experiments.configuration.validation import validated
+from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.errors import UserError, nearest
-from pe_experiments.files import write_atomically
-from pe_experiments.identity import safe_name
-from pe_experiments.overrides import ALIASES
-from pe_experiments.randomness import named_seed
+from pe_experiments.store.directory import refuse_among_runs
+from pe_experiments.store.identity import safe_name
+from pe_experiments.terminal.console import print_table, say
+from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.terminal.files import write_atomically
 
 
 class ShowSettings(Section):
@@ -38,43 +38,40 @@ class ShowSettings(Section):
     d_model: Annotated[int, Field(ge=1, le=4096)]
     num_heads: Count
     train_length: Annotated[int, Field(ge=1, le=2048)]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
     out: Folder | None
     results_dir: Folder
 
 
-def show_encodings(config: DictConfig) -> Path:
+def show_encodings(config: dict[str, Any]) -> Path:
     """Print and draw what `configs/show_encoding.yaml` asks for.
 
     Returns:
-        The page of the explorer; the figure lies beside it where a scheme does anything to draw.
+        The page of the explorer.
 
     Raises:
         UserError: unknown schemes, impossible sizes.
     """
-    asked = validated(ShowSettings, OmegaConf.to_container(config, resolve=True))
+    asked = validated(ShowSettings, config)
+    folder = Path(asked.out or Path(asked.results_dir) / "encodings")
+    refuse_among_runs(folder, asked.results_dir)
     components = _components(asked)
     with user_errors("d_model, num_heads"):
         # As many rows in a learned table as the audit looks at.
         shape = partial(ModelShape, asked.d_model, asked.num_heads, 2, train_length=asked.train_length)
         decoder, encoder = (shape(causal=causal, train_positions=AUDITED) for causal in (True, False))
     built = {component.label: _build(component, asked.seed, decoder) for component in components}
-    drawn = {label: scheme for label, scheme in built.items() if type(scheme) is not PositionalEncoding}
-    for label, encoding in drawn.items():
-        print_table(_audit_table(label, encoding))
-        say("")
+    for label, encoding in built.items():
+        if type(encoding) is not PositionalEncoding:
+            print_table(_audit_table(label, encoding))
+            say("")
     print_table(_blindness_table(components, asked.seed, encoder))
-    folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     folder.mkdir(parents=True, exist_ok=True)
     name = "-".join(safe_name(component.label) for component in components)
-    if drawn:
-        figure = folder / f"{name}.png"
-        encoding_figure(drawn, 2 * asked.train_length).savefig(figure, dpi=130)
-        say(f"\nfigure: {figure}")
     page = folder / f"explore-{name}.html"  # explore.html is published
     views = [scheme_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
-    say(f"explorer, to be opened in a browser: {page}")
+    say(f"\nexplorer, to be opened in a browser: {page}")
     return page
 
 
@@ -103,7 +100,8 @@ def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEnco
 
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
-    untrained = ", before training" if any(p.requires_grad for p in encoding.parameters()) else ""
+    count = sum(p.numel() for p in encoding.parameters() if p.requires_grad)
+    untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):
         size, criteria = f"width {encoding.width}", audit(encoding)
     else:
@@ -122,10 +120,10 @@ def _blindness_table(components: list[Component], seed: int, shape: ModelShape) 
             rows.append((component.label, "", "", "causal only: there is no such encoder"))
             continue
         with user_errors("pe", "fails on three words"):
-            found = order_blindness(partial(_build, component, seed), shape, seed)
+            pooled, word = order_blindness(partial(_build, component, seed), shape, seed)
         mirror = " (to mirror images)" if component.cls is not PositionalEncoding else ""
-        blind = f"yes{mirror}" if found.blind else "no"
-        rows.append((component.label, f"{found.pooled:.1e}", f"{found.word:.1e}", blind))
+        blind = f"yes{mirror}" if max(pooled, word) < ROUNDING else "no"
+        rows.append((component.label, f"{pooled:.1e}", f"{word:.1e}", blind))
     first, second = (" ".join(words) for words in SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
     return _table(

@@ -8,25 +8,28 @@ one that starts at zero would otherwise have no effect.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
+from pe_experiments.checking.check import Check, Outcome, listed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.errors import NotApplicable
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.terminal.errors import allowed
+from pe_experiments.training.preflight import global_randomness
 
 VOCABULARY = 20
 LENGTH = 12  # of training
 ROUNDING = 1e-5  # of the largest output, in float32
 FAR = 16_384  # the longest that is evaluated; positions in bfloat16 are off by up to 64 there
-
-Outcome = tuple[bool | None, str]  # whether the check holds (None: does not apply), and the measurement
+REPEATABLE = "equal calls give equal results"  # without it the others, which compare calls, tell nothing
+CHECKS: dict[str, Check] = {}
+check = listed(CHECKS)
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def small_shape(causal: bool = True, **changes: int) -> ModelShape:
@@ -35,20 +38,25 @@ def small_shape(causal: bool = True, **changes: int) -> ModelShape:
     return ModelShape(causal=causal, **{"train_positions": LENGTH, **sizes, **changes})
 
 
+def build(make: MakeEncoding, shape: ModelShape) -> PositionalEncoding:
+    """An instance, the same at every call."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make(shape)
+
+
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that training changes, by name; a constant may be stored as a frozen one."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check; ``holds`` is None where it does not apply."""
-
-    check: str
-    holds: bool | None
-    measured: str
-    usually: str  # the usual cause of a failure
-    raised: bool = False  # the scheme ended the check with an exception
+def stirred(part: Part, by: float = 0.3) -> Part:
+    """The module with normal noise of that standard deviation added to every trainable parameter."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in trainable(part).values():
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+    return part
 
 
 @dataclass(frozen=True)
@@ -59,9 +67,7 @@ class Subject:
     causal: bool = True
 
     def scheme(self, **changes: int) -> PositionalEncoding:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return self.make(small_shape(self.causal, **changes))
+        return build(self.make, small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
         """An untrained model with the scheme in it, and noise on the scheme's trainable parameters."""
@@ -69,41 +75,13 @@ class Subject:
             torch.manual_seed(0)
             shape = small_shape(self.causal, **changes)
             model = Transformer(VOCABULARY, shape, self.make, initialisation="pytorch").eval()
-            with torch.no_grad():
-                for parameter in trainable(model.encodings).values():
-                    parameter.add_(0.3 * torch.randn(parameter.shape))
+        stirred(model.encodings)
         return model
 
-
-@dataclass(frozen=True)
-class Check:
-    """One promise of the contract of schemes, checked on a `Subject`, or of that of tasks."""
-
-    name: str
-    run: Callable[[Any], Outcome]
-    usually: str  # the usual cause of a failure
-
-    def __call__(self, subject: Any) -> Finding:
-        try:
-            with torch.random.fork_rng(devices=[]):
-                return Finding(self.name, *self.run(subject), self.usually)
-        except NotApplicable as refusal:
-            return Finding(self.name, None, str(refusal), self.usually)
-        except Exception as error:
-            message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            return Finding(self.name, False, message, self.usually, raised=True)
-
-
-CHECKS: dict[str, Check] = {}
-
-
-def check(name: str, usually: str) -> Callable[[Callable[[Subject], Outcome]], None]:
-    """List a function as the check of that name; ``usually`` is the usual cause of a failure."""
-
-    def listed(run: Callable[[Subject], Outcome]) -> None:
-        CHECKS[name] = Check(name, run, usually)
-
-    return listed
+    @property
+    def invariant_to(self) -> str | None:
+        scheme = self.scheme()
+        return "ids" if type(scheme) is PositionalEncoding else scheme.invariant_to
 
 
 def random_tokens(rows: int, length: int) -> Tensor:
@@ -128,38 +106,37 @@ def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome
     return within(apart(got, expected), tolerance)
 
 
-def _same_twice(subject: Subject) -> Outcome:
+@check(REPEATABLE, "dropout, or a random draw, that evaluation does not end")
+def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(2, LENGTH)
-    return equal(model(tokens), model(tokens), 0.0)
+    with global_randomness() as touched:
+        once, again = model(tokens), model(tokens)
+    if touched:
+        return False, f"a call draws from or seeds {allowed(touched)}"
+    return equal(once, again, 0.0)
 
 
-# Not one of `CHECKS`: they compare calls with each other, and without this none of them can tell anything.
-REPEATABLE = Check(
-    "equal calls give equal results", _same_twice, "dropout, or a random draw, that evaluation does not end"
-)
-
-
-@check("finite at every length", usually="a table or a cache that ends with training")
+@check("finite at every length", "a table or a cache that ends with training")
 def _(subject: Subject) -> Outcome:
     model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)
     bad = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
     return not bad, f"{'not ' * bool(bad)}finite at {', '.join(map(str, bad or lengths))} tokens"
 
 
-@check("no look-ahead", usually="something is computed from all keys before the mask is applied")
+@check("no look-ahead", "something is computed from all keys before the mask is applied")
 def _(subject: Subject) -> Outcome:
     if not subject.causal:
         return None, "an encoder looks ahead"
-    model, before = subject.model(), random_tokens(2, LENGTH)
-    after = before.clone()
-    after[:, 7] = (after[:, 7] + 1) % VOCABULARY
-    return equal(model(after)[:, :7], model(before)[:, :7], 1e-6)
+    model, worst = subject.model(), 0.0
+    for cut in (7, 300):  # what only long rows show too
+        before = random_tokens(2, 2 * cut)
+        after = before.clone()
+        after[:, cut:] = (after[:, cut:] + 1) % VOCABULARY
+        worst = max(worst, apart(model(after)[:, :cut], model(before)[:, :cut]))
+    return within(worst, 1e-6)
 
 
-@check(
-    "padding and batch composition change nothing",
-    usually="the length of the batch is read instead of the row's own (at.tokens_B)",
-)
+@check("padding and batch composition change nothing", "the batch's length is read, not the row's (tokens_B)")
 def _(subject: Subject) -> Outcome:
     model, worst = subject.model(), 0.0
     for length in (7, 40):
@@ -170,10 +147,7 @@ def _(subject: Subject) -> Outcome:
     return within(worst)
 
 
-@check(
-    "decoding token by token agrees with teacher forcing",
-    usually="the tokens so far are counted instead of the declared length (at.tokens_B; embed_sequence)",
-)
+@check("decoding token by token agrees with teacher forcing", "tokens so far are counted (see at.tokens_B)")
 def _(subject: Subject) -> Outcome:
     """What greedy decoding reads, token by token, is what teacher forcing reads at once."""
     if not subject.causal:
@@ -184,10 +158,7 @@ def _(subject: Subject) -> Outcome:
     return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
 
 
-@check(
-    "gaps, offsets and unsorted positions work",
-    usually="positions are taken to be 0 .. n-1; use the ids in `at`",
-)
+@check("gaps, offsets and unsorted positions work", "positions are taken to be 0 .. n-1; use the ids in `at`")
 def _(subject: Subject) -> Outcome:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
@@ -198,7 +169,7 @@ def _(subject: Subject) -> Outcome:
 
 @check(
     "fractional positions work or are refused",
-    usually="ids are cast to whole numbers; raise a ValueError that says 'fractional'",
+    "ids are cast to whole numbers; raise a ValueError that says 'fractional'",
 )
 def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(1, 6)
@@ -218,13 +189,13 @@ def _(subject: Subject) -> Outcome:
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 
 
-@check("rows may share their positions", usually="a batch dimension of 1 is not broadcast")
+@check("rows may share their positions", "a batch dimension of 1 is not broadcast")
 def _(subject: Subject) -> Outcome:
     model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
     return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
 
 
-@check("in an encoder only the ids tell order", usually="indices in memory are read instead of position ids")
+@check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
 def _(subject: Subject) -> Outcome:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
@@ -234,13 +205,10 @@ def _(subject: Subject) -> Outcome:
     return equal(together, model(tokens)[:, order])
 
 
-@check(
-    "invariance as stated",
-    usually="ids are ignored, or a scheme called relative depends on absolute ones",
-)
+@check("invariance as stated", "ids are ignored, or a scheme called relative depends on absolute ones")
 def _(subject: Subject) -> Outcome:
     """The stated invariance holds, and no stronger one."""
-    promise, model, tokens = stated(subject), subject.model(), random_tokens(2, LENGTH)
+    promise, model, tokens = subject.invariant_to, subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
     # Far past the training range too: FIRE, for one, is shift-invariant up to there.
@@ -257,18 +225,18 @@ def _(subject: Subject) -> Outcome:
 
 @check(
     "far positions stay exact",
-    usually="angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
+    "angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
 )
 def _(subject: Subject) -> Outcome:
     model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
-    if stated(subject) == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
+    if subject.invariant_to == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
         return None, "only for schemes that a common shift leaves alone"
     return equal(
         model(tokens, here + FAR - 6), model(tokens, here)
     )  # across a power of two: a table that wraps
 
 
-@check("autocast loses nothing", usually="positions or biases are cast to the dtype of q")
+@check("autocast loses nothing", "positions or biases are cast to the dtype of q")
 def _(subject: Subject) -> Outcome:
     """Under bfloat16, which cannot hold whole numbers above 256, far positions stay apart."""
     model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
@@ -281,10 +249,7 @@ def _(subject: Subject) -> Outcome:
     return lost == 0 and rounded.dtype == torch.float32 and off < 0.05, measured
 
 
-@check(
-    "gradient reaches every parameter",
-    usually="a parameter is never used, or detached (an encoding never applied)",
-)
+@check("gradient reaches every parameter", "a parameter is detached or unused (an encoding never applied)")
 def _(subject: Subject) -> Outcome:
     model = subject.model()
     parameters = trainable(model.encodings)
@@ -295,10 +260,7 @@ def _(subject: Subject) -> Outcome:
     return not without, f"none reaches {', '.join(without)}" if without else f"it reaches {len(parameters)}"
 
 
-@check(
-    "a checkpoint runs at eight times its length",
-    usually="something of sequence length is registered as a buffer",
-)
+@check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
 def _(subject: Subject) -> Outcome:
     trained, other, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
@@ -310,7 +272,7 @@ def _(subject: Subject) -> Outcome:
     return equal(other(tokens), expected)
 
 
-@check("instances do not touch each other", usually="a cache on the class or module")
+@check("instances do not touch each other", "a cache on the class or module")
 def _(subject: Subject) -> Outcome:
     first, tokens = subject.model(), random_tokens(2, 2 * LENGTH)
     before = first(tokens)
@@ -318,24 +280,21 @@ def _(subject: Subject) -> Outcome:
     return equal(first(tokens), before, 0)
 
 
-@check("copies are equal", usually="a cache that is not copied, or randomness outside the seed")
+@check("copies are equal", "a cache that is not copied, or randomness outside the seed")
 def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(2, 30)
     model(random_tokens(1, 5))
     return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
-@check("training and evaluation mode agree", usually="dropout or noise in the scheme")
+@check("training and evaluation mode agree", "dropout or noise in the scheme")
 def _(subject: Subject) -> Outcome:
     model, tokens = subject.model(), random_tokens(2, LENGTH)
     with torch.no_grad():
         return equal(model.train()(tokens), model.eval()(tokens), 0)
 
 
-@check(
-    "attention implementations agree",
-    usually="a bias that needs all queries at once; it is asked for blocks of them (at.first_query)",
-)
+@check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
 def _(subject: Subject) -> Outcome:
     """Eager, fused and in blocks of queries."""
     model, worst = subject.model(), 0.0
@@ -352,8 +311,3 @@ def _(subject: Subject) -> Outcome:
                 ]
         worst = max(worst, *(apart(results[name], results["eager"]) for name in ("sdpa", "blocked")))
     return within(worst, 2 * ROUNDING)
-
-
-def stated(subject: Subject) -> str | None:
-    scheme = subject.scheme()
-    return "ids" if type(scheme) is PositionalEncoding else scheme.invariant_to

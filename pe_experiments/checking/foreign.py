@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext
-from pe_experiments.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable
 
 LARGEST = 5_000  # positions of a square matrix
 
@@ -35,23 +35,14 @@ def from_start(
     Tokens are laid at their positions among zeros; of tokens that share an id each has a call of its own. The
     sequence has ``length`` tokens, or as many as the row needs.
     """
-    ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
-    return torch.stack([_laid_out(rotate, x, ids, length) for x, ids in zip(x_BHTK, ids_BT, strict=True)])
-
-
-def _laid_out(rotate: Callable[[Tensor], Tensor], x_HTK: Tensor, ids: Tensor, length: int | None) -> Tensor:
-    result = torch.empty_like(x_HTK)
-    for tokens in _without_repeats(ids):
-        line = x_HTK.new_zeros(len(x_HTK), length or int(ids.max()) + 1, x_HTK.shape[-1])
-        line[:, ids[tokens]] = x_HTK[:, tokens]
-        result[:, tokens] = rotate(line[None])[0, :, ids[tokens]].to(x_HTK.dtype)
-    return result
-
-
-def _without_repeats(ids: Tensor) -> list[Tensor]:
-    """The indices of tokens, in groups of distinct ids."""
-    earlier = torch.tensor([int((ids[:t] == ids[t]).sum()) for t in range(len(ids))])
-    return [(earlier == group).nonzero().flatten() for group in range(int(earlier.max()) + 1)]
+    result_BHTK = torch.empty_like(x_BHTK)
+    for row, ids in enumerate(whole(positions_BT).expand(len(x_BHTK), -1)):
+        earlier = (ids[:, None] == ids).tril(-1).sum(-1)  # tokens of the same id
+        for tokens in (torch.nonzero(earlier == call).flatten() for call in earlier.unique()):
+            line = x_BHTK.new_zeros(1, x_BHTK.shape[1], length or int(ids.max()) + 1, x_BHTK.shape[-1])
+            line[:, :, ids[tokens]] = x_BHTK[row, :, tokens]
+            result_BHTK[row, :, tokens] = rotate(line)[0, :, ids[tokens]].to(x_BHTK.dtype)
+    return result_BHTK
 
 
 def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:

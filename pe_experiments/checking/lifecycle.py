@@ -7,13 +7,16 @@ attention weights, of the hooks alone.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.contract import ROUNDING, Outcome, Subject, apart, check, within
+from pe_experiments.checking.check import Outcome
+from pe_experiments.checking.contract import Subject, apart, check, within
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.models.scores import Inputs
+from pe_experiments.training.preflight import watch_inputs
 
 ROWS, TOKENS = 3, 8
 LATE = 2000  # bfloat16 holds no whole numbers above 256 exactly
@@ -32,10 +35,24 @@ class Scene:
     documents_BT: Tensor
     decoding: bool = False
 
-    def visible_BTS(self, causal: bool) -> Tensor:
-        keys = self.documents_BT[:, None]
-        visible_BTS = (self.documents_BT[:, :, None] == keys) & (keys != PADDING)
-        return visible_BTS.tril() if causal else visible_BTS
+    def inputs(self, shape: ModelShape) -> Inputs:
+        """The positions with random content, the same for every scene."""
+        return draw_content(shape, self.positions_BT, seed=5)
+
+
+def draw_content(shape: ModelShape, positions_BT: Tensor, seed: int) -> Inputs:
+    """Random queries, keys and hidden states at these positions."""
+    generator, (rows, tokens) = torch.Generator().manual_seed(seed), positions_BT.shape
+    heads = (rows, shape.num_heads, tokens, shape.head_dim)
+    q, k = (torch.randn(heads, generator=generator) for _ in range(2))
+    return Inputs(q, k, torch.randn(rows, tokens, shape.d_model, generator=generator), positions_BT)
+
+
+def reordered(inputs: Inputs, channels: list[int] | None) -> Inputs:
+    """With the channels of every head in another order, where one is given."""
+    if channels is None:
+        return inputs
+    return replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
 
 
 def _scenes() -> dict[str, Scene]:
@@ -56,180 +73,142 @@ def _scenes() -> dict[str, Scene]:
 
 
 SCENES = _scenes()
+OWN_IDS = SCENES["rows at ids of their own"]
 
 
-@dataclass(frozen=True)
-class Content:
-    """Random queries, keys and hidden states of a batch."""
-
-    q_BHTK: Tensor
-    k_BHTK: Tensor
-    x_BTD: Tensor
-
-    @staticmethod
-    def drawn(shape: ModelShape) -> Content:
-        generator = torch.Generator().manual_seed(5)
-        heads = (ROWS, shape.num_heads, TOKENS, shape.head_dim)
-        q, k = (torch.randn(heads, generator=generator) for _ in range(2))
-        return Content(q, k, torch.randn(ROWS, TOKENS, shape.d_model, generator=generator))
-
-    def only(self, row: int, tokens: Tensor) -> Content:
-        one = slice(row, row + 1)
-        return Content(self.q_BHTK[one, :, tokens], self.k_BHTK[one, :, tokens], self.x_BTD[one, tokens])
-
-    def channels(self, order: list[int]) -> Content:
-        return Content(self.q_BHTK[..., order], self.k_BHTK[..., order], self.x_BTD)
-
-
-def read(scheme: PositionalEncoding, scene: Scene, content: Content) -> list[Tensor]:
+def read(scheme: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tensor]:
     """Embeddings [B, T, D] and the attention weights [B, H, T, S] of two layers; 0 for queries of padding."""
-    x_BTD, ids_BT = content.x_BTD[..., scheme.position_width :], scene.positions_BT
-    visible_BTS = scene.visible_BTS(scheme.shape.causal)
-    declared_B = torch.tensor([3 * TOKENS])
-    tokens = ids_BT.shape[1]
+    x_BTD, ids_BT = inputs.x_BTD[..., scheme.position_width :], scene.positions_BT
+    documents_BT, tokens = scene.documents_BT, ids_BT.shape[1]
+    real_BT = documents_BT != PADDING
+    visible_BTS = (documents_BT[:, :, None] == documents_BT[:, None]) & real_BT[:, None]
+    if scheme.shape.causal:
+        visible_BTS = visible_BTS.tril()
+    parts = [(0, tokens)]
     if scene.decoding:
         parts = [(0, tokens - 3), *((i, i + 1) for i in range(tokens - 3, tokens))]
-        embedded = [scheme.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in parts]
-    else:
-        parts, embedded = [(0, tokens)], [scheme.embed_sequence(x_BTD, ids_BT, None)]
-    real_BT = scene.documents_BT != PADDING
+    embedded = [scheme.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in parts]
     results = [torch.cat(embedded, dim=1).masked_fill(~real_BT[..., None], 0.0)]
     for layer in range(2):
-        at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, content.x_BTD, layer, declared_B=declared_B)
+        at = AttentionContext(
+            ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=torch.tensor([3 * TOKENS])
+        )
+        part = scheme.for_layer(layer)
         rows = [
-            scheme.for_layer(layer).weights(
-                content.q_BHTK[:, :, start:stop],
-                content.k_BHTK,
-                at.query_rows(start, stop) if scene.decoding else at,
-            )
+            part.weights(inputs.q_BHTK[:, :, start:stop], inputs.k_BHTK, at.query_rows(start, stop))
             for start, stop in parts
         ]
         results.append(torch.cat(rows, dim=2).masked_fill(~real_BT[:, None, :, None], 0.0))
     return results
 
 
-def read_alone(scheme: PositionalEncoding, scene: Scene, content: Content) -> list[Tensor]:
+def read_alone(scheme: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tensor]:
     """The same, where every document is read by itself, at once."""
     rows, tokens = scene.positions_BT.shape
     heads = (rows, scheme.shape.num_heads, tokens, tokens)
     results = [torch.zeros(rows, tokens, scheme.shape.d_model), torch.zeros(heads), torch.zeros(heads)]
-    for row in range(rows):
-        for document in scene.documents_BT[row].unique():
-            if document == PADDING:
-                continue
-            (index,) = (scene.documents_BT[row] == document).nonzero(as_tuple=True)
-            ids = scene.positions_BT[row, index][None]
-            embedded, *weights = read(scheme, Scene(ids, torch.zeros_like(ids)), content.only(row, index))
+    for row, documents in enumerate(scene.documents_BT):
+        for document in documents[documents != PADDING].unique():
+            (index,) = (documents == document).nonzero(as_tuple=True)
+            ids, one = scene.positions_BT[row, index][None], slice(row, row + 1)
+            q, k, x = inputs.q_BHTK[one, :, index], inputs.k_BHTK[one, :, index], inputs.x_BTD[one, index]
+            embedded, *weights = read(scheme, Scene(ids, torch.zeros_like(ids)), Inputs(q, k, x, ids))
             results[0][row, index] = embedded[0].to(results[0].dtype)
             for whole, part in zip(results[1:], weights, strict=True):
                 whole[row, :, index[:, None], index] = part[0].to(whole.dtype)
     return results
 
 
+def worst_apart(got: list[Tensor], expected: list[Tensor]) -> float:
+    """The largest `apart` of pairs of tensors; what neither of the two defines counts as equal."""
+    pairs = [(one, two, one.isnan() & two.isnan()) for one, two in zip(got, expected, strict=True)]
+    return max(apart(one.masked_fill(none, 0.0), two.masked_fill(none, 0.0)) for one, two, none in pairs)
+
+
 def life_apart(
-    first: PositionalEncoding, second: PositionalEncoding, order: list[int] | None = None
+    first: PositionalEncoding, second: PositionalEncoding, channels: list[int] | None = None
 ) -> dict[str, float]:
     """How far two schemes with shared parameters are apart in each scene, as a share of the largest value.
 
     Args:
         first, second: of one shape.
-        order: of the channels of a head in ``first``, as numbers of those in ``second``; embeddings are left
-            out then.
+        channels: of a head in ``first``, as numbers of those in ``second``; embeddings are left out then.
     """
-    content, skipped = Content.drawn(second.shape), 0 if order is None else 1
-    moved = content if order is None else content.channels(order)
-    found = {}
+    found, skipped = {}, int(channels is not None)
     for name, scene in SCENES.items():
-        if scene.decoding and not second.shape.causal:
-            continue
-        pairs = zip(read(first, scene, moved)[skipped:], read(second, scene, content)[skipped:], strict=True)
-        found[name] = max(_apart(one, two) for one, two in pairs)
+        if not scene.decoding or second.shape.causal:
+            inputs = scene.inputs(second.shape)
+            got, expected = read(first, scene, reordered(inputs, channels)), read(second, scene, inputs)
+            found[name] = worst_apart(got[skipped:], expected[skipped:])
     return found
 
 
-def _apart(one: Tensor, two: Tensor) -> float:
-    """`apart`, where what neither of the two defines counts as equal."""
-    undefined = two.isnan()
-    if not torch.equal(one.isnan(), undefined):
-        return torch.inf
-    return apart(one.masked_fill(undefined, 0.0), two.masked_fill(undefined, 0.0))
+def _in_use(subject: Subject) -> PositionalEncoding:
+    """The scheme of a model's first layer, or of all, with noise on what training changes."""
+    return subject.model(train_positions=64).encodings[0]  # type: ignore[return-value]
 
 
+@torch.no_grad()
 def _alike(subject: Subject, *names: str) -> Outcome:
-    scheme = subject.model(train_positions=64).encodings[0]
-    content, worst = Content.drawn(scheme.shape), 0.0  # type: ignore[arg-type]
-    with torch.no_grad():
-        for name in names:
-            got, expected = (reader(scheme, SCENES[name], content) for reader in (read, read_alone))  # type: ignore[arg-type]
-            worst = max(worst, *(apart(one, two) for one, two in zip(got, expected, strict=True)))
+    scheme, worst = _in_use(subject), 0.0
+    for scene in (SCENES[name] for name in names):
+        inputs = scene.inputs(scheme.shape)
+        worst = max(worst, worst_apart(read(scheme, scene, inputs), read_alone(scheme, scene, inputs)))
     return within(worst)
 
 
-@check("rows of a batch keep their own positions", usually="the ids or the offset of one row serve all rows")
+@check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
 def _(subject: Subject) -> Outcome:
     return _alike(subject, "rows at the same offset", "rows at ids of their own")
 
 
-@check(
-    "decoding with cached keys agrees with the whole row",
-    usually="the index of the query within the call is taken for its position",
-)
+@check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
 def _(subject: Subject) -> Outcome:
     if not subject.causal:
         return None, "an encoder does not decode"
     return _alike(subject, "decoding with cached keys", "decoding after left padding")
 
 
-@check(
-    "left padding changes nothing",
-    usually="indices in memory are read instead of position ids, or rows of padding stay uninitialised",
-)
+@check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
 def _(subject: Subject) -> Outcome:
     return _alike(subject, "left padding")
 
 
-@check(
-    "packed documents change nothing",
-    usually="positions or lengths are counted, or neighbours read, across documents",
-)
+@check("packed documents change nothing", "positions or neighbours are counted across documents")
 def _(subject: Subject) -> Outcome:
     return _alike(subject, "packed documents")
 
 
-def _late(
-    scheme: PositionalEncoding, content: Content, tokens: int = TOKENS, before: int = 0
-) -> list[Tensor]:
-    """What tokens read at late positions, the first half of them ``before`` positions ahead of the rest."""
-    ids = torch.arange(LATE, LATE + tokens).expand(ROWS, -1).clone()
-    ids[:, : tokens // 2] -= before
-    part = content if tokens == TOKENS else content.only(0, torch.arange(tokens))
-    return read(scheme, Scene(ids[: len(part.x_BTD)], torch.zeros_like(ids)[: len(part.x_BTD)]), part)
+def _late(before: int = 0) -> Scene:
+    """Rows at late positions, the first half of their tokens ``before`` positions ahead of the rest."""
+    ids = torch.arange(LATE, LATE + TOKENS).repeat(ROWS, 1)
+    ids[:, : TOKENS // 2] -= before
+    return Scene(ids, torch.zeros_like(ids))
 
 
+@torch.no_grad()
 def cast_apart(subject: Subject, distance: int = 0) -> float:
     """How far a cast of its constants to bfloat16, as ``model.bfloat16()`` does it, moves late positions.
 
     Its parameters are left alone. ``distance``: how many positions the first half of the tokens lies
     before the rest.
     """
-    scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
-    content, cast = Content.drawn(scheme.shape), copy.deepcopy(scheme)
+    scheme, scene = _in_use(subject), _late(distance)
+    inputs, cast = scene.inputs(scheme.shape), copy.deepcopy(scheme)
     for module in cast.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.bfloat16() if buffer.is_floating_point() else buffer)
     for parameter in cast.parameters():
         if not parameter.requires_grad:
             parameter.data = parameter.data.bfloat16()
-    with torch.no_grad():
-        exact = _late(scheme, content, before=distance)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = _late(cast, content, before=distance)
-    return max(apart(one, two) for one, two in zip(rounded, exact, strict=True))
+    exact = read(scheme, scene, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return worst_apart(read(cast, scene, inputs), exact)
 
 
 @check(
     "phases survive a cast to bfloat16",
-    usually="frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
+    "frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
 )
 def _(subject: Subject) -> Outcome:
     return within(cast_apart(subject), CAST)
@@ -237,32 +216,32 @@ def _(subject: Subject) -> Outcome:
 
 @check(
     "inputs keep their values and their gradient",
-    usually="queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
+    "queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
 )
 def _(subject: Subject) -> Outcome:
-    scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
-    scene, used, drawn = SCENES["rows at ids of their own"], *(Content.drawn(scheme.shape) for _ in range(2))
+    scheme = _in_use(subject)
+    watch_inputs(scheme)  # raises where q, k or positions change
+    inputs = OWN_IDS.inputs(scheme.shape)
     with torch.no_grad():
-        read(scheme, scene, used)
-    changed = [name[0] for name, was in vars(drawn).items() if not torch.equal(getattr(used, name), was)]
-    if changed:
-        return False, f"changed: {', '.join(changed)}"
-    inputs = {name[0]: given.requires_grad_() for name, given in vars(drawn).items()}
-    sum(part.square().sum() for part in read(scheme, scene, drawn)).backward()  # type: ignore[union-attr]
-    cut = [name for name, given in inputs.items() if given.grad is None or not given.grad.any()]
+        read(scheme, OWN_IDS, inputs)
+    if not torch.equal(inputs.x_BTD, OWN_IDS.inputs(scheme.shape).x_BTD):
+        return False, "changed: x"
+    given = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
+    for tensor in given.values():
+        tensor.requires_grad_()
+    sum(part.square().sum() for part in read(scheme, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
+    cut = [name for name, tensor in given.items() if tensor.grad is None or not tensor.grad.any()]
     return not cut, f"no gradient reaches {', '.join(cut)}" if cut else "they do"
 
 
-@check("earlier calls change nothing", usually="a cache keeps the dtype, length or offset of an earlier call")
+@check("earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call")
+@torch.no_grad()
 def _(subject: Subject) -> Outcome:
-    scheme: PositionalEncoding = subject.model(train_positions=64).encodings[0]  # type: ignore[assignment]
-    content, used = Content.drawn(scheme.shape), copy.deepcopy(scheme)
-    scene = SCENES["rows at ids of their own"]
-    half = Content(content.q_BHTK.bfloat16(), content.k_BHTK.bfloat16(), content.x_BTD.bfloat16())
-    with torch.no_grad():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            _late(used, half, tokens=1)
-            _late(used, half)
-            read(used, scene, half)
-        got, expected = read(used, scene, content), read(scheme, scene, content)
-    return within(max(apart(one, two) for one, two in zip(got, expected, strict=True)), ROUNDING)
+    scheme = _in_use(subject)
+    inputs, used, late = OWN_IDS.inputs(scheme.shape), copy.deepcopy(scheme), _late()
+    one = Scene(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for scene in (one, late, OWN_IDS):
+            q, k, x, ids = vars(scene.inputs(scheme.shape)).values()
+            read(used, scene, Inputs(q.bfloat16(), k.bfloat16(), x.bfloat16(), ids))
+    return within(worst_apart(read(used, OWN_IDS, inputs), read(scheme, OWN_IDS, inputs)))

@@ -1,29 +1,59 @@
-"""Mistakes by name: our schemes, each broken in a way people break it.
+"""Mistakes by name: our schemes, each broken in a way people break it or public code was broken.
 
-The tests must catch every one of them, and the checker names the one it finds. A row of `MUTANTS` is
-``"choice under configs/pe: mistake": {method: change}``: the method of the scheme's class returns
-``change(scheme, right, *its arguments)`` instead, where ``right`` is the method as it was.
+The tests must catch every one of them, and the checker names the one it finds. A comment after a row names
+the public project in which the mistake was reported.
+
+A row changes one method of the scheme or one attribute. ``change(s, right, *arguments)`` is what the method
+of the scheme ``s`` returns instead, where ``right`` is the method as it was; ``change(s)`` is the attribute.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 from torch.nn import functional as F
 
-from pe_experiments.checking.historic import HISTORIC
-from pe_experiments.checking.rotation_mutants import ROTATIONS, Change, Pair, moved
+from pe_experiments.checking.changes import (
+    COUNTED,
+    FROM_ZERO,
+    MIRRORED,
+    QUERIES_AHEAD,
+    Change,
+    all_terms_larger,
+    angles_in_bfloat16,
+    buckets_of_the_other_form,
+    centres_of_their_own,
+    counted,
+    exchanged,
+    frequency_per_column,
+    from_one,
+    gates_without_logarithm,
+    geometric_slopes,
+    heads_for_tokens,
+    keys_permuted,
+    of_tables,
+    paired,
+    queries_times,
+    returns,
+    shifted_as_in_a_decoder,
+    slopes,
+    stick_left_by,
+    swapped,
+    times_head_dim,
+    uninitialised_padding,
+    unnormalised,
+    with_ids,
+    with_share,
+)
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
+from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.encodings.scaled_logits import log_keys
-from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
-from pe_experiments.encodings.t5 import distance_bucket
+from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.windows import window_mask
 from pe_experiments.models.backbone import MakeEncoding
 
@@ -35,260 +65,252 @@ def scheme_of(name: str) -> str:
 
 def broken(name: str, make: MakeEncoding) -> MakeEncoding:
     """What builds the mutant of that name, from what builds the scheme it breaks."""
-
-    def method(right: Callable[..., Any], change: Change) -> Callable[..., Any]:
-        return lambda self, *given: change(self, partial(right, self), *given)
+    part, change = MUTANTS[name]
 
     def make_broken(shape: ModelShape) -> PositionalEncoding:
         scheme = make(shape)
-        cls, changes = type(scheme), MUTANTS[name]
-        methods = {hook: method(getattr(cls, hook), change) for hook, change in changes.items()}
-        scheme.__class__ = type(cls.__name__, (cls,), methods)
+        if (right := getattr(type(scheme), part, None)) is None:
+            setattr(scheme, part, change(scheme))
+        else:
+            method = {part: lambda self, *given: change(self, partial(right, self), *given)}
+            scheme.__class__ = type(type(scheme).__name__, (type(scheme),), method)
         return scheme
 
     return make_broken
 
 
-def negated(self: Any, right: Change, *given: Any) -> Tensor:
-    return -right(*given)
-
-
-def times_head_dim(power: float) -> Change:
-    return lambda self, right, *given: right(*given) * self.shape.head_dim**power
-
-
-def from_one(self: Any, right: Change, positions: Tensor) -> Tensor:
-    return right(positions + 1)
-
-
-def mirrored(at: AttentionContext) -> AttentionContext:
-    return AttentionContext(-at.q_positions_BT, -at.k_positions_BS, at.visible_BTS)
-
-
-def own_frequencies(self: Any, right: Change, positions: Tensor) -> Tensor:
-    column = torch.arange(self.width, dtype=torch.float64)
-    angles = positions[..., None] * self.base ** (-column / self.width)
-    return torch.where(column % 2 == 0, angles.sin(), angles.cos()).float()
-
-
-def geometric_slopes(first: int, heads: int) -> Tensor:
-    return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
-
-
-def with_slopes(slopes: Callable[[int], Tensor]) -> dict[str, Change]:
-    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
-        heads = self.shape.num_heads
-        return (right(at) * (slopes(heads) / alibi_slopes(heads))[:, None, None]).float()
-
-    return {"_bias": bias}
-
-
-def with_buckets(max_distance_and_causal: Callable[[Any], tuple[int, bool]]) -> dict[str, Change]:
-    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
-        ends = max_distance_and_causal(self)
-        bucket_BTS = distance_bucket(at.relative_positions_BTS, self.num_buckets, *ends)
-        return self.table[bucket_BTS].permute(0, 3, 1, 2)
-
-    return {"_bias": bias}
-
-
-def with_kernel(kernel: Callable[[Tensor, Tensor, Tensor], Tensor]) -> dict[str, Change]:
-    """``kernel(p, a, distances)``: the bias of KERPLE."""
-
-    def bias(self: Any, right: Change, at: AttentionContext) -> Tensor:
-        p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.p_H, self.a_H))
-        return kernel(p, a, at.relative_positions_BTS.abs()[:, None].float())
-
-    return {"_bias": bias}
-
-
-def with_share(share: Callable[..., Tensor]) -> dict[str, Change]:
-    """``share(psi, distances, positions of the queries, limit)``: the input of FIRE's network."""
-
-    def bias(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        distance, query = at.relative_positions_BTS.abs().float(), at.q_positions_BT[:, :, None].float()
-        share_BTS = share(self._psi, distance, query, (self.stretch * self.threshold).abs())
-        return self.mlp(share_BTS[..., None]).permute(0, 3, 1, 2)
-
-    return {"bias": bias}
-
-
-def wider_windows(self: Any, right: Change, at: AttentionContext) -> Tensor:
-    head_H = torch.arange(self.shape.num_heads)
-    return window_mask(at, torch.where(head_H < self.windowed_heads, head_H + 2.0, torch.inf))
-
-
-def u_and_v_exchanged(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    moved = (self.u_HK - self.v_HK)[:, None]
-    return right(q + moved, k, at) - (moved * self.shape.head_dim**-0.5) @ k.mT
-
-
-def gates_without_logarithm(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    kept_BHS = torch.sigmoid(self.gate(at.x_BSD)).cumsum(1).transpose(1, 2)
-    queries = slice(at.first_query, at.first_query + q.shape[2])
-    return kept_BHS[:, :, queries, None] - kept_BHS[:, :, None]
-
-
-def stick_left_by(first_masked: int, left_by: Callable[[Tensor], Tensor]) -> dict[str, Change]:
-    """Stick-breaking with ``left_by`` of ln(1 - share) in place of the sum over nearer keys."""
-
-    def weights(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        z = (q * self.shape.head_dim**-0.5) @ k.mT
-        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu(first_masked)
-        left = left_by(F.logsigmoid(-z).masked_fill(masked, 0.0))
-        return (F.logsigmoid(z) + left).exp().masked_fill(masked, 0.0)
-
-    return {"weights": weights}
-
-
-def relu(self: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    self.mlp[1].negative_slope = 0.0
-    return right(q, k, at)
-
-
-def unnormalised(self: Any, right: Change, x_BSD: Tensor) -> Pair:
-    mixed_BWS = self.convolution(F.pad(self.direction(x_BSD).mT, (2, 0)))
-    w_BSHK = F.silu(mixed_BWS).mT.unflatten(-1, (self.shape.num_heads, self.shape.head_dim))
-    return w_BSHK.transpose(1, 2), right(x_BSD)[1]
-
-
-MUTANTS: dict[str, dict[str, Change]] = {
-    **HISTORIC,
-    "sinusoidal: sine and cosine exchanged": {
-        "vectors": lambda self, right, p: right(p).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-    },
-    "sinusoidal: every column has a frequency of its own (exponent i instead of 2i)": {
-        "vectors": own_frequencies
-    },
-    "sinusoidal: the exponent lacks its factor 2": {
-        "vectors": lambda self, right, p: sinusoid_vectors(p, self.width, self.base**0.5).float()
-    },
-    "sinusoidal: positions from 1": {"vectors": from_one},
-    "sinusoidal: base 1,000": {
-        "vectors": lambda self, right, p: sinusoid_vectors(p, self.width, self.base / 10).float()
-    },
-    "sinusoidal: sequence-first module fed batch-first (one constant vector per row)": {
-        "embed": lambda self, right, x, p: x + self.vectors(torch.arange(x.shape[0])[:, None])
-    },
-    "sinusoidal_scaled: the learned scale is not applied": {
-        "vectors": lambda self, right, p: Sinusoidal.vectors(self, p) + 0 * self.alpha
-    },
-    "learned: positions from 1": {"vectors": lambda self, right, p: right((p + 1) % len(self.table))},
-    "learned: the encoding is never applied": {"embed": lambda self, right, x, p: x},
-    "raw_index: positions from 1": {"vectors": from_one},
-    "raw_index: in every column (the next layer norm takes it out)": {
-        "vectors": lambda self, right, p: p[..., None].float().expand(-1, -1, self.width)
-    },
-    "scaled_index: divided by the number of tokens": {
-        "vectors": lambda self, right, p: F.pad((p / p.shape[1])[..., None], (0, self.width - 1))
-    },
-    "binary_counter: lowest bit first": {"vectors": lambda self, right, p: right(p).flip(-1)},
-    **ROTATIONS,
-    # The same change for all keys is not seen by a softmax.
-    "logn: subtracted instead of multiplied": {
-        "rotate": lambda self, right, q, k, at: (q, k),
-        "bias": lambda self, right, q, k, at: -log_keys(at),
-    },
-    "logn: the position id in place of the number of keys": {
-        "rotate": lambda self, right, q, k, at: (
-            q * (at.q_positions_BT + 1).float().log()[:, None, :, None] / math.log(self.shape.train_length),
-            k,
-        )
-    },
-    "ssmax: the query itself is not counted": {
-        "rotate": lambda self, right, q, k, at: (
-            q * self.scale_H[:, None, None] * (log_keys(at).exp() - 1).clamp(min=1).log(),
-            k,
-        )
-    },
-    "ssmax: the scale is learned, the length left out": {
-        "rotate": lambda self, right, q, k, at: (q * self.scale_H[:, None, None], k)
-    },
-    "alibi: slopes for the wrong number of heads": with_slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
-    "alibi: heads counted from 0": with_slopes(lambda heads: geometric_slopes(0, heads)),
-    "alibi: no interleaving where the number of heads is no power of two": with_slopes(
+# By the choice under configs/pe, what changes of its class, and the mistake.
+TABLE: dict[str, Change] = {
+    "sinusoidal.vectors: sine and cosine exchanged": returns(
+        lambda vectors: vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    ),
+    "sinusoidal.vectors: a frequency per column (i instead of 2i)": frequency_per_column(1),
+    "sinusoidal.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
+    "sinusoidal.base: the exponent has its factor 2 twice": lambda s: s.base**2,
+    "sinusoidal.vectors: the same, and a frequency per column": frequency_per_column(2),
+    "sinusoidal.base: the exponent is inverted": lambda s: 1 / s.base,  # WaveGrad
+    "sinusoidal.base: frequencies are 1 (integer division)": lambda s: 1.0,  # BERT-pytorch
+    "sinusoidal.base: frequencies e^-2m (floored)": lambda s: math.exp(s.width),  # LoFTR
+    "sinusoidal.base: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": lambda s: (
+        s.base ** (s.width / (s.width - 2))
+    ),
+    "sinusoidal.base: base 1,000": lambda s: s.base / 10,
+    "sinusoidal.vectors: positions from 1": from_one,
+    "sinusoidal.vectors: position ids are ignored, tokens counted": lambda s, right, p: right(
+        torch.arange(p.shape[1])[None]
+    ),
+    "sinusoidal.embed: tokens are multiplied by sqrt(d_model) too, as in the paper": lambda s, right, x, p: (
+        right(x * x.shape[-1] ** 0.5, p)
+    ),
+    "sinusoidal.embed: sequence-first module fed batch-first": lambda s, right, x, p: (
+        x + s.vectors(torch.arange(x.shape[0])[:, None])
+    ),
+    "sinusoidal_scaled.vectors: the learned scale is not applied": lambda s, right, p: (
+        Sinusoidal.vectors(s, p) + 0 * s.alpha
+    ),
+    "learned.vectors: positions from 1": lambda s, right, p: right((p + 1) % len(s.table)),
+    "learned.embed: the encoding is never applied": lambda s, right, x, p: x,
+    "raw_index.vectors: positions from 1": from_one,
+    "raw_index.vectors: in every column (the next layer norm takes it out)": lambda s, right, p: (
+        p[..., None].float().expand(-1, -1, s.width)
+    ),
+    "scaled_index.vectors: divided by the number of tokens": lambda s, right, p: F.pad(
+        (p / p.shape[1])[..., None], (0, s.width - 1)
+    ),
+    "binary_counter.vectors: lowest bit first": returns(lambda bits: bits.flip(-1)),
+    "rope.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
+    "rope.base: the exponent has its factor 2 twice": lambda s: s.base**2,
+    "rope.base: the exponent is inverted": lambda s: 1 / s.base,
+    "rope.base: d_model, not head_dim": lambda s: s.base ** (1 / s.shape.num_heads),
+    "rope.base: base 1,000": lambda s: s.base / 10,
+    "rope.base: the base is not passed on (10,000 stays)": lambda s: 10_000.0,  # torchtune
+    "rope.pairs: half of it rotates": lambda s: max(1, s.pairs // 2),
+    "rope.frequencies_BR: frequencies in reverse order": returns(lambda turns: turns.flip(-1)),
+    "rope.frequencies_BR: exponents from 1": lambda s, right, at: right(at) * s.base ** (-1 / s.pairs),
+    "rope.base: exponents m / (pairs - 1)": lambda s: s.base ** (s.pairs / max(1, s.pairs - 1)),
+    "rope.frequencies_BR: frequencies in bfloat16": returns(
+        lambda turns: turns.bfloat16().double()
+    ),  # gpt-neox
+    "rope.frequencies_BR: frequencies in float16": returns(lambda turns: turns.half().double()),
+    "rope._rotations: keys rotate the other way": returns(lambda both: (both[0], (both[1][0], -both[1][1]))),
+    "rope._rotations: cos and sin exchanged for queries": returns(lambda both: (both[0][::-1], both[1])),
+    "rope._rotations: keys are one position ahead": with_ids(lambda i, j: (i, j + 1)),
+    "rope._rotations: queries are one position ahead": QUERIES_AHEAD,
+    "rope._rotations: the offset of the first row serves all rows while decoding": with_ids(
+        lambda i, j: (i if i.shape[1] > 1 else i[:1], j)
+    ),  # mlx
+    "rope._rotations: the ids of the first row serve all rows": with_ids(lambda i, j: (i[:1], j[:1])),
+    "rope._rotations: the query of a cached step is counted from 0": FROM_ZERO,
+    "rope._rotations: the query of a cached step is one position behind": with_ids(
+        lambda i, j: (i - int(i.shape[1] < j.shape[1]), j)
+    ),
+    "rope._rotations: position ids are ignored, tokens counted": COUNTED,
+    "rope._rotations: position ids are ignored, tokens counted anew in every call": with_ids(
+        lambda i, j: (counted(i, i)[0], counted(j, j)[0])
+    ),
+    "rope._rotations: rotated twice": with_ids(lambda i, j: (2 * i, 2 * j)),
+    "rope._rotations: positions in bfloat16": with_ids(lambda i, j: (i.bfloat16(), j.bfloat16())),
+    "rope._rotations: angles in bfloat16": angles_in_bfloat16,
+    "rope._rotations: cos and sin in bfloat16": of_tables(
+        lambda *both: tuple(x.bfloat16().float() for x in both)
+    ),
+    "rope._tables: rotate_half without its minus": of_tables(
+        lambda cos, sin: (cos, torch.cat([sin.chunk(2, -1)[1]] * 2, -1))
+    ),
+    "rope.rotate: half-split angles on interleaved channels": paired(
+        lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2),
+        lambda angles: torch.cat([angles] * 2, -1),
+    ),
+    "rope.rotate: interleaved angles on half-split channels": paired(
+        lambda x: torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1),
+        lambda angles: angles.repeat_interleave(2, -1),
+    ),
+    "rope.rotate: only queries rotate": lambda s, right, q, k, at: (right(q, k, at)[0], k),
+    "rope.rotate: only keys rotate": lambda s, right, q, k, at: (q, right(q, k, at)[1]),
+    "rope.rotate: logits scaled twice": lambda s, right, q, k, at: right(q * s.shape.head_dim**-0.5, k, at),
+    "rope.rotate: heads are counted in place of tokens": heads_for_tokens,
+    "rope.rotate: keys left of the text stay uninitialised": uninitialised_padding,  # fla
+    "rope.rotate: keys converted between layouts with too few heads": keys_permuted,  # llama.cpp
+    "rope_partial.base: frequencies of the whole head": lambda s: (
+        s.base ** (s.pairs / (s.shape.head_dim // 2))
+    ),
+    "rope_partial.rotate: the whole head rotates": lambda s, right, *given: Rope(s.shape, base=s.base).rotate(
+        *given
+    ),  # pie
+    "p_rope.frequencies_BR: the fastest frequencies are set to 0": lambda s, right, at: (
+        frequencies(s.base, s.pairs)[None] * (torch.arange(s.pairs) >= s.pairs - s.rotated_pairs)
+    ),
+    "p_rope.frequencies_BR: frequencies spread over the pairs that rotate": lambda s, right, at: F.pad(
+        frequencies(s.base, s.rotated_pairs), (0, s.pairs - s.rotated_pairs)
+    )[None],
+    "rope_linear.frequencies_BR: positions multiplied by the factor": lambda s, right, at: (
+        Rope.frequencies_BR(s, at) * s.stretch_B(at)[:, None]
+    ),
+    "rope_ntk.frequencies_BR: the base is multiplied by the factor itself": lambda s, right, at: frequencies(
+        s.base * float(s.stretch_B(at)), s.pairs
+    )[None],
+    "rope_dynamic_ntk.stretch_B: the factor is not taken back at the training length": lambda s, right, at: (
+        (s.factor or 1.0) * s.times_longer_B(at)
+    ),
+    "rope_dynamic_ntk.stretch_B: the factor does not follow the length": lambda s, right, at: torch.tensor(
+        [s.factor or 1.0], dtype=torch.float64
+    ),  # vLLM
+    "rope_dynamic_ntk.times_longer_B: the factor follows the tokens so far": lambda s, right, at: (
+        (at.q_positions_BT.max().double() + 1).div(s.shape.train_length).clamp(min=1)[None]
+    ),  # transformers
+    "rope_yarn.interpolated_share: the ramp is upside down": returns(lambda share: 1 - share),
+    "rope_yarn._rotations: cos and sin are not scaled": lambda s, right, at: Rope._rotations(s, at),
+    "rope_yarn._pair_with: the current length in place of the original one": lambda s, right, rotations: (
+        right(rotations) + s.pairs * math.log(24 / s.shape.train_length) / math.log(s.base)
+    ),
+    "xpos._rotations: keys grow with their position as queries do": lambda s, right, at: (
+        right(at)[0],
+        right(swapped(at))[0],
+    ),
+    "xpos._rotations: queries and keys have centres of their own": centres_of_their_own,
+    "xpos._scales: logits grow with distance": returns(lambda scales: 1 / scales),
+    # cos(a - d) with the roles of q and k exchanged is cos(a + d) in the other direction.
+    "pope.rotate: the sign of delta": lambda s, right, q, k, at: right(k, q, swapped(at))[::-1],
+    "pope.rotate: magnitudes without softplus": lambda s, right, q, k, at: tuple(
+        made / torch.cat([F.softplus(x)] * 2, -1) * torch.cat([x] * 2, -1)
+        for made, x in zip(right(q, k, at), (q, k), strict=True)
+    ),
+    "pope._frequencies: RoPE's frequencies, each twice": lambda s, right, at: frequencies(
+        s.base, (s.shape.head_dim + 1) // 2
+    ).repeat(2)[None, : s.shape.head_dim],
+    "logn.rotate: the position id in place of the number of keys": queries_times(
+        lambda s, at: (at.q_positions_BT + 1).float().log()[:, None, :, None] / math.log(s.shape.train_length)
+    ),
+    # By the same number for all keys of a query, which the softmax ignores.
+    "logn.rotate: subtracted instead of multiplied": queries_times(lambda s, at: 1.0),
+    "ssmax.rotate: the query itself is not counted": queries_times(
+        lambda s, at: s.scale_H[:, None, None] * (log_keys(at).exp() - 1).clamp(min=1).log()
+    ),
+    "ssmax.rotate: the length is left out": queries_times(lambda s, at: s.scale_H[:, None, None]),
+    "alibi._bias: slopes for twice the heads": slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
+    "alibi._bias: heads counted from 0": slopes(lambda heads: geometric_slopes(0, heads)),
+    "alibi._bias: no interleaving where the number of heads is no power of two": slopes(
         lambda heads: geometric_slopes(1, heads)
     ),
-    "alibi: heads in reverse order": with_slopes(lambda heads: alibi_slopes(heads).flip(0)),
-    "alibi: one slope for all heads": with_slopes(lambda heads: alibi_slopes(heads)[:1].expand(heads)),
-    "alibi: far keys are favoured (sign)": {"_bias": negated},
-    "alibi: added before the scale": {"_bias": times_head_dim(-0.5)},
-    "alibi_asymmetric: keys to the right are the nearer ones": {
-        "_bias": lambda self, right, at: right(mirrored(at))
-    },
-    "t5: distance sign": {"_bias": lambda self, right, at: right(mirrored(at))},
-    "t5: two-sided buckets in a decoder, one-sided ones in an encoder": with_buckets(
-        lambda t5: (max(t5.max_distance, t5.num_buckets), not t5.shape.causal)
-    ),
-    "t5: max_distance of the paper, 128": with_buckets(lambda t5: (128, t5.shape.causal)),
-    "t5: distances off by one": {"_bias": lambda self, right, at: right(moved(at, queries=1))},
-    "t5: added before the scale": {"_bias": times_head_dim(-0.5)},
-    "kerple_log: far keys are favoured (sign)": {"_bias": negated},
-    "kerple_log: p and a exchanged": with_kernel(lambda p, a, distance: -a * torch.log1p(p * distance)),
-    "kerple_power: p and a exchanged": with_kernel(lambda p, a, distance: -p * distance**a),
-    "kerple_power: far keys are favoured (sign)": {"_bias": negated},
-    "fire: min in place of max": with_share(
+    "alibi._bias: heads in reverse order": returns(lambda bias: bias.flip(1)),
+    "alibi._bias: one slope for all heads": returns(lambda bias: bias[:, :1].expand_as(bias)),
+    "alibi._bias: far keys are favoured (sign)": returns(torch.neg),
+    "alibi._bias: added before the scale": times_head_dim(-0.5),
+    "alibi._bias: the query of a cached step is counted from 0": FROM_ZERO,  # x-transformers
+    "alibi._bias: position ids are ignored, tokens counted": COUNTED,
+    "alibi_asymmetric._bias: keys to the right are the nearer ones": MIRRORED,
+    "t5._bias: distance sign": MIRRORED,
+    "t5._bias: two-sided buckets in a decoder, one-sided ones in an encoder": buckets_of_the_other_form,
+    "t5.max_distance: max_distance of the paper, 128": lambda s: 128,
+    "t5._bias: distances off by one": QUERIES_AHEAD,
+    "t5._bias: added before the scale": times_head_dim(-0.5),
+    "t5._bias: the query of a cached step is counted from 0": FROM_ZERO,  # candle
+    "kerple_log._bias: far keys are favoured (sign)": returns(torch.neg),
+    "kerple_log._bias: p and a exchanged": exchanged("p_H", "a_H"),
+    "kerple_power._bias: p and a exchanged": exchanged("p_H", "a_H"),
+    "kerple_power._bias: far keys are favoured (sign)": returns(torch.neg),
+    "fire.bias: min in place of max": with_share(
         lambda psi, distance, query, limit: psi(distance) / (psi(torch.minimum(query, limit)) + EPSILON)
     ),
-    "fire: the share is taken before the logarithm": with_share(
+    "fire.bias: the share is taken before the logarithm": with_share(
         lambda psi, distance, query, limit: psi(distance / torch.maximum(query, limit))
     ),
-    "fire: queries counted from 1": with_share(
-        lambda psi, distance, query, limit: psi(distance) / (psi(torch.maximum(query + 1, limit)) + EPSILON)
+    "fire.bias: queries counted from 1": with_ids(lambda i, j: (i + 1, j + 1)),
+    "sliding_window.window: one position too wide": lambda s: s.window + 1,
+    "hard_alibi._bias: windows start at 2 tokens": lambda s, right, at: window_mask(
+        at, torch.tensor([h + 2.0 if h < s.windowed_heads else torch.inf for h in range(s.shape.num_heads)])
     ),
-    "sliding_window: one position too wide": {
-        "_bias": lambda self, _, at: window_mask(at, torch.tensor([self.window + 1.0]))
-    },
-    "hard_alibi: windows start at 2 tokens": {"_bias": wider_windows},
-    "hard_alibi: the last heads have the windows": {"_bias": lambda self, right, at: right(at).flip(1)},
-    "shaw: sign of the distance before clipping": {
-        "bias": lambda self, right, q, k, at: right(q, k, mirrored(at))
-    },
-    "shaw: not scaled": {"bias": times_head_dim(0.5)},
-    "transformer_xl: distance sign": {"_distances": lambda self, right, q, at: right(q, mirrored(at))},
-    "transformer_xl: the relative shift is off by one": {
-        "_distances": lambda self, right, q, at: right(q, moved(at, queries=1))
-    },
-    "transformer_xl: u and v exchanged": {"bias": u_and_v_exchanged},
-    "deberta: position to content uses d(i, j) instead of d(j, i)": {
-        "_rows": lambda self, right, at: (right(at)[0], right(at)[0].mT)
-    },
-    "deberta: distance sign": {"_rows": lambda self, right, at: right(mirrored(at))},
-    "deberta: scaled for one term instead of three": {
-        "rotate": lambda self, right, q, k, at: (q, k),
-        "bias": lambda self, right, q, k, at: right(q, k * 3**0.5, at),
-    },
-    "cope: gates before the mask (the future is counted)": {
-        "bias": lambda self, right, q, k, at: right(
-            q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, torch.ones_like(at.visible_BTS))
-        )
-    },
-    "cope: the interpolated logit is scaled too": {"bias": times_head_dim(-0.5)},
-    "cope: gates from logits without the scale": {
-        "bias": lambda self, right, q, k, at: right(q, k * self.shape.head_dim**0.5, at)
-    },
-    "fox: the key's own gate counts": {
-        "bias": lambda self, right, q, k, at: (
-            right(q, k, at) + F.logsigmoid(self.gate(at.x_BSD)).mT[:, :, None]
-        )
-    },
-    "fox: the sum of gates without the logarithm": {"bias": gates_without_logarithm},
-    "fox: what is remembered grows (sign)": {"bias": negated},
-    "stick_breaking: the stick is broken from the far end": stick_left_by(
+    "hard_alibi._bias: the last heads have the windows": returns(lambda bias: bias.flip(1)),
+    "shaw.bias: sign of the distance before clipping": MIRRORED,
+    "shaw.bias: not scaled": times_head_dim(0.5),
+    "transformer_xl._distances: distance sign": MIRRORED,
+    "transformer_xl._distances: the relative shift is off by one": QUERIES_AHEAD,
+    "transformer_xl.bias: u and v exchanged": exchanged("u_HK", "v_HK"),
+    "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,  # espnet
+    "deberta._rows: position to content uses d(i, j) instead of d(j, i)": returns(
+        lambda rows: (rows[0], rows[0].mT)
+    ),
+    "deberta._rows: distance sign": MIRRORED,
+    "deberta.bias: scaled for one term instead of three": all_terms_larger,
+    "cope.bias: gates before the mask (the future is counted)": lambda s, right, q, k, at: right(
+        q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, torch.ones_like(at.visible_BTS))
+    ),
+    "cope.bias: the interpolated logit is scaled too": times_head_dim(-0.5),
+    "cope.bias: gates without the scale": lambda s, right, q, k, at: right(q, k * s.shape.head_dim**0.5, at),
+    "fox.bias: the key's own gate counts": lambda s, right, q, k, at: (
+        right(q, k, at) + F.logsigmoid(s.gate(at.x_BSD)).mT[:, :, None]
+    ),
+    "fox.bias: the sum of gates without the logarithm": gates_without_logarithm,
+    "fox.bias: what is remembered grows (sign)": returns(torch.neg),
+    "stick_breaking.weights: the stick is broken from the far end": stick_left_by(
         0, lambda left: F.pad(left.cumsum(-1)[..., :-1], (1, 0))
     ),
-    "stick_breaking: the query takes a share of its own": stick_left_by(
+    "stick_breaking.weights: the query takes a share of its own": stick_left_by(
         1, lambda left: F.pad(left.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
     ),
-    "dape: the bias itself is not added": {
-        "bias": lambda self, right, q, k, at: right(q, k, at) - self.added.bias(q, k, at)
-    },
-    "dape: ReLU in place of leaky ReLU": {"bias": relu},
-    "path: beta without its factor 2": {"reflections": lambda self, right, x: (right(x)[0], right(x)[1] / 2)},
-    "path: w is not scaled to length 1": {"reflections": unnormalised},
-    "path: the convolution looks one token ahead": {
-        "reflections": lambda self, right, x: (right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], right(x)[1])
-    },
-    "rope_ssmax: the second scheme is never applied": {"_at_layer": lambda self, right, i: right(i)[:1]},
-    "rope_nope: the layers are exchanged": {"for_layer": lambda self, right, layer: right(layer + 1)},
+    "dape.bias: the bias is not added": lambda s, right, q, k, at: right(q, k, at) - s.added.bias(q, k, at),
+    "dape.mlp: ReLU in place of leaky ReLU": lambda s: nn.Sequential(s.mlp[0], nn.ReLU(), s.mlp[2]),
+    "path.reflections: beta without its factor 2": returns(lambda made: (made[0], made[1] / 2)),
+    "path.reflections: w is not scaled to length 1": unnormalised,
+    "path.reflections: the convolution looks one token ahead": lambda s, right, x: (
+        right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0],
+        right(x)[1],
+    ),
+    "rope_ssmax._at_layer: the second scheme is never applied": returns(lambda parts: parts[:1]),
+    "rope_nope.for_layer: the layers are exchanged": lambda s, right, layer: right(layer + 1),
+}
+# By "choice: mistake", what changes and how.
+MUTANTS = {
+    f"{choice}: {mistake}": (part, change)
+    for name, change in TABLE.items()
+    for (choice, part), mistake in [(name.split(": ")[0].split("."), name.split(": ", 1)[1])]
+}
+# Of released models: no mistakes, but weights do not carry over.
+CONVENTIONS = {
+    "sinusoidal: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq",
+    "sinusoidal: tokens are multiplied by sqrt(d_model) too, as in the paper",
+    "sinusoidal: sine and cosine exchanged",
+    "alibi: no interleaving where the number of heads is no power of two",
+    "deberta: position to content uses d(i, j) instead of d(j, i)",
+    "rope_nope: the layers are exchanged",
 }

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import math
+from itertools import product
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.checking.agreement import DENSE, FAR, NEAR, SAME, SHAPES
-from pe_experiments.checking.contract import CHECKS, REPEATABLE, Finding, Subject, small_shape, trainable
-from pe_experiments.checking.formula import Formula, Scalar, formula, frozen
-from pe_experiments.checking.historic import CONVENTIONS
-from pe_experiments.checking.identify import (
+from pe_experiments.checking.agreement import DENSE, FAR, NEAR, SAME
+from pe_experiments.checking.check import in_a_line, run_checks, say_failure
+from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
+from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
+from pe_experiments.checking.likeness import (
     Likeness,
     common_forms,
-    identify,
     likeness_of,
+    matches,
     reference_of,
     where_they_differ,
 )
-from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
-from pe_experiments.checking.mutants import MUTANTS, scheme_of
-from pe_experiments.components import Component, load_component, shipped
-from pe_experiments.console import say
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.errors import UserError, nearest, shown
+from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
+from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
+from pe_experiments.configuration.schema import Section, Words
+from pe_experiments.configuration.validation import validated
 from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.errors import UserError, nearest
 
 UNKNOWN = """It is none of our schemes (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.
-To tell which, name what it should be: against=rope, with its arguments, or
-formula=module.function, a function of q, k, i, j and head that returns the logit."""
+To tell which, name what it should be: against=rope, with its arguments."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # of positions, and where the two are equal if they differ in that span first
     DENSE: "",
@@ -39,11 +37,19 @@ SPANS = {  # of positions, and where the two are equal if they differ in that sp
     FAR: "equal at positions below 64; far from them, ",
 }
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
-WORDS = {True: "holds", False: "FAILS", None: "-"}
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
 
 
-def check_encoding(config: DictConfig) -> bool:
+class CheckSettings(Section):
+    """What ``configs/check_encoding.yaml`` may say."""
+
+    pe: dict[str, Any]
+    against: Words | None
+    against_arguments: dict[str, Any]
+
+
+@no_part_exits()
+def check_encoding(config: dict[str, Any]) -> bool:
     """Check what `configs/check_encoding.yaml` asks for and print it.
 
     Returns:
@@ -53,65 +59,59 @@ def check_encoding(config: DictConfig) -> bool:
         UserError: unknown schemes or arguments, a scheme that cannot be built.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
-    section: Any = OmegaConf.to_container(config.pe)
-    component = load_component("pe", section)
-    against, stated = _reference(component, config), _formula(component, config)
+    asked = validated(CheckSettings, config)
+    component = load_component("pe", asked.pe)
+    against = _reference(component, asked)
     forms = _forms(component)
     say(f"{component.target} in {_in_words(forms)}\n")
-    if not _repeatable(component, forms):
-        return False
     failed = _contract(component, forms)
-    say("")
+    if failed == [REPEATABLE]:
+        return False
     try:
-        if stated and _is_formula(component, stated, forms[0]):
-            return not failed
-        if against:
-            likeness = _beside(component, against, forms, failed)
-            if likeness is None or likeness.apart is None or likeness.same:
-                return likeness is not None and likeness.same and not failed
-        choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
-        found = identify(component.build, choices, forms, **arguments)
-        if not found and len(forms) == 2:
-            forms = forms[:1]
-            if found := identify(component.build, choices, forms, **arguments):
-                say(DECODER_ONLY)
+        return _compare(component, against, forms, failed)
     except UserError:
         raise
     except Exception as error:  # of the scheme under test
-        say(f"It cannot be compared: it raises {type(error).__name__}: {' '.join(str(error).split())}")
+        say(f"It cannot be compared: it raises {in_a_line(error)}")
         return False
+
+
+def _compare(component: Component, against: Component | None, forms: list[bool], failed: list[str]) -> bool:
+    """Say which scheme or known mistake it is; returns whether it is right."""
+    choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
+    if against:
+        common = common_forms(against, forms)
+        if not common:
+            say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
+            return False
+        likeness = likeness_of(component.build, against.build, against.label, common)
+        _say_likeness(likeness, component.build, against, common)
+        if likeness.same or likeness.apart is None:
+            return likeness.same and not failed
+    found = matches(component.build, choices, forms, **arguments)
+    if not found and len(forms) == 2:
+        forms = forms[:1]
+        if found := matches(component.build, choices, forms, **arguments):
+            say(DECODER_ONLY)
     for likeness in found:
-        _say_match(component, likeness, forms, failed, against)
+        _say_match(likeness, forms)
     if not found:
-        say(UNKNOWN if against is None and not stated else "The difference is none of the known mistakes.")
-    return against is None and not stated and not failed
+        say(UNKNOWN if against is None else "The difference is none of the known mistakes.")
+    return against is None and not failed
 
 
-def _formula(component: Component, config: DictConfig) -> Scalar | None:
-    """The function named by ``formula``."""
-    if config.formula is None:
-        return None
-    if config.against is not None:
-        raise UserError("formula and against: give one of them; both say what it should be")
-    if component.cls.weights is not PositionalEncoding.weights:  # type: ignore[attr-defined]
-        raise UserError(f"formula states logits, and {component.cls.__name__} computes weights of its own")
-    return formula(str(config.formula))
-
-
-def _reference(component: Component, config: DictConfig) -> Component | None:
+def _reference(component: Component, config: CheckSettings) -> Component | None:
     """The scheme named by ``against``, with the checked scheme's arguments where it has the same."""
     if config.against is None:
+        if config.against_arguments:
+            raise UserError("against_arguments are of the scheme named by against, and none is named")
         return None
     choices = shipped("pe")
     if config.against not in choices:
-        raise UserError(f"against={config.against} is not a choice.{nearest(str(config.against), choices)}")
+        raise UserError(f"against={config.against} is not a choice.{nearest(config.against, choices)}")
     known = reference_of(config.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    if not OmegaConf.is_dict(config.against_arguments):
-        value = shown(config.against_arguments)
-        raise UserError(f"against_arguments={value}: expected arguments, as in +against_arguments.base=500")
-    given: Any = OmegaConf.to_container(config.against_arguments)
-    return reference_of(config.against, **{**shared, **given})
+    return reference_of(config.against, **{**shared, **config.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:
@@ -133,121 +133,56 @@ def _forms(component: Component) -> list[bool]:
     return [causal for causal in FORMS if causal not in refusals]
 
 
-def _repeatable(component: Component, forms: list[bool]) -> bool:
-    for causal in forms:
-        found = REPEATABLE(Subject(component.build, causal))
-        if found.holds is False and not found.raised:
-            _say_failure(found, causal)
-            say("\nAll other checks compare calls with each other; none was run.")
-            return False
-    return True
-
-
-def _say_failure(finding: Finding, causal: bool) -> None:
-    say(f"\nFAILS in the {FORMS[causal]}: {finding.check}")
-    say(f"  measured: {finding.measured}\n  usually: {finding.usually}")
-
-
-def _caution(off: float) -> None:
-    """Print a caution, which is not a failure, since loaders may keep buffers in float32."""
-    if off > CAST:
-        say("\nCaution: model.bfloat16() would round its buffers, and what is read over a distance of")
-        say(f"{LATE:,} would be off by {off:.1e} of the largest.")
-        say("Keep them in float32, or compute them in the call.")
-
-
 def _contract(component: Component, forms: list[bool]) -> list[str]:
     """Run and print every check; returns the names of those that fail."""
-    failed = []
-    say(f"{'':52}{''.join(f'{FORMS[causal]:10}' for causal in forms)}")
-    for name, check in CHECKS.items():
-        findings = [(causal, check(Subject(component.build, causal))) for causal in forms]
-        say(f"{name:52}{''.join(f'{WORDS[finding.holds]:10}' for _, finding in findings)}".rstrip())
-        failed += [(causal, finding) for causal, finding in findings if finding.holds is False]
+    subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
+    for name, subject in subjects.items():
+        result = CHECKS[REPEATABLE](subject)
+        if result.holds is False and not result.raised:
+            say_failure(REPEATABLE, name, result, CHECKS[REPEATABLE].usually)
+            say("\nAll other checks compare calls with each other; none was run.")
+            return [REPEATABLE]
+    failed = run_checks(CHECKS, subjects)
     if not failed:
-        _caution(max(cast_apart(Subject(component.build, causal), LATE) for causal in forms))
+        off = max(cast_apart(subject, LATE) for subject in subjects.values())
+        if off > CAST:  # no failure, since loaders may keep buffers in float32
+            say("\nCaution: model.bfloat16() would round its buffers, and what is read over a distance of")
+            say(f"{LATE:,} would be off by {off:.1e} of the largest. Compute them in the call.")
         say("\nIt keeps the contract: no check fails (-: does not apply).")
-    for error in dict.fromkeys(finding.measured for _, finding in failed if finding.raised):
-        several = dict.fromkeys(f.check for _, f in failed if f.raised and f.measured == error)
-        say(f"\nFAILS with {error}\n  in: {'; '.join(several)}")
-    for causal, finding in failed:
-        if not finding.raised:
-            _say_failure(finding, causal)
-    return list(dict.fromkeys(finding.check for _, finding in failed))
+    say("")
+    return failed
 
 
-def _beside(
-    component: Component, reference: Component, forms: list[bool], failed: list[str]
-) -> Likeness | None:
-    """Compare it with the reference and say so; None where they exist in no common form."""
-    common = common_forms(reference, forms)
-    if not common:
-        say(f"It cannot be {reference.label}: that exists in a decoder only, this in an encoder only.")
-        return None
-    likeness = likeness_of(component.build, reference.build, reference.label, common)
+def _say_likeness(likeness: Likeness, theirs: MakeEncoding, reference: Component, forms: list[bool]) -> None:
+    """Whether it is the reference; if not, how much it differs, and where."""
     if likeness.same:
-        _say_same(likeness, common)
-        if failed and common != forms:
-            say("If it is meant for decoders only, causal_only = True in its class says so.")
+        _say_same(likeness, forms)
     elif likeness.apart is None:
-        ours, theirs = (_parameters(part, common[0]) for part in (reference, component))
-        say(f"It cannot be {reference.label}: that has {ours}, this has {theirs}.")
-        if known := ", ".join(reference.arguments):
-            say(f"If it has other arguments, give them as +against_arguments.NAME=VALUE; there are {known}.")
+        known = ", ".join(reference.arguments) or "none"
+        say(f"It cannot be {reference.label}: their trainable parameters differ in number or shape.")
+        say(f"Other arguments are given as +against_arguments.NAME=VALUE; there are {known}.")
     else:
-        _say_apart(likeness, component.build, reference.build, common)
-    return likeness
+        what, apart = "logits or embeddings", likeness.apart
+        if likeness.scene:
+            what = f"attention weights ({likeness.scene})"
+        elif apart <= SAME:
+            what, apart = "at positions up to 4,095 logits or embeddings", likeness.apart_far
+        say(f"It is not {likeness.reference}: {what} differ by {apart:.2g} of the largest.")
+        for span, causal in product(SPANS, forms):
+            if where := where_they_differ(theirs, reference.build, causal, span):
+                say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{where}")
+                break
 
 
-def _is_formula(component: Component, function: Scalar, causal: bool) -> bool:
-    def stated(shape: ModelShape) -> Formula:
-        return Formula(shape, function)
-
-    make = frozen(component.build)
-    likeness = likeness_of(make, stated, "the formula", [causal], SHAPES[:1])
-    if likeness.same:
-        _say_same(likeness, [causal])
-        say("A formula is compared in models of 4 heads of 16 channels.")
-    else:
-        _say_apart(likeness, make, stated, [causal])
-    return likeness.same
-
-
-def _say_apart(likeness: Likeness, theirs: MakeEncoding, reference: MakeEncoding, forms: list[bool]) -> None:
-    """How much it differs, and where."""
-    what, apart = "logits or embeddings", likeness.apart or 0.0
-    if likeness.scene:
-        what = f"attention weights ({likeness.scene})"
-    elif apart <= SAME:
-        what, apart = "at positions up to 4,095 logits or embeddings", likeness.apart_far
-    say(f"It is not {likeness.reference}: {what} differ by {apart:.2g} of the largest.")
-    for span, where_equal in SPANS.items():
-        for causal in forms:
-            if where := where_they_differ(theirs, reference, causal, span):
-                say(f"  {where_equal}{'' if causal else 'in an encoder, '}{where}")
-                return
-
-
-def _say_match(
-    component: Component, likeness: Likeness, forms: list[bool], failed: list[str], against: Component | None
-) -> None:
-    """Which scheme, convention or mistake it is, and for a mistake which check catches it, and where.
-
-    Differences from the scheme named by ``against`` have been printed already.
-    """
+def _say_match(likeness: Likeness, forms: list[bool]) -> None:
+    """Which scheme, convention or mistake it is."""
     if likeness.reference in CONVENTIONS:
         say(f"It follows another convention, which is no mistake. {likeness.reference}")
         say("Weights do not carry over between the two.")
     elif likeness.reference in MUTANTS:
-        right = scheme_of(likeness.reference)
         say(f"It matches a known mistake. {likeness.reference}")
-        say(f"  caught by: {'; '.join([*failed, f'the comparison with {right}'])}")
         if likeness.layout:
             say(f"  channels laid out differently: {likeness.layout}")
-        elif against is None and (
-            where := where_they_differ(component.build, reference_of(right).build, forms[0])
-        ):
-            say(f"  {where}")
     else:
         _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
 
@@ -258,9 +193,7 @@ def _say_same(likeness: Likeness, forms: list[bool]) -> None:
     if likeness.layout:
         say(f"Its channels are laid out differently: {likeness.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
-    if math.isnan(likeness.apart_far):
-        say(f"Far positions were not compared: {likeness.far}.")
-    elif likeness.far:
+    if likeness.far:
         say(f"Far positions were not compared in every model: {likeness.far}.")
     if likeness.apart_far > EXACT:
         far = f"{likeness.apart_far:.1e}: as a rule, angles or distances in float32"
@@ -269,8 +202,3 @@ def _say_same(likeness: Likeness, forms: list[bool]) -> None:
 
 def _in_words(forms: list[bool]) -> str:
     return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
-
-
-def _parameters(component: Component, causal: bool) -> str:
-    shapes = [list(p.shape) for p in trainable(component.build(small_shape(causal))).values()]
-    return f"parameters of shapes {', '.join(map(str, shapes))}" if shapes else "no parameters"

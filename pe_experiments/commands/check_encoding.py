@@ -3,8 +3,8 @@
 python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope]
 """
 
-from pe_experiments.command_line import command
-from pe_experiments.composition import composed
+from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.compose import composed
 
 
 def main(arguments: list[str]) -> int:
@@ -15,6 +15,3 @@ def main(arguments: list[str]) -> int:
 
 
 run = command("check_encoding", __doc__, main)
-
-if __name__ == "__main__":
-    run()

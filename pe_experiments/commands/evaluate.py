@@ -5,25 +5,25 @@ python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [
 
 from pathlib import Path
 
-from pe_experiments.command_line import command, show_result
-from pe_experiments.composition import changed_sections
-from pe_experiments.console import display_for
-from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory
+from pe_experiments.commands.command_line import command, show_result
+from pe_experiments.configuration.compose import changed_sections
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.terminal.console import display_for
+from pe_experiments.terminal.errors import UserError, shown
 
 
 def main(arguments: list[str]) -> None:
-    path, changes = evaluation_asked(arguments)
-    from pe_experiments.evaluations import evaluate_run
+    path, changes, trust = evaluation_asked(arguments)
+    from pe_experiments.run import evaluate_run
 
-    show_result(evaluate_run(path, changes, display_for()))
+    show_result(evaluate_run(path, changes, display_for(), trust))
 
 
-def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object]]:
-    """The run to evaluate and the sections that change; run names hold signs that mean something to Hydra.
+def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], bool]:
+    """The run to evaluate, the sections that change, and trust; run names mean something else to Hydra.
 
     Raises:
-        UserError: no run named, no such run, or see `changed_sections`.
+        UserError: no run named, no such run, trust that is no truth value, or see `changed_sections`.
     """
     texts = [argument.lstrip("+") for argument in arguments]
     named = [argument.partition("=")[2].strip("'\"") for argument in texts if argument.startswith("run=")]
@@ -32,11 +32,11 @@ def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object]]:
     path = Path(named[-1])
     if not (path / "config.yaml").exists():
         raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
+    trust = [text.removeprefix("trust=") for text in texts if text.startswith("trust=")] or ["false"]
+    if trust[-1] not in ("true", "false"):
+        raise UserError(f"trust={shown(trust[-1])}: expected true or false")
     changes = [text for text in texts if not text.startswith(("run=", "trust="))]
-    return path, changed_sections(RunDirectory(path).read_config(), changes, "trust=true" in texts)
+    return path, changed_sections(RunDirectory(path).read_config(), changes), trust[-1] == "true"
 
 
 run = command("evaluate", __doc__, main)
-
-if __name__ == "__main__":
-    run()

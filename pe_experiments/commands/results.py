@@ -3,28 +3,42 @@
 python scripts/results.py                      everything, and the numbers in README.md
 python scripts/results.py check=true           write nothing; name what would come out otherwise
 python scripts/results.py publish=core         after train.py sweep=core: its CSVs anew, from the runs
+python scripts/results.py adopt=all            after an edit of code that computes: does it give the published
+                                               numbers? (a study in place of all: that one)
 """
 
 from pathlib import Path
 
-from pe_experiments.command_line import command
-from pe_experiments.composition import composed
-from pe_experiments.console import say
-from pe_experiments.files import CONFIG_DIR
+from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.schema import Folder, Section, Words
+from pe_experiments.configuration.validation import validated
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.files import CONFIG_DIR
+
+
+class ResultsSettings(Section):
+    """What ``configs/results.yaml`` may say."""
+
+    results_dir: Folder
+    publish: Words | None
+    check: bool
+    adopt: Words | None
 
 
 def main(arguments: list[str]) -> int:
-    asked = composed("results", arguments)
-    from pe_experiments.errors import UserError, shown
-    from pe_experiments.files import write_atomically
-    from pe_experiments.publishing import publish
+    asked = validated(ResultsSettings, composed("results", arguments))
+    from pe_experiments.published import publish
+    from pe_experiments.terminal.errors import UserError
+    from pe_experiments.terminal.files import write_atomically
 
-    for key in ("results_dir", "publish"):
-        if not isinstance(asked[key], str) and not (key == "publish" and asked[key] is None):
-            raise UserError(f"{key}={shown(asked[key])}: expected text")
-    if not isinstance(asked.check, bool) or (asked.check and asked.publish is not None):
-        raise UserError(f"check={shown(asked.check)}: allowed: true, without publish, or false")
+    if asked.check and asked.publish is not None:
+        raise UserError("check=true: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
+    if asked.adopt is not None:
+        from pe_experiments.published import adopt
+
+        return adopt.adopt(asked.adopt, publish.published(results_dir), results_dir)
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []

@@ -4,8 +4,8 @@ python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
 """
 
-from pe_experiments.command_line import command
-from pe_experiments.composition import composed
+from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.compose import composed
 
 
 def main(arguments: list[str]) -> None:
@@ -16,6 +16,3 @@ def main(arguments: list[str]) -> None:
 
 
 run = command("show_encoding", __doc__, main)
-
-if __name__ == "__main__":
-    run()

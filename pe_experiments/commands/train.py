@@ -9,17 +9,17 @@ python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe
 
 from pathlib import Path
 
-from pe_experiments.command_line import command, flags_apart, show_result
-from pe_experiments.composition import ConfigMapping, composed, master
-from pe_experiments.config import check, is_dry_run
-from pe_experiments.console import display_for, say, say_files
+from pe_experiments.commands.command_line import command, flags_apart, show_result
+from pe_experiments.configuration.compose import ConfigMapping, common_to_runs, composed
+from pe_experiments.configuration.schema import check
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep, list_studies
+from pe_experiments.terminal.console import display_for, say
 
 
 def main(arguments: list[str]) -> int:
     texts, many, folder = flags_apart(arguments)
-    common, hydra = master(texts, folder)
+    common, hydra = common_to_runs(texts, folder)
     if many or hydra["mode"] == "MULTIRUN":
         varied = hydra["sweeper"]["params"]
         if common["sweep"]["against"]:
@@ -27,14 +27,13 @@ def main(arguments: list[str]) -> int:
         code, jobs = Sweep(texts, common, varied, folder).carry_out()
         compare_studies(jobs)
         return code
-    config = composed("config", texts, folder)
-    checked = check(config)  # before torch is imported
-    from pe_experiments.config import resolve
-    from pe_experiments.experiment import run_experiment, try_out
-    from pe_experiments.runs import plan
+    checked = check(composed("config", texts, folder))  # before torch is imported
+    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.run import run_experiment, try_out
+    from pe_experiments.store.plan import plan
 
     experiment = resolve(checked)
-    if is_dry_run(config):
+    if checked.dry_run:
         try_out(experiment)
         planned = plan(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
@@ -49,8 +48,8 @@ def against_a_bank(
     texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None
 ) -> int:
     """Run one scheme against a published bank, and show the verdicts."""
-    from pe_experiments.bank.page import report
-    from pe_experiments.bank.versus import Versus
+    from pe_experiments.published.verdict_page import report
+    from pe_experiments.published.versus import Versus
 
     versus = Versus(texts, common, varied, folder)
     code, jobs = versus.carry_out()
@@ -60,15 +59,11 @@ def against_a_bank(
 
 
 def compare_studies(jobs: list[Job]) -> None:
-    """Compare the runs of each study, unless nothing has changed since that was last done."""
-    for results_dir, study, up_to_date in list_studies(jobs):
-        folder = Path(results_dir) / study
-        if up_to_date:
-            say_files(sorted([*folder.glob("*.*"), *folder.glob("figures/*.png")]))
-        else:
-            from pe_experiments.comparison.compare import compare, show
+    """Compare the runs of each study."""
+    for results_dir, study in list_studies(jobs):
+        from pe_experiments.comparison.compare import compare, show
 
-            show(compare(results_dir, study, folder))
+        show(compare(results_dir, study, Path(results_dir) / study))
 
 
 run = command("train", __doc__, main)

@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import FEWEST
+from pe_experiments.configuration.compose import CATALOGUE
 
 ENTRIES = Path(__file__).with_name("references.bib")
-STATISTICS = ("1905.06208", "2108.13264")  # Gaffke's interval, probability of improvement
-OWN = "pe_experiments."  # a class from elsewhere is not imported merely because a run's file names it
+STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
@@ -31,30 +31,19 @@ def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
     used: set[str] = set()
     for label, rows in runs.runs.groupby("label"):
         trained = runs.saved[rows["name"].iloc[0]]["identity"]["trained"]
-        found = {number for group in ("pe", "positions") for number in _cited(trained[group])}
+        found = {number for group in ("pe", "positions") for number in _cited(trained[group])} & set(entries)
         used |= found
-        keys[str(label)] = [_entry(number, entries)[0] for number in sorted(found)]
+        keys[str(label)] = [entries[number][0] for number in sorted(found)]
     if int(runs.runs.groupby(["protocol", "label"]).size().max()) >= FEWEST:
         used |= set(STATISTICS)
-    return keys, "\n\n".join(sorted(_entry(number, entries)[1] for number in used)) + "\n"
+    return keys, "\n\n".join(sorted(entries[number][1] for number in used)) + "\n"
 
 
 @cache
 def known_entries() -> dict[str, tuple[str, str]]:
     """The shipped entries by arXiv identifier: key and text."""
-    entries = {}
-    for text in re.findall(r"^@.*?^}$", ENTRIES.read_text(), re.MULTILINE | re.DOTALL):
-        key, number = re.search(r"@\w+\{(\S+),", text), re.search(r"eprint = \{(\S+)\}", text)
-        assert key, f"no key: {text[:60]}"
-        assert number, f"no eprint: {text[:60]}"
-        entries[number[1]] = (key[1], text)
-    return entries
-
-
-def _entry(number: str, entries: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    key = f"arxiv{number.replace('.', '')}"
-    bare = f"@misc{{{key},\n  eprint = {{{number}}},\n  archiveprefix = {{arXiv}},\n}}"
-    return entries.get(number, (key, bare))
+    found = re.findall(r"(^@\w+\{(\S+),$.*?eprint = \{(\S+)\}.*?^}$)", ENTRIES.read_text(), re.M | re.S)
+    return {number: (key, text) for text, key, number in found}
 
 
 def _cited(component: Any) -> Iterable[str]:
@@ -66,8 +55,8 @@ def _cited(component: Any) -> Iterable[str]:
     for value in component.values():
         yield from _cited(value)
     module, _, name = str(component.get("_target_", "")).rpartition(".")
-    if not module.startswith(OWN):
-        return
+    if not f"{module}.".startswith(CATALOGUE):
+        return  # a class from elsewhere is not imported merely because a run's file names it
     try:
         cls = getattr(importlib.import_module(module), name)
         defaults = {key: p.default for key, p in inspect.signature(cls).parameters.items()}

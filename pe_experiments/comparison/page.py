@@ -6,46 +6,41 @@ The charts are drawn by our own script (15 kB): the bundle of a charting library
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from pe_experiments.comparison.documents import mark_column, mark_of
-from pe_experiments.comparison.protocols import Section
+from pe_experiments.comparison.citations import cite
+from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.run_rows import ACCURACIES, Row
-from pe_experiments.comparison.table import BOUNDS, finite
-from pe_experiments.comparison.words import WORDS, caveats, column_of, learned, limits, metric_in_words
-from pe_experiments.evaluation import SOLVED
-from pe_experiments.losses import unknown
-from pe_experiments.plots import COLOURS, MARKERS
-from pe_experiments.rendering import render
+from pe_experiments.comparison.runs import ACCURACIES
+from pe_experiments.comparison.statistics import FEWEST, LEVEL
+from pe_experiments.comparison.words import (
+    WORDS,
+    caveats,
+    column_of,
+    learned,
+    limits,
+    metric_in_words,
+    seeds_in_words,
+)
+from pe_experiments.drawing import COLOURS, MARKERS, render
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # of a training curve
-LEFT_TO_CSV = (
-    "section", "task", "model", "protocol", "max_length", "metric", "settings", "lengths_left_out",
-    "area_from", "area_to", "detectable_difference", "solved_in_distribution", "scheme",
-)  # fmt: skip
-PAIRS = (
-    "difference", "p", "p_holm", "separated", "probability_of_improvement", "pairs", "p_paired",
-    "p_paired_holm",
-)  # fmt: skip
+DIGITS = 6  # of a number after its point
 
 Json = dict[str, Any]
 
 
-def render_page(made: Comparison, title: str, appendix: Json, panel: Markup | None = None) -> str:
-    """The page as text, with its `documents.appendix_of`; ``panel``: HTML after its first screen."""
-    column, (kind, words) = column_of(made.metric), mark_of(made)
-    index = {scheme: number for number, scheme in enumerate(made.schemes)}
-    several = len({section.model for section in made.sections}) > 1
+def render_page(made: Comparison, title: str, panel: Markup | None = None) -> str:
+    """The page as text; ``panel``: HTML after its first screen."""
+    column = column_of(made.metric)
     looks = [made.looks[scheme] for scheme in made.schemes]
     content = {
         "metric": {"column": made.metric, "words": metric_in_words(made.metric), "lower": made.lower},
@@ -55,16 +50,7 @@ def render_page(made: Comparison, title: str, appendix: Json, panel: Markup | No
             {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
             for scheme, (colour, marker) in zip(made.schemes, looks, strict=True)
         ],
-        "sections": [
-            _section(made, section, index)
-            | {
-                "heading": [section.task, *[section.model] * several, *section.told_apart_by],
-                "mark": {"column": mark_column(kind, section), "words": words},
-            }
-            for section in made.sections
-        ],
-        **appendix,
-        "tables": [asdict(shown) for shown in appendix["tables"]],
+        "sections": [_protocol(made, protocol) for protocol in made.protocols],
     }
     return render(
         TEMPLATE,
@@ -74,115 +60,99 @@ def render_page(made: Comparison, title: str, appendix: Json, panel: Markup | No
         accuracy=WORDS[column],
         lower=made.lower,
         chance=made.metric.endswith("extrapolation"),
-        mark=words if made.table["solved"].notna().any() else "",
+        reached=bool(made.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(learned(row) for row in made.table.to_dict("records")),
         colours=COLOURS,
         panel=panel or "",
+        protocols=made.protocols,
+        settings=dict.fromkeys(key for protocol in made.protocols for key in protocol.settings),
+        tuning=made.runs.tuning,
+        left_out=made.runs.left_out,
+        **_methods(made),
     )
 
 
-def _section(made: Comparison, section: Section, index: Mapping[str, int]) -> Json:
-    """The data of one section; schemes by their index."""
-    runs, rows, pairs = made.runs, made.rows(section), made.pairs_of(section)
-    here = runs.other_tasks[runs.other_tasks["protocol"] == section.protocol]
-    measured = sorted(int(length) for length in section.curves["content_length"].unique())
-    milliseconds = 1000 * section.runs["seconds_per_step"].astype(float)
-    shown = section.shown(made.metric)
-    columns = [column for column in rows[0] if _is_used(column, rows)]
+def _methods(made: Comparison) -> Json:
+    """What the paragraphs on methods depend on."""
+    cited, bibtex = cite(made.runs)
+    tested = made.pairs[made.pairs["p"].notna()]
+    everybody = {*tested["scheme"], *tested["other"]}
+    common = everybody.intersection(*({row.scheme, row.other} for row in tested.itertuples()))
     return {
-        "slug": section.slug,
-        "title": section.title,
-        "sentence": made.sentences[section.title],
-        "max_length": section.max_length,
-        "one_token": section.one_token,
-        "exact": section.exact,
-        "shown": shown,
-        "notes": caveats(section, rows, runs.tuning),
-        "lengths": section.lengths,
-        "measured": measured,
-        "bounds": {b: [_cell(rows[0].get(f"{b}@{length}")) for length in section.lengths] for b in BOUNDS},
-        "columns": ["scheme", *columns],
-        "rows": [[index[row["scheme"]], *(_cell(row[column]) for column in columns)] for row in rows],
-        "curves": {
-            column: _by_run(section.curves, "content_length", column, measured, index)
-            for column in dict.fromkeys((*ACCURACIES, *shown))
-        },
-        "milliseconds": {
-            index[str(label)]: list(map(_cell, values))
-            for label, values in milliseconds.groupby(section.runs["label"])
-        },
-        "training": _training(runs.training, section, index),
-        "pairs": {
-            "columns": ["scheme", "other", *PAIRS],
-            "rows": [
-                [index[pair["scheme"]], index[pair["other"]], *(_cell(pair[column]) for column in PAIRS)]
-                for pair in pairs
-                if finite(pair["p"])
-            ],
-            "notes": limits(rows, pairs),
-        },
-        "other_tasks": [_other_task(str(task), group, index) for task, group in here.groupby("evaluated_on")],
+        "cited": cited,
+        "bibtex": bibtex,
+        "seeds": seeds_in_words(made.table["seeds"]),
+        "intervals": bool(made.table[["solved_low", f"{made.metric}_low"]].notna().any(axis=None)),
+        "exact": any(protocol.exact for protocol in made.protocols),
+        "losses": "loss_extrapolation" in made.table,
+        "tests": len(tested) > 0,
+        "family": f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
+        "level": f"{LEVEL:.0%}".replace("%", " %"),
+        "fewest": FEWEST,
+        "solved": SOLVED,
+        "farthest": f"{FARTHEST:g}",
     }
 
 
-def _is_used(column: str, rows: Sequence[Row]) -> bool:
-    """Whether the page shows a column: bounds are lines in the charts, counts of seeds have no interval."""
-    name, _, ending = column.rpartition("_")
-    if column in LEFT_TO_CSV or ending in ("min", "max"):
-        return False
-    if column.startswith(BOUNDS) or (ending in ("low", "high") and name.startswith(("reached", "solved"))):
-        return column == "solved_low" and finite(rows[0][column])
-    return any(not unknown(row[column]) for row in rows)
+def _protocol(made: Comparison, protocol: Protocol) -> Json:
+    """The data of one protocol; schemes by their index."""
+    index = {scheme: number for number, scheme in enumerate(made.schemes)}
+    rows, pairs = made.rows(protocol), made.pairs_of(protocol)
+    several = len({protocol.model for protocol in made.protocols}) > 1
+    measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
+    shown = protocol.shown(made.metric)
+    return {
+        "heading": [protocol.task, *[protocol.model] * several, *protocol.told_apart_by],
+        "slug": protocol.slug,
+        "title": protocol.title,
+        "sentence": made.sentences[protocol.title],
+        "max_length": protocol.max_length,
+        "exact": protocol.exact,
+        "shown": shown,
+        "notes": caveats(protocol, rows, made.runs.tuning),
+        "limits": limits(rows, pairs),
+        "lengths": protocol.lengths,
+        "measured": measured,
+        "table": _cells(pd.DataFrame(rows), index),
+        "pairs": _cells(pd.DataFrame(pairs, columns=made.pairs.columns).dropna(subset=["p"]), index),
+        "curves": {
+            column: _by_run(protocol.curves, "content_length", column, measured, index)
+            for column in dict.fromkeys((*ACCURACIES, *shown))
+        },
+        "training": _training(made.runs.training, protocol, index),
+    }
 
 
-def _cell(value: Any) -> Any:
-    """A value for JSON, to four digits."""
-    if unknown(value):
-        return None
-    if isinstance(value, float | np.floating):
-        return int(value) if float(value).is_integer() else float(f"{value:.4g}")
-    return value.item() if isinstance(value, np.generic) else value
+def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
+    """The columns that hold anything, and their rows."""
+    schemes = {key: table[key].map(index) for key in ("scheme", "other") if key in table}
+    known = table.assign(**schemes).dropna(axis="columns", how="all")
+    cells: Json = json.loads(known.to_json(orient="split", index=False, double_precision=DIGITS))
+    return cells
 
 
 def _by_run(
     rows: pd.DataFrame, x: str, column: str, points: Sequence[float], index: Mapping[str, int]
 ) -> dict[int, list[list[float | None]]]:
     """For each scheme a line per run: its values at these points."""
-    key = ["label", "name", x]
-    grid = rows.drop_duplicates(key).set_index(key)[column].unstack()
-    lines: dict[int, list[list[float | None]]] = {}
-    values = grid.reindex(columns=list(points)).to_numpy(float)
-    for (label, _), line in zip(grid.index, values, strict=True):
-        lines.setdefault(index[str(label)], []).append([_cell(value) for value in line])
-    return lines
+    once = rows.drop_duplicates(["name", x])
+    lines = once.pivot(index=["label", "name"], columns=x, values=column).reindex(columns=list(points))
+    return {
+        index[str(label)]: json.loads(own.astype(float).to_json(orient="values", double_precision=DIGITS))
+        for label, own in lines.groupby("label")
+    }
 
 
-def _training(training: pd.DataFrame, section: Section, index: Mapping[str, int]) -> Json | None:
-    """Loss and exact match over steps, a line per run and at most `POINTS` of its points."""
+def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:
+    """Loss and exact match over steps, a line per run and about `POINTS` of its points."""
     if training.empty:
         return None
-    here = training[training["protocol"] == section.protocol]
+    here = training[training["protocol"] == protocol.hash]
     made = {}
     for column in ("loss", "exact_match"):
         known = here.dropna(subset=[column])
-        steps = sorted(known["step"].unique())
-        wanted = {round(n) for n in np.linspace(0, len(steps) - 1, POINTS)} if steps else ()
-        kept = [steps[n] for n in sorted(wanted)]
+        steps = sorted(map(int, known["step"].unique()))
+        kept = steps[:: -max(1, round(len(steps) / POINTS))][::-1]  # the last of them, too
         known = known[known["step"].isin(kept)]
-        made[column] = {
-            "steps": [_cell(float(step)) for step in kept],
-            "values": _by_run(known, "step", column, kept, index),
-        }
+        made[column] = {"steps": kept, "values": _by_run(known, "step", column, kept, index)}
     return made if any(curve["steps"] for curve in made.values()) else None
-
-
-def _other_task(task: str, rows: pd.DataFrame, index: Mapping[str, int]) -> Json:
-    """Mean over seeds, and how many; exact match does not depend on the decoding."""
-    runs = rows.drop_duplicates(["label", "seed", "content_length"])
-    lengths = sorted(int(length) for length in runs["content_length"].unique())
-    shown = []
-    for label, own in runs.groupby("label"):
-        scores = own.groupby("content_length")["exact_match"].agg(["mean", "size"]).reindex(lengths)
-        cells = [None if math.isnan(m) else [_cell(m), int(n)] for m, n in scores.itertuples(index=False)]
-        shown.append([index[str(label)], *cells])
-    return {"task": task, "lengths": lengths, "rows": shown}

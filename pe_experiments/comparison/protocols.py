@@ -1,38 +1,34 @@
-"""The settings of each protocol, and the names of a comparison's sections."""
+"""The protocols of a comparison: their runs, their settings, and the names that tell them apart."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
 
 import pandas as pd
 
-from pe_experiments.comparison.runs_table import Runs
-from pe_experiments.identity import safe_name, short_hash
-from pe_experiments.losses import lower_is_better
+from pe_experiments.comparison.runs import Runs
+from pe_experiments.evaluation.summary import lower_is_better
+from pe_experiments.store.identity import safe_name, short_hash
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 CODE = (SOURCE, "task._target_")
-SHORT = {"d_model": "d", "learning_rate": "lr", "vocab_size": "symbols", "num_layers": "layers"}
 LONGEST = 80  # characters of a slug
 
 
 @dataclass(frozen=True)
-class Section:
-    """One task x model x protocol: the runs that may be compared with each other.
+class Protocol:
+    """What runs must share to be compared: task, model, training and evaluation; and the runs that do.
 
     Attributes:
-        protocol: its hash.
-        slug: name of its files, as ``copy-decoder-d64``.
+        hash: what identifies it, the column ``protocol`` of every table.
         told_apart_by: the settings in which it differs from others of its task and model, as ``d_model=64``.
         runs, curves: its rows of `Runs`.
-        settings: every setting of the protocol by its key.
+        settings: every setting by its key.
     """
 
-    protocol: str
-    slug: str
+    hash: str
     told_apart_by: tuple[str, ...]
     runs: pd.DataFrame
     curves: pd.DataFrame
@@ -52,22 +48,21 @@ class Section:
         return ", ".join([self.task, self.model, *self.told_apart_by])
 
     @property
-    def one_token(self) -> bool:
-        """Whether every answer is one token, so that exact match and token accuracy are the same."""
-        tokens = self.curves.reindex(columns=["answer_tokens"])["answer_tokens"].dropna()
-        return len(tokens) > 0 and bool((tokens == 1).all())
+    def slug(self) -> str:
+        """Name of its files: ``copy-decoder-d_model64``; the column ``section`` of ``table.csv``."""
+        name = safe_name("-".join([self.task, self.model, *self.told_apart_by]).replace("=", ""))
+        return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{self.hash}"
 
     @property
     def exact(self) -> bool:
         """Whether exact match was measured; it is not of language models."""
         return bool(self.curves["exact_match"].notna().any())
 
-    def shown(self, metric: str) -> tuple[str, ...]:
-        """One or two columns of the curves to draw where schemes are compared in this metric."""
+    def shown(self, metric: str) -> tuple[str, str]:
+        """The columns of the curves to draw where schemes are compared in this metric."""
         if not self.exact:
-            return ("loss", "token_accuracy")
-        accuracies = ("exact_match",) if self.one_token else ("exact_match", "token_accuracy")
-        return ("loss", "exact_match") if lower_is_better(metric) else accuracies
+            return "loss", "token_accuracy"
+        return ("loss", "exact_match") if lower_is_better(metric) else ("exact_match", "token_accuracy")
 
     @property
     def max_length(self) -> int:
@@ -88,79 +83,56 @@ def _sorted(lengths: pd.Series) -> list[int]:
     return sorted(int(length) for length in lengths.unique())
 
 
-def sections_of(runs: Runs) -> list[Section]:
-    """The sections by task, model and protocol."""
-    rows: dict[Any, pd.DataFrame] = dict(list(runs.runs.groupby("protocol")))
-    curves = {protocol: runs.curves[runs.curves["protocol"] == protocol] for protocol in rows}
-    settings: dict[Any, dict[str, str]] = {}
-    groups: dict[tuple[str, str], list[Any]] = {}
-    for protocol, own in rows.items():
-        saved = {label: runs.saved[name] for label, name in zip(own["label"], own["name"], strict=True)}
-        counts = (f"{count:g}" for count in curves[protocol]["examples"].dropna().unique())
-        settings[protocol] = protocol_settings(saved) | {"evaluation.examples": ", ".join(counts)}
-        groups.setdefault((own["task"].iloc[0], own["model"].iloc[0]), []).append(protocol)
-    made: list[Section] = []
-    for (task, model), protocols in sorted(groups.items()):
-        words = told_apart([settings[protocol] for protocol in protocols])
-        for protocol, by in sorted(zip(protocols, words, strict=True), key=lambda pair: _natural(pair[1])):
-            slug = safe_name("-".join([task, model, *map(_short, by)]))[:LONGEST]
-            if any(section.slug == slug for section in made):
-                slug += f"-{sum(section.slug.startswith(slug) for section in made) + 1}"
-            made.append(Section(protocol, slug, by, rows[protocol], curves[protocol], settings[protocol]))
+def protocols_of(runs: Runs) -> list[Protocol]:
+    """The protocols of these runs, by task and model."""
+    made: list[Protocol] = []
+    for _, alike in runs.runs.groupby("protocol").first().groupby(["task", "model"]):
+        settings = [_settings(runs, str(digest)) for digest in alike.index]
+        named = zip(told_apart(settings), map(str, alike.index), settings, strict=True)
+        for by, digest, own in sorted(named, key=itemgetter(0)):
+            rows, curves = (table[table["protocol"] == digest] for table in (runs.runs, runs.curves))
+            made.append(Protocol(digest, by, rows, curves, own))
     return made
 
 
-def told_apart(protocols: Sequence[dict[str, str]]) -> list[tuple[str, ...]]:
+def told_apart(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     """For each protocol of one task and model the fewest settings that no other has, as ``d_model=64``.
 
     Protocols that differ in code alone, or in what was tuned, are numbered.
     """
-
-    def values(keys: Sequence[str]) -> list[tuple[str, ...]]:
-        return [tuple(protocol.get(key, "unset") for key in keys) for protocol in protocols]
-
-    kinds = {key: len(set(values([key]))) for key in dict.fromkeys(k for p in protocols for k in p)}
-    options = [key for key, count in kinds.items() if count > 1 and key not in CODE]
-    options = [key for key in options if not any(" (" in value for (value,) in values([key]))]
+    table = pd.DataFrame(protocols).fillna("unset")
+    tuned = [str(key) for key in table if table[key].str.contains(" (", regex=False).any()]
+    options = [str(key) for key in table if table[key].nunique() > 1 and key not in (*CODE, *tuned)]
     chosen: list[str] = []
-    while options and len(set(values(chosen))) < len(protocols):
-        chosen.append(max(options, key=lambda key: len(set(values([*chosen, key])))))
+
+    def kinds(keys: Sequence[str]) -> int:
+        return table.groupby(list(keys)).ngroups if keys else 1
+
+    while options and kinds(chosen) < len(table):
+        chosen.append(max(options, key=lambda key: kinds([*chosen, key])))
         options.remove(chosen[-1])
-    if len(set(values(chosen))) == len(protocols):
-        return [tuple(map(_setting, chosen, own)) for own in values(chosen)]
-    numbered = enumerate(values(chosen), start=1)
-    return [(*map(_setting, chosen, own), f"code={number}") for number, own in numbered]
+    if kinds(chosen) < len(table):
+        table, chosen = table.assign(code=range(1, len(table) + 1)), [*chosen, "code"]
+    return [
+        tuple(f"{str(key).rpartition('.')[2]}={value}" for key, value in row.items())
+        for row in table[chosen].to_dict("records")
+    ]
 
 
-def _setting(key: str, value: str) -> str:
-    return f"{key.rpartition('.')[2]}={value}"
-
-
-def _short(setting: str) -> str:
-    """``d64`` for ``d_model=64``; a word alone where it says enough."""
-    key, _, value = setting.partition("=")
-    alone = re.fullmatch(r"[a-z]\w*", value) and value not in ("unset", "null")
-    return value if alone else SHORT.get(key, key) + value
-
-
-def _natural(words: Sequence[str]) -> list[tuple[float, str]]:
-    """Numbers in the order of their values."""
-    numbers = [re.fullmatch(r"\w+=(\d+(?:\.\d+)?)", word) for word in words]
-    return [(float(n[1]) if n else 0.0, word) for n, word in zip(numbers, words, strict=True)]
-
-
-def protocol_settings(saved: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Every setting of a protocol by key, from a run's configuration by scheme; tuned: ``value (scheme)``."""
-    by_key: dict[str, dict[str, list[str]]] = {}
-    for label, run in saved.items():
-        trained, sources = run["identity"]["trained"], run["identity"]["sources"]
+def _settings(runs: Runs, digest: str) -> dict[str, str]:
+    """Every setting of a protocol by key; a tuned one as ``value (scheme)``."""
+    values: dict[str, dict[str, list[str]]] = {}
+    rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
+    for label, name in zip(rows["label"], rows["name"], strict=True):
+        trained, sources = (runs.saved[name]["identity"][key] for key in ("trained", "sources"))
         found = {f"{g}.{key}": v for g in ("task", "model", "training") for key, v in trained[g].items()}
         found[SOURCE] = short_hash([sources["task"], sources.get("shared")])
         for key, value in found.items():
-            by_key.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
+            values.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
+    counts = runs.curves.loc[runs.curves["protocol"] == digest, "examples"].dropna().unique()
     return {
         key: ", ".join(
-            value + (f" ({', '.join(labels)})" if len(values) > 1 else "") for value, labels in values.items()
+            value + (f" ({', '.join(labels)})" if len(by) > 1 else "") for value, labels in by.items()
         )
-        for key, values in by_key.items()
-    }
+        for key, by in values.items()
+    } | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}

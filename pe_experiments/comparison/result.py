@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,54 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.pairs import pair_table, with_groups
-from pe_experiments.comparison.protocols import Section, sections_of
-from pe_experiments.comparison.run_rows import Row
-from pe_experiments.comparison.runs_table import Runs
+from pe_experiments.comparison.pairs import pair_table
+from pe_experiments.comparison.protocols import Protocol, protocols_of
+from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import caveats, result_in_words
-from pe_experiments.errors import UserError, allowed
-from pe_experiments.losses import lower_is_better
-from pe_experiments.plots import WIDTHS, Look, styles
-
-
-@dataclass(frozen=True)
-class Options:
-    """How runs are compared and drawn.
-
-    Attributes:
-        metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
-            ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
-            run has an exact match.
-        baseline: test only the differences from the scheme of this label; None tests all pairs.
-        order: schemes to list first, in this order; the others follow, the best first.
-        labels: other names for schemes, by label.
-        attention: names of runs whose attention by distance is drawn.
-        width: of the figures: ``single``, ``double`` (columns of a journal), or millimetres.
-    """
-
-    metric: str | None = None
-    baseline: str | None = None
-    order: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    attention: Sequence[str] = ()
-    width: str | float = "double"
-
-    def __post_init__(self) -> None:
-        self.inches  # noqa: B018  # a wrong width raises before anything is read
-
-    @property
-    def inches(self) -> float:
-        """The width in inches.
-
-        Raises:
-            UserError: it is neither a name nor a sensible number.
-        """
-        if isinstance(self.width, str) and self.width in WIDTHS:
-            return WIDTHS[self.width]
-        if isinstance(self.width, int | float) and 50 <= self.width <= 500:
-            return self.width / 25.4
-        raise UserError(f"width={self.width}: expected {allowed(WIDTHS)}, or 50 to 500 (millimetres)")
+from pe_experiments.drawing import Look, styles
+from pe_experiments.evaluation.summary import lower_is_better
 
 
 @dataclass(frozen=True)
@@ -65,11 +23,10 @@ class Comparison:
     """The result of `compare`.
 
     Attributes:
-        table: one row per section and scheme.
-        pairs: one row per section and pair of schemes.
+        table: one row per protocol and scheme.
+        pairs: one row per protocol and pair of schemes.
         runs: one row per run, per length and per training step, and the runs left out.
-        sections: the runs that were compared with each other.
-        options: how.
+        protocols: the runs that were compared with each other.
         folder: where it was written, or None.
         files: the files written.
     """
@@ -77,8 +34,7 @@ class Comparison:
     table: pd.DataFrame
     pairs: pd.DataFrame
     runs: Runs
-    sections: list[Section]
-    options: Options
+    protocols: list[Protocol]
     folder: Path | None = None
     files: list[Path] = field(default_factory=list)
 
@@ -99,43 +55,42 @@ class Comparison:
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """Colour and marker by scheme, whatever it is renamed to."""
-        return styles(self.schemes, {text: label for label, text in self.options.labels.items()})
+        """Colour and marker by scheme."""
+        return styles(self.schemes)
 
-    def rows(self, section: Section) -> list[Row]:
-        """The rows of a section in the table."""
-        return _rows(self.table, section)
+    def rows(self, protocol: Protocol) -> list[Row]:
+        """The rows of a protocol in the table."""
+        return _of(protocol, self.table)
 
-    def pairs_of(self, section: Section) -> list[Row]:
-        """The rows of a section in the pairs."""
-        return _rows(self.pairs, section)
+    def pairs_of(self, protocol: Protocol) -> list[Row]:
+        """The rows of a protocol in the pairs."""
+        return _of(protocol, self.pairs)
 
     @cached_property
     def sentences(self) -> dict[str, str]:
-        """The result of each section in one sentence, by its title."""
-        return {s.title: result_in_words(self.rows(s), self.pairs_of(s)) for s in self.sections}
+        """The result of each protocol in one sentence, by its title."""
+        return {s.title: result_in_words(self.rows(s), self.pairs_of(s)) for s in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:
         """Its caveats."""
-        found = (caveats(section, self.rows(section), self.runs.tuning) for section in self.sections)
+        found = (caveats(protocol, self.rows(protocol), self.runs.tuning) for protocol in self.protocols)
         return list(dict.fromkeys(note for notes in found for note in notes))
 
 
-def _rows(table: pd.DataFrame, section: Section) -> list[Any]:
-    return table[table["protocol"] == section.protocol].to_dict("records")
+def _of(protocol: Protocol, table: pd.DataFrame) -> list[Any]:
+    return table[table["protocol"] == protocol.hash].to_dict("records")
 
 
-def compared(runs: Runs, options: Options) -> Comparison:
-    """The comparison of these runs; writes nothing.
+def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
+    """The comparison of these runs; writes nothing. The arguments are those of `compare`.
 
     Raises:
         UserError: an option that matches no run.
     """
-    sections, named = sections_of(runs), options.labels.get
-    baseline = None if options.baseline is None else named(options.baseline, options.baseline)
-    metric = options.metric or ("exact_match_extrapolation" if any(s.exact for s in sections) else "loss")
+    protocols = protocols_of(runs)
+    metric = metric or ("exact_match_extrapolation" if any(s.exact for s in protocols) else "loss")
     metric = "loss_extrapolation" if metric == "loss" else metric
-    table = scheme_table(sections, metric, [named(label, label) for label in options.order])
-    pairs = pair_table(sections, table, metric, baseline)
-    return Comparison(with_groups(table, pairs), pairs, runs, sections, options)
+    table = scheme_table(protocols, metric)
+    pairs = pair_table(protocols, table, metric, baseline)
+    return Comparison(table, pairs, runs, protocols)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -22,21 +22,6 @@ POWER = 0.8  # at which a difference counts as detectable
 FEWEST = 3  # with fewer seeds there is neither an interval nor a test
 RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
 ROUNDING = 1e-12  # closer values are equal
-MOST_FLIPS = 16  # all sign patterns up to this many pairs, else a sample
-
-# Share of studies, in %, whose `mean_interval` holds the true mean, with 3, 5 and 10 seeds. The outcomes of a
-# seed: 0 or 0.5, and 0 or 1, with the probability of the higher one; two smooth ones. A test simulates it.
-COVERAGE = {
-    "0 or 0.5, P = 0.05": (99, 98, 99),
-    "0 or 0.5, P = 0.2": (99, 99, 99),
-    "0 or 0.5, P = 0.5": (100, 100, 99),
-    "0 or 1, P = 0.05": (99, 98, 99),
-    "0 or 1, P = 0.2": (99, 99, 99),
-    "0 or 1, P = 0.5": (100, 100, 98),
-    "uniform on 0 to 1": (100, 100, 100),
-    "normal, mean 0.4, deviation 0.1": (100, 100, 100),
-}
-SIMULATED = (3, 5, 10)
 
 NAN = float("nan")
 
@@ -59,14 +44,15 @@ def mean_interval(
     the lower end one of the values and ``lowest``. For values that are 0 or 1 this is the Clopper-Pearson
     interval, and no distribution is known for which its coverage falls below 95 % (Gaffke 2005;
     Learned-Miller and Thomas 2019, arXiv:1905.06208). It never leaves the range. Its simulated coverage is
-    98 to 100 % (`COVERAGE`). It is wide: five seeds of value 1 do not exclude a mean of 0.48.
+    98 to 100 %, which a test repeats. It is wide: five seeds of value 1 do not exclude a mean of 0.48.
 
     Args:
         values: one per seed; NaN (not measured) makes the mean NaN.
         lowest: the smallest possible value.
         alpha: 1 minus the level of the interval.
     """
-    x, mean = _mean(values)
+    x = np.asarray(values, dtype=float)
+    mean = float(x.mean())
     if not _enough(x):
         return Interval(mean)
     below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
@@ -75,16 +61,12 @@ def mean_interval(
 
 def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
     """The mean of a smooth variable without bounds, such as a loss, with Student's 95 % interval."""
-    x, mean = _mean(values)
+    x = np.asarray(values, dtype=float)
+    mean = float(x.mean())
     if not _enough(x):
         return Interval(mean)
     half = float(stats.t.ppf(1 - ALPHA / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
     return Interval(mean, mean - half, mean + half)
-
-
-def _mean(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, float]:
-    x = np.asarray(values, dtype=float)
-    return x, float(x.mean()) if len(x) else NAN
 
 
 def _enough(x: np.ndarray) -> bool:
@@ -149,12 +131,12 @@ def _quantile(points: tuple[float, ...], share: float) -> float:
 def share_interval(successes: int, trials: int) -> Interval:
     """``k`` of ``n`` seeds, with the exact interval of Clopper and Pearson (1934)."""
     if trials < FEWEST:
-        return Interval(successes / trials if trials else NAN)
+        return Interval(successes / trials)
     ends = stats.binomtest(successes, trials).proportion_ci(LEVEL, method="exact")
     return Interval(successes / trials, float(ends.low), float(ends.high))
 
 
-def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
+def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
     """Two-sided p-value of a difference of means between two sets of seeds, by permutation.
 
     Exact up to ten seeds against ten, else from a fixed sample of permutations. With five against five it is
@@ -165,67 +147,46 @@ def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
     return float(permutation_ps(np.array([first], dtype=float), second)[0])
 
 
-def permutation_ps(firsts: np.ndarray, second: Sequence[float]) -> np.ndarray:
+def permutation_ps(firsts: np.ndarray, second: Sequence[float] | np.ndarray) -> np.ndarray:
     """`permutation_p` of each row of ``firsts`` [sets, seeds] against the same seeds."""
-    n, m = firsts.shape[1], len(second)
-    pooled = np.hstack([firsts, np.tile(np.asarray(second, dtype=float), (len(firsts), 1))]).T
-    sums = _splits(n, m) @ pooled
-    apart = np.abs(sums / n - (pooled.sum(axis=0) - sums) / m)
-    observed = np.abs(pooled[:n].mean(axis=0) - pooled[n:].mean(axis=0))
-    return np.asarray((apart >= observed - ROUNDING).mean(axis=0))
+    other = np.asarray(second, dtype=float)
+    n, m = firsts.shape[1], len(other)
+    observed, total = np.abs(firsts.mean(axis=1) - other.mean()), firsts.sum(axis=1) + other.sum()
+    # The means of a split are this far apart where the sum of its first group is outside ``low`` to ``high``.
+    apart = np.maximum(observed - ROUNDING, 0.0)
+    low, high = (((total / m + side) / (1 / n + 1 / m))[:, None] for side in (-apart, apart))
+    if math.comb(n + m, n) > RESAMPLES:
+        sums = np.hstack([firsts, np.tile(other, (len(firsts), 1))]) @ _drawn(n, m)
+        found = ((sums <= low) | (sums >= high)).mean(axis=1)
+    else:  # the sums of k of the first seeds and n - k of the second: all pairs of two short lists
+        counts = np.zeros(len(firsts))
+        for k in range(max(0, n - m), n + 1):
+            mine, others = firsts @ _subsets(n, k).T, np.sort(_subsets(m, n - k) @ other)
+            counts += np.searchsorted(others, low - mine, "right").sum(axis=1)
+            counts += (len(others) - np.searchsorted(others, high - mine, "left")).sum(axis=1)
+        found = counts / math.comb(n + m, n)
+    return np.where(observed <= ROUNDING, 1.0, found)
 
 
-def seeds_needed(tests: int) -> int:
-    """The fewest seeds per scheme with which `permutation_p` can be 0.05 or less after Holm."""
-    return next(n for n in itertools.count(FEWEST) if tests * 2 / math.comb(2 * n, n) <= ALPHA)
+def smallest_p(first: int, second: int) -> float:
+    """The smallest value that `permutation_p` of so many seeds can have."""
+    return (2 if first == second else 1) / math.comb(first + second, first)
 
 
 @cache
-def _splits(first: int, second: int) -> np.ndarray:
-    """Which of the pooled seeds form the first group: a row of zeros and ones per split."""
-    both = first + second
-    if math.comb(both, first) <= RESAMPLES:
-        chosen = np.array(list(itertools.combinations(range(both), first)))
-    else:
-        drawn = np.random.default_rng(0).random((RESAMPLES, both)).argsort(axis=1)
-        chosen = np.vstack([np.arange(both), drawn])[:, :first]
-    splits = np.zeros((len(chosen), both))
-    np.put_along_axis(splits, chosen, 1.0, axis=1)
+def _drawn(first: int, second: int) -> np.ndarray:
+    """Which of the pooled seeds form the first group: a column of zeros and ones per split of a sample."""
+    drawn = np.random.default_rng(0).random((RESAMPLES, first + second)).argsort(axis=1)
+    splits = np.zeros((first + second, RESAMPLES + 1))
+    np.put_along_axis(splits, np.vstack([np.arange(first + second), drawn])[:, :first].T, 1.0, axis=0)
     return splits
 
 
-def sign_flip_p(differences: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p-value of a mean difference of paired seeds under random signs; at least 2 / 2^pairs.
-
-    All sign patterns up to 16 pairs, then a fixed sample. NaN below three pairs.
-    """
-    d = np.asarray(differences, dtype=float)
-    if not _enough(d):
-        return NAN
-    means = np.abs(_signs(len(d)) @ d)
-    return float((means >= abs(d.sum()) - ROUNDING).mean())
-
-
 @cache
-def _signs(pairs: int) -> np.ndarray:
-    if pairs <= MOST_FLIPS:
-        return np.array(list(itertools.product([1.0, -1.0], repeat=pairs)))
-    drawn = np.random.default_rng(0).choice([1.0, -1.0], size=(RESAMPLES, pairs))
-    return np.vstack([np.ones(pairs), drawn])
-
-
-def equivalence_p(differences: Sequence[float] | np.ndarray, margin: float) -> float:
-    """p-value of "the mean difference of paired seeds is ``margin`` or more in size" (two one-sided tests).
-
-    Each side is an exact sign-flip test, which assumes that differences are symmetric around their mean. With
-    five pairs the p-value is at least 1 / 32, reached only if all of them lie within the margin. NaN below
-    three pairs.
-    """
-    d = np.asarray(differences, dtype=float)
-    if not _enough(d):
-        return NAN
-    sides = (margin - d, margin + d)
-    return max(float((_signs(len(d)) @ side >= side.sum() - ROUNDING).mean()) for side in sides)
+def _subsets(seeds: int, size: int) -> np.ndarray:
+    """A row of zeros and ones for every choice of ``size`` of so many seeds."""
+    chosen = itertools.combinations(range(seeds), size)
+    return np.array([[float(seed in those) for seed in range(seeds)] for those in chosen])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -237,21 +198,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(known) - rank) * p))
         adjusted[index] = largest
     return adjusted
-
-
-def letters(names: Sequence[str], separated: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A compact letter display: two names share a letter if and only if they are not separated.
-
-    Letters are given in the order of the names. Source: Piepho 2004, insert and absorb.
-    """
-    groups = [frozenset(names)] if names else []
-    for first, second in separated:
-        split = [g - {out} for g in groups for out in ((first, second) if {first, second} <= g else ("",))]
-        groups = [g for g in dict.fromkeys(split) if not any(g < other for other in split)]
-    groups.sort(key=lambda group: sorted(names.index(name) for name in group))
-    # a to z, then a2 to z2 and so on
-    marks = [chr(ord("a") + n % 26) + (str(n // 26 + 1) if n >= 26 else "") for n in range(len(groups))]
-    return {name: "".join(m for m, g in zip(marks, groups, strict=True) if name in g) for name in names}
 
 
 def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:
@@ -269,42 +215,12 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
     seeds = min(map(len, arrays))
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in arrays)
     pooled = math.sqrt(squares / sum(len(group) - 1 for group in arrays))
-    return shift_at_power(2 * seeds - 2) * math.sqrt(2 / seeds) * pooled
-
-
-def detectable_change(differences: Sequence[float] | np.ndarray) -> float:
-    """`detectable_difference` for paired seeds: ``shift / sqrt(n) * s`` with n - 1 degrees of freedom.
-
-    With 5, 10, 20 pairs 1.68, 1.00, 0.66 times the standard deviation s of the differences.
-    """
-    d = np.asarray(differences, dtype=float)
-    if not _enough(d):
-        return NAN
-    return shift_at_power(len(d) - 1) / math.sqrt(len(d)) * float(d.std(ddof=1))
+    return _shift(2 * seeds - 2) * math.sqrt(2 / seeds) * pooled
 
 
 @cache
-def shift_at_power(freedom: int) -> float:
+def _shift(freedom: int) -> float:
     """Noncentrality at which a two-sided t test has 80 % power."""
-    critical = float(stats.t.ppf(1 - ALPHA / 2, freedom))
-
-    def lacking(shift: float) -> float:
-        return float(stats.nct.sf(critical, freedom, shift)) - POWER
-
-    return float(optimize.brentq(lacking, 0.01, 20.0))
-
-
-def probability_of_improvement(scheme: Sequence[float], other: Sequence[float]) -> float:
-    """Share of all pairs of runs in which the run of the first scheme is better; ties count half.
-
-    Source: Agarwal et al. 2021, arXiv:2108.13264, section 4.3 (the Mann-Whitney statistic).
-    """
-    if len(scheme) == 0 or len(other) == 0 or np.isnan([*scheme, *other]).any():
-        return NAN
-    apart = np.asarray(scheme, float)[:, None] - np.asarray(other, float)[None]
-    return float((apart > ROUNDING).mean() + 0.5 * (np.abs(apart) <= ROUNDING).mean())
-
-
-def shared_differences(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
-    """First minus second, at the seeds that both have."""
-    return np.array([first[seed] - second[seed] for seed in sorted(set(first) & set(second))], dtype=float)
+    critical = stats.t.ppf(1 - ALPHA / 2, freedom)
+    power = lambda shift: stats.nct.sf(critical, freedom, shift) - POWER  # noqa: E731
+    return float(optimize.brentq(power, 0.01, 20.0))

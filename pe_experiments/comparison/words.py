@@ -1,16 +1,16 @@
-"""Values as text, one sentence per section, and its caveats."""
+"""Values as text, one sentence per protocol, and caveats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pe_experiments.comparison.protocols import Section
-from pe_experiments.comparison.run_rows import ACCURACIES
-from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, seeds_needed
+from pe_experiments.comparison.protocols import Protocol
+from pe_experiments.comparison.runs import ACCURACIES, Row
+from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
 from pe_experiments.comparison.table import finite
-from pe_experiments.losses import lower_is_better
-from pe_experiments.plots import METRIC_NAMES
+from pe_experiments.drawing import METRIC_NAMES
+from pe_experiments.evaluation.summary import lower_is_better
 
 NO_NUMBER = "–"
 NOTHING = 0.005  # a mean that is written 0.00
@@ -21,8 +21,6 @@ WORDS = {
     "at_2x": "at twice the training length",
     "extrapolation": "past the training lengths",
 }
-
-Row = Mapping[Any, Any]  # of table.csv or pairs.csv
 
 
 def column_of(metric: str) -> str:
@@ -44,7 +42,7 @@ def number(value: Any, style: str = ".2f") -> str:
     return shown if float(shown) else shown.lstrip("-")
 
 
-def mean(row: Row, column: str) -> str:
+def mean(row: Mapping[Any, Any], column: str) -> str:
     """``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
     style = digits(column)
     shown = number(row.get(column), style)
@@ -70,7 +68,7 @@ def seeds_in_words(counts: Iterable[int]) -> str:
     return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
 
 
-def learned(row: Row) -> bool:
+def learned(row: Mapping[Any, Any]) -> bool:
     """Whether at least half of the runs solved the training lengths; True where that was not measured."""
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
@@ -78,28 +76,26 @@ def learned(row: Row) -> bool:
 def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     """The best scheme that learned the task, and which schemes its seeds separate it from, after Holm."""
     metric = str(rows[0]["metric"])
-    words = metric_in_words(metric)
+    words, lower = metric_in_words(metric), lower_is_better(metric)
+    if not any(row["compared"] for row in rows):
+        return "No scheme learned the task."
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not compared:
-        unmeasured = any(row["compared"] for row in rows)
-        return f"There is no {words}: not measured." if unmeasured else "No scheme learned the task."
-    lower = lower_is_better(metric)
+        return f"There is no {words}: not measured."
     best = (min if lower else max)(compared, key=lambda row: row[metric])
-    name, value = str(best["scheme"]), mean(best, metric)
     if abs(best[metric]) < NOTHING and not lower:
         return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
-    if len(compared) > 1 and all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
+    if len(compared) == 1:
+        return f"{best['scheme']}: {words} {mean(best, metric)}."
+    if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         who = "All schemes that learned the task" if finite(best["solved"]) else "All schemes"
         return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
-    start = (
-        f"{name} has the {'lowest' if lower else 'highest'} mean {words}, {value}"
-        if len(compared) > 1
-        else f"{name}: {words} {value}"
-    )
+    name = str(best["scheme"])
+    start = f"{name} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
     tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
     apart = [str(p["other"] if p["scheme"] == name else p["scheme"]) for p in tested if p["separated"]]
     if not tested:
-        few = len(compared) > 1 and all(row["seeds"] < FEWEST for row in compared)
+        few = all(row["seeds"] < FEWEST for row in compared)
         return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
     if not apart:
         return f"{start}; no other scheme differs significantly."
@@ -112,29 +108,29 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def caveats(section: Section, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """The caveats of a section; entries of ``tuning`` (of `Runs`) of other sections are ignored."""
+def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """The caveats of a protocol; entries of ``tuning`` (of `Runs`) of other protocols are ignored."""
     found = []
     if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:
         found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
     if few := [str(row["scheme"]) for row in rows if row["seeds"] < FEWEST]:
         who = "every scheme" if len(few) == len(rows) else listed(few)
         found.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
-    if not section.lengths:
+    if not protocol.lengths:
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
-    elif apart := section.lengths_left_out:
+    elif apart := protocol.lengths_left_out:
         found.append(
             f"Left out of summaries, because some runs lack them: lengths {listed(list(map(str, apart)))}."
         )
-    here = [row for row in tuning if _is_of(row, section)]
+    here = [row for row in tuning if _is_of(row, protocol)]
     return found + [note for choice in here if (note := _edge(choice))]
 
 
-def _is_of(choice: Mapping[str, Any], section: Section) -> bool:
-    """Whether a setting was chosen for the task of a section."""
+def _is_of(choice: Mapping[str, Any], protocol: Protocol) -> bool:
+    """Whether a setting was chosen for the task of a protocol."""
     settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
-    return (choice["task"], choice["model"]) == (section.task, section.model) and all(
-        section.settings.get(key, value) in (value, "null") for key, value in settings.items()
+    return (choice["task"], choice["model"]) == (protocol.task, protocol.model) and all(
+        protocol.settings.get(key, value) in (value, "null") for key, value in settings.items()
     )
 
 
@@ -152,19 +148,16 @@ def _edge(choice: Mapping[str, Any]) -> str | None:
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
-    """The smallest differences the tests of a section can find, and the pairs not tested."""
+    """The smallest differences the tests of a protocol can find, and the pairs not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
-    smallest = "Smallest true difference detected with 80 % power: "
-    style = digits(str(rows[0]["metric"]))
-    smallest += f"{number(rows[0]['detectable_difference'], style)} (one two-sided t test at {ALPHA:.2g})."
-    best = min(tested, key=lambda pair: pair["smallest_p_holm"])
-    by_holm = f"at most {ALPHA:.2g} by Holm's method over {best['tests']} tests"
-    least = f"A pair is separated if its p value is {by_holm}; "
-    least += f"with this number of seeds it cannot be below {best['smallest_p_holm']:.2g}"
-    if best["smallest_p_holm"] > ALPHA:
-        least += f", so no pair can be separated (this needs {seeds_needed(int(best['tests']))} seeds per "
-        least += "scheme, or fewer tests: baseline=)"
+    said = f"A pair is separated if its p value is at most {ALPHA:.2g} by Holm's method"
+    least = len(tested) * min(smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested)
+    if least > ALPHA:
+        said += f"; with so few seeds for {len(tested)} tests it is at least {min(least, 1):.2g}, so no pair "
+        said += "can be separated: this needs more seeds, or fewer tests (baseline=)"
+    found = number(rows[0]["detectable_difference"], digits(str(rows[0]["metric"])))
+    power = f"Smallest true difference detected with 80 % power: {found} (one two-sided t test)."
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
-    return [f"{least}.", smallest, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]
+    return [f"{said}.", power, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]

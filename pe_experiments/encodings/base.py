@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]
 # The bias of a key that a scheme masks. Beside any unmasked key its weight is 0; unlike minus infinity it
@@ -83,21 +83,30 @@ class AttentionContext:
         k_positions_BS: Tensor,
         visible_BTS: Tensor | Callable[[int, int], Tensor],
         lengths_B: Tensor | None = None,
-        x_BSD: Tensor | None = None,
+        x_BSD: Tensor | Callable[[], Tensor] | None = None,
         layer: int = 0,
         first_query: int = 0,
         declared_B: Tensor | None = None,
     ):
-        """``visible_BTS`` is the mask, or a function of start and stop that returns rows start .. stop-1."""
+        """``visible_BTS`` is the mask, or a function of start and stop that returns rows start .. stop-1.
+
+        ``x_BSD`` may be a function, too: it is called if a scheme reads the hidden states.
+        """
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
         self.lengths_B = lengths_B
         self.declared_B = lengths_B if declared_B is None else declared_B
-        self.x_BSD = x_BSD
+        self._hidden = x_BSD
         self.layer = layer
         self.first_query = first_query
         self._visible = visible_BTS
         self._shared: dict[Any, Any] = {}
+
+    @property
+    def x_BSD(self) -> Tensor | None:
+        if callable(self._hidden):
+            self._hidden = self._hidden()
+        return self._hidden
 
     @property
     def visible_BTS(self) -> Tensor:
@@ -130,10 +139,10 @@ class AttentionContext:
             self._shared[fn] = fn(self)
         return self._shared[fn]
 
-    def at_layer(self, layer: int, x_BSD: Tensor) -> AttentionContext:
+    def at_layer(self, layer: int, x_BSD: Tensor | Callable[[], Tensor]) -> AttentionContext:
         """The same context for another layer; the results of ``once`` are shared."""
-        here = copy(self)
-        here.layer, here.x_BSD = layer, x_BSD
+        here = object.__new__(AttentionContext)  # `copy.copy` takes longer than a small layer's norm
+        here.__dict__ |= self.__dict__ | {"layer": layer, "_hidden": x_BSD}
         return here
 
     def query_rows(self, start: int, stop: int) -> AttentionContext:

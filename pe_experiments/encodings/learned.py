@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import ModelShape, largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
-from pe_experiments.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable
 
 Initial = Literal["normal", "sinusoidal"]
 Beyond = Literal["untrained", "clamp", "wrap", "zero", "interpolate", "error"]

@@ -61,7 +61,9 @@ class Rope(PositionalEncoding):
                 f"rotary_fraction={rotary_fraction} of head_dim={shape.head_dim} leaves no pair of channels"
             )
         if int(rotary_fraction * shape.head_dim) % 2:
-            self.remark = f"channels turn in pairs, so one of each head's {shape.head_dim} is left unrotated"
+            self.remark = (
+                f"channels are rotated in pairs, so one of each head's {shape.head_dim} is left unrotated"
+            )
         self.base = base
         self.rotated_pairs = round(kept_frequencies * self.pairs)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
-from pe_experiments.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable
 
 
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import largest_ids
-from pe_experiments.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable
 
 
 class RawIndex(AbsoluteEncoding):

@@ -14,18 +14,20 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import additive_mask, at_least_float32
+from pe_experiments.models.packing import UNPACKED, Unpacked
 
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 FUSED = (
     512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either matmul backend
 )
+FUSED_TRAINING = 256  # the same with its backward pass, for a bias that takes no gradient
 
 
 def eager(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """Weights, then the weighted sum; the fastest for training on a CPU."""
+    """Weights, then the weighted sum; the fastest for training on short rows on a CPU."""
     weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
@@ -74,6 +76,11 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
     return type(encoding).weights is not PositionalEncoding.weights
 
 
+def has_fixed_bias(encoding: PositionalEncoding) -> bool:
+    """Whether nothing is learned in the scheme's bias."""
+    return type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
+
+
 def choose_implementation(
     implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
 ) -> Implementation:
@@ -83,9 +90,10 @@ def choose_implementation(
         return blocked if long or implementation == "blocked" else eager
     if implementation != "auto":
         return IMPLEMENTATIONS[implementation]
-    if torch.is_grad_enabled():
-        return sdpa if q_BHTK.is_cuda else eager  # on a CPU the fused kernel's backward is the slower one
     tokens = q_BHTK.shape[2]
+    if torch.is_grad_enabled():
+        fused = tokens >= FUSED_TRAINING and has_fixed_bias(encoding)
+        return sdpa if q_BHTK.is_cuda or fused else eager
     if tokens >= LONG:
         return blocked
     return sdpa if q_BHTK.is_cuda or tokens >= FUSED else eager
@@ -107,9 +115,24 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
         self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
 
-    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
-        heads = (3, self.shape.num_heads, self.shape.head_dim)
-        q_BHTK, k_BHTK, v_BHTK = self.qkv(x_BTD).unflatten(-1, heads).permute(2, 0, 3, 1, 4).unbind(0)
+    def forward(
+        self,
+        x_ND: Tensor,
+        encoding: PositionalEncoding,
+        at: AttentionContext,
+        packing: Unpacked = UNPACKED,
+    ) -> Tensor:
+        q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
         attend = choose_implementation(self.implementation, encoding, q_BHTK)
         y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at)
-        return self.output(y_BHTK.transpose(1, 2).flatten(-2))
+        return self.output(packing.pack(y_BHTK.transpose(1, 2).flatten(-2)))
+
+    def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
+        """The weights [B, H, T, S] of such a call, also where its implementation forms none."""
+        q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
+        return encoding.weights(q_BHTK, k_BHTK, at)
+
+    def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values, [B, H, T, K] each."""
+        heads = (3, self.shape.num_heads, self.shape.head_dim)
+        return qkv_BTQ.unflatten(-1, heads).permute(2, 0, 3, 1, 4).contiguous().unbind(0)

@@ -1,16 +1,41 @@
-"""How the backbone's weights are drawn: one named stream per parameter, on the CPU."""
+"""How the weights of a model are drawn: one named stream per parameter of the backbone, on the CPU."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from pe_experiments.randomness import named_seed
+from pe_experiments.data.randomness import named_seed
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.models.backbone import Backbone
 
 Initialisation = Literal["gpt2", "pytorch"]
+
+
+def seeded_model(
+    build_model: Callable[..., Backbone],
+    build_encoding: Callable[[ModelShape], PositionalEncoding],
+    vocab_size: int,
+    shape: ModelShape,
+    seed: int,
+) -> Backbone:
+    """The untrained model: what backbone and encodings draw from torch's generator follows from the seed."""
+    made = 0
+
+    def make_encoding(shape: ModelShape) -> PositionalEncoding:
+        nonlocal made
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(named_seed(seed, f"encoding {made}"))
+            made += 1
+            return build_encoding(shape)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(named_seed(seed, "backbone"))
+        return build_model(vocab_size, shape, make_encoding, seed)
 
 
 def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int, seed: int) -> None:

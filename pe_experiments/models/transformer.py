@@ -1,14 +1,16 @@
 """One pre-norm transformer, decoder or encoder, independent of scheme and task.
 
-Shapes: B batch, T tokens, D d_model, F hidden width of the MLP.
+Shapes: B batch, T tokens, N tokens without padding, D d_model, F hidden width of the MLP.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,6 +18,9 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.models.attention import Attention
 from pe_experiments.models.backbone import Backbone, MakeEncoding
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
+from pe_experiments.models.packing import UNPACKED, Packing, Unpacked
+
+PADDED = 0.9  # share of real tokens below which packing them pays
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]
@@ -70,10 +75,14 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[form.activation]
         self.dropout = form.make_dropout()
 
-    def forward(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
-        read_BTD = self.attention_norm(x_BTD)
-        x_BTD = x_BTD + self.dropout(self.attention(read_BTD, encoding, at.at_layer(self.index, read_BTD)))
-        return x_BTD + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_BTD)))))
+    def forward(
+        self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked
+    ) -> Tensor:
+        """Hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
+        read_ND = self.attention_norm(x_ND)
+        here = at.at_layer(self.index, partial(packing.pad, read_ND))
+        x_ND = x_ND + self.dropout(self.attention(read_ND, encoding, here, packing))
+        return x_ND + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_ND)))))
 
 
 class Transformer(Backbone):
@@ -134,7 +143,17 @@ class Transformer(Backbone):
         initialise_backbone(self, initialisation, shape.num_layers, seed)
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
-        x_BTD = self.dropout(x_BTD)
+        packing = self._packing(x_BTD, at)
+        x_ND = packing.pack(self.dropout(x_BTD))
         for index, layer in enumerate(self.layers):
-            x_BTD = layer(x_BTD, self.scheme(index), at)
-        return self.norm(x_BTD)
+            x_ND = layer(x_ND, self.scheme(index), at, packing)
+        return packing.pad(self.norm(x_ND))
+
+    def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
+        """Rows are packed in training; under dropout not, which would then draw other random numbers."""
+        drops = isinstance(self.dropout, nn.Dropout)
+        if at.lengths_B is None or drops or x_BTD.is_cuda or not torch.is_grad_enabled():
+            return UNPACKED
+        rows, tokens = x_BTD.shape[:2]
+        padded = int(at.lengths_B.sum()) < PADDED * rows * tokens
+        return Packing(at.lengths_B, tokens) if padded else UNPACKED

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from pe_experiments.errors import NotApplicable
 from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import Task
+from pe_experiments.terminal.errors import NotApplicable
 
 TaskIdKind = Literal["coupling", "abacus"]
 

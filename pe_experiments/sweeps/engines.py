@@ -1,7 +1,8 @@
 """Where the runs of a sweep are carried out: processes of this machine, a cluster through submitit, or Ray.
 
-An engine is begun with orders, asked again and again whether it is busy with any, and ended. What became of
-each order stands in its note. A ``local`` engine can tell that a process was killed.
+An engine takes orders and gives for each what is ``done()`` at some time and then has a ``result()``, as a
+future has. It is ended when all are, or on an interruption. ``look_seconds`` are to pass between looks at
+them: on a cluster each look asks a file system that others share.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import subprocess
-from collections import deque
+import queue
+import shutil
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.config import EngineConfig, SweepConfig
-from pe_experiments.errors import UserError
-from pe_experiments.sweeps.worker import Order, end
+from pe_experiments.configuration.schema import EngineConfig, SweepConfig
+from pe_experiments.sweeps.worker import Order, Outcome, Worker
+from pe_experiments.terminal.errors import UserError
 
 
 class LocalEngine:
@@ -29,51 +31,29 @@ class LocalEngine:
         devices: GPUs the processes take turns on; none: the CPU.
     """
 
-    local = True
+    look_seconds = 0.5
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
-        self._waiting: deque[Order] = deque()
-        self._slots = [Slot(devices[n % len(devices)] if devices else None) for n in range(processes)]
+        self.workers = [Worker(devices[n % len(devices)] if devices else None) for n in range(processes)]
+        self._threads = ThreadPoolExecutor(processes)  # each waits for what a worker answers
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in self.workers:
+            self._idle.put(worker)
 
-    def begin(self, orders: Sequence[Order]) -> None:
-        self._waiting.extend(orders)
+    def submit(self, orders: Sequence[Order]) -> list[Any]:
+        return [self._threads.submit(self._run, order) for order in orders]
 
-    def busy(self) -> bool:
-        for slot in self._slots:
-            if slot.is_free() and self._waiting:
-                slot.take(self._waiting.popleft())
-        return any(slot.order for slot in self._slots)
+    def _run(self, order: Order) -> Outcome:
+        worker = self._idle.get()
+        try:
+            return worker.run(order)
+        finally:
+            self._idle.put(worker)
 
     def end(self) -> None:
-        for slot in self._slots:
-            if slot.process:
-                end(slot.process)
-
-
-@dataclass
-class Slot:
-    """Room for one process, on one GPU or none, and the order it has."""
-
-    gpu: str | None
-    process: subprocess.Popen[str] | None = None
-    order: Order | None = None
-
-    def is_free(self) -> bool:
-        """Whether it can take an order, after a look at the one it has."""
-        if self.process and self.order and self.order.is_over_in(self.process):
-            self.order = None
-        if self.process and self.process.poll() is not None:
-            end(self.process)
-            self.process = None
-        return self.order is None
-
-    def take(self, order: Order) -> None:
-        """Carry this order out next."""
-        self.order = order
-        if self.process:
-            order.hand_to(self.process)
-        else:
-            self.process = order.start({} if self.gpu is None else {"CUDA_VISIBLE_DEVICES": self.gpu})
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self.workers:
+            worker.kill()
 
 
 class SubmititEngine:
@@ -81,35 +61,38 @@ class SubmititEngine:
 
     Args:
         settings: the ``engine`` section.
-        folder: for the jobs' logs; every node must see it.
+        folder: for the jobs' logs; every node must see it. They are kept where a job on the cluster ended
+            early, or goes on after an interruption.
     """
 
-    local = False
+    look_seconds = 5.0
 
     def __init__(self, settings: EngineConfig, folder: Path):
-        self._ends = settings.cluster == "local"  # what a cluster has begun goes on
+        self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self._is_here, self._jobs = settings.cluster == "local", list[Any]()
         self._executor = _installed("submitit", settings).AutoExecutor(
-            folder / "logs", cluster=settings.cluster, slurm_max_num_timeout=settings.max_num_timeout
+            self._folder, cluster=settings.cluster, slurm_max_num_timeout=settings.max_num_timeout
         )
         self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns wherever there is no accounting
 
-    def begin(self, orders: Sequence[Order]) -> None:
+    def submit(self, orders: Sequence[Order]) -> list[Any]:
         with self._executor.batch():
-            self._jobs = [self._executor.submit(order) for order in orders]
-
-    def busy(self) -> bool:
-        return not all(job.done() for job in self._jobs)
+            jobs = [self._executor.submit(order) for order in orders]
+        self._jobs += jobs
+        return jobs
 
     def end(self) -> None:
-        for job in self._jobs if self._ends else []:
+        for job in self._jobs if self._is_here else []:
             job.cancel()
+        if self._is_here or all(job.paths.result_pickle.exists() for job in self._jobs):
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class RayEngine:
     """One Ray task per order, on a Ray started here or on a running cluster (``engine.address``)."""
 
-    local = False
+    look_seconds = 5.0
 
     def __init__(self, settings: EngineConfig, processes: int):
         here = {"num_cpus": processes, "include_dashboard": False}
@@ -117,12 +100,9 @@ class RayEngine:
         self._ray = _installed("ray", settings)
         self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
 
-    def begin(self, orders: Sequence[Order]) -> None:
+    def submit(self, orders: Sequence[Order]) -> list[Any]:
         task = self._ray.remote(num_cpus=1, max_retries=0)(Order.__call__)
-        self._tasks = [task.remote(order) for order in orders]
-
-    def busy(self) -> bool:
-        return len(self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)[0]) < len(self._tasks)
+        return [task.remote(order).future() for order in orders]
 
     def end(self) -> None:
         self._ray.shutdown()
@@ -151,15 +131,11 @@ def _installed(name: str, settings: EngineConfig) -> Any:
 
 
 def gpus() -> tuple[str, ...]:
-    """The GPUs of this machine, found without torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(name for name in visible.split(",") if name.strip() not in ("", "-1"))
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=20)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(str(i) for i in range(sum(line.startswith("GPU") for line in listed.stdout.splitlines())))
+    """The GPUs that PyTorch sees, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    import torch
+
+    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple((named.split(",") if named else [str(n) for n in range(count)])[:count])
 
 
 def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 
-from pe_experiments.composition import choices_of
-from pe_experiments.config import SweepConfig
-from pe_experiments.errors import UserError
-from pe_experiments.overrides import Choices, key_of, read_overrides, values_of
+from pe_experiments.configuration.compose import choices_of
+from pe_experiments.configuration.overrides import Choices, count_of, key_of, read_overrides, values_of
+from pe_experiments.configuration.schema import SweepConfig
+from pe_experiments.terminal.errors import UserError
 
 Overrides = tuple[str, ...]
 GLOBBED = ("pe", "positions", "task", "model")  # groups in which pe=glob(rope*) stands for several
@@ -27,8 +28,10 @@ def expand(
         folder: of config files of the user's own.
 
     Raises:
-        UserError: values that cannot be listed, or nothing is left of the sweep's cases.
+        UserError: values that cannot be listed, more runs than ``sweep.max_runs``, or nothing is left of the
+            sweep's cases.
     """
+    most = settings.max_runs
     choices = {group: choices_of(group, folder) for group in GLOBBED}
     parsed = read_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
     for override in parsed:
@@ -38,16 +41,18 @@ def expand(
                 f"{key}={value}: said once for the whole sweep; a list is written '{key}=[{value}]'"
             )
     typed = [str(override.input_line) for override in read_overrides(typed)]
-    runs = combinations([str(override.input_line) for override in parsed], choices)
+    runs = combinations([str(override.input_line) for override in parsed], choices, most)
     for key, listed in (("cases", settings.cases), ("schemes", settings.schemes)):
         if listed:
-            cases = [one for case in listed for one in combinations(case, choices)]
+            cases = [one for case in listed for one in combinations(case, choices, most)]
+            _refuse_too_many(len(runs) * len(cases), most)
             runs = [both for run in runs for both in _in_cases(run, cases, typed)]
         if not runs:
             chosen = " ".join(text for text in typed if "." not in key_of(text) and key_of(text) != "sweep")
             raise UserError(f"no case of this sweep has {chosen}; see sweep.{key} in its file")
     if settings.baselines and not settings.against:
         runs = [beside for run in runs for beside in (run, *_baselines(run, settings.baselines))]
+    _refuse_too_many(len(runs), most)
     return breadth_first(runs)
 
 
@@ -58,14 +63,23 @@ def breadth_first(runs: Iterable[Overrides]) -> list[Overrides]:
     return sorted(runs, key=lambda run: turns[value_of(run, "seed")])
 
 
-def combinations(texts: Iterable[str], choices: Choices) -> list[Overrides]:
+def combinations(texts: Iterable[str], choices: Choices, most: int) -> list[Overrides]:
     """Every combination of the values that overrides stand for; of one key the last override counts.
 
     Raises:
-        UserError: values that cannot be listed, such as an interval.
+        UserError: values that cannot be listed, such as an interval, or more than ``most`` combinations.
     """
-    values = {o.get_key_element(): values_of(o, choices) for o in read_overrides(texts)}
-    return list(product(*values.values()))
+    factors = {override.get_key_element(): override for override in read_overrides(texts)}.values()
+    _refuse_too_many(prod(count_of(override, choices) for override in factors), most)
+    return list(product(*(values_of(override, choices) for override in factors)))
+
+
+def _refuse_too_many(runs: int, most: int) -> None:
+    """Before they are listed: ``runs`` counts cases that what was typed may yet leave out."""
+    if runs > most:
+        raise UserError(
+            f"this sweep has up to {runs} runs, more than sweep.max_runs={most}; vary less, or raise that"
+        )
 
 
 def value_of(run: Iterable[str], key: str) -> str | None:

@@ -1,22 +1,19 @@
-"""The runs of a sweep: how far each is, found out without starting any, and how long the rest will take."""
+"""The runs of a sweep: how far each is, found out without starting any."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from pe_experiments.config import check
-from pe_experiments.console import Display, duration, say
-from pe_experiments.errors import NotApplicable, one_line, sentence
-from pe_experiments.files import read_json
-from pe_experiments.process import typed_command
-from pe_experiments.runs import RunDirectory, kind_of, run_directory, seed_and_hash
+from pe_experiments.configuration.schema import PARTS, check
+from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, value_of
+from pe_experiments.terminal.console import Display, say
+from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
+from pe_experiments.terminal.process import typed_command
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
 PUBLISHED = "published"  # its results stand in the published study; nothing of it needs to be here
@@ -32,8 +29,7 @@ class Job:
         overrides: what train.py would be given for it alone.
         config: composed; empty where that failed.
         state: ``finished``, ``diverged``, ``interrupted``, ``failed``, ``new``, ``to evaluate`` (trained,
-            evaluated otherwise), ``published`` or ``not applicable``; while it is carried out also those of
-            `worker`.
+            evaluated otherwise), ``published`` or ``not applicable``.
         name: of the run; empty where its configuration is wrong.
         reason: why it failed or does not apply.
         can_start: False where it failed before it could be tried.
@@ -92,7 +88,7 @@ def look_up(
         runs: as train.py would be given them.
         compose: makes a configuration of one.
         display: shows how far this is.
-        dry_run: also try what would fail as soon as a run starts, once for all that differ in seed and rate.
+        dry_run: also try what would fail as soon as a run starts, once for all of the same parts and sizes.
         published: names of runs that need not be done again.
     """
     jobs: dict[tuple[str, ...], Job] = {}
@@ -116,9 +112,9 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     checked = check(job.config)  # before torch is imported
     import torch
 
-    from pe_experiments.components import user_errors
-    from pe_experiments.config import Experiment, resolve
-    from pe_experiments.runs import plan
+    from pe_experiments.configuration.experiment import Experiment, resolve
+    from pe_experiments.configuration.parts import user_errors
+    from pe_experiments.store.plan import plan
 
     def built() -> Experiment:
         experiment = resolve(checked)
@@ -134,9 +130,12 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
     if dry_run and job.pending:
-        from pe_experiments.experiment import try_out
+        from pe_experiments.run import try_out
 
-        _once(known, f"{kind_of(job.config)} {job.config['evaluation']}", lambda: try_out(experiment))
+        alike = [job.config[section] for section in (*PARTS, "model", "evaluation")]
+        fits = ("batch_size", "min_length", "max_length", "batching", "precision")  # what may not
+        alike += [job.config["training"][key] for key in fits]
+        _once(known, str(alike), lambda: try_out(experiment))
 
 
 def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
@@ -151,36 +150,12 @@ def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
     return known[key]
 
 
-def list_jobs(jobs: Sequence[Job], processes: int) -> None:
-    """Say state, name and reason of every run, and the time that is left with so many at once."""
+def list_jobs(jobs: Sequence[Job]) -> None:
+    """Say state, name and reason of every run."""
     for job in jobs:
         reason = f"  ({one_line(job.reason)})" if job.reason else ""
         say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
-    say(f"{totals(jobs)}; {estimate([job for job in jobs if job.pending], processes)}")
-    say("nothing was run (dry_run=true)")
-
-
-def estimate(pending: Sequence[Job], processes: int) -> str:
-    """How long training will take, from the seconds per step that finished runs of these kinds recorded."""
-    steps: Counter[str] = Counter()
-    for job in pending:
-        steps[kind_of(job.config)] += job.steps if job.state != "to evaluate" else 0
-    recorded: dict[str, list[float]] = {}
-    for results_dir in {job.config["results_dir"] for job in pending}:
-        for path in Path(results_dir).glob("runs/*/result.json"):
-            with suppress(OSError, ValueError, KeyError, TypeError):  # for a comparison to complain of
-                result = read_json(path)
-                if result["kind"] in steps:
-                    recorded.setdefault(result["kind"], []).append(float(result["seconds_per_step"]))
-    if not steps.total():
-        return "nothing is left to train"
-    if not recorded:
-        return "the time is unknown: none like these has been run here"
-    speeds = {kind: fmean(seconds) for kind, seconds in recorded.items()}
-    typical = fmean(speeds.values())
-    seconds = sum(count * speeds.get(kind, typical) for kind, count in steps.items()) / processes
-    known = f"{len(speeds)} of {len(steps)} kinds of run measured in finished runs"
-    return f"about {duration(seconds)} of training ({known})"
+    say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
 
 
 def totals(jobs: Iterable[Job]) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pe_experiments.composition import ConfigMapping, composed_mapping
-from pe_experiments.config import EngineConfig, SweepConfig, is_dry_run
-from pe_experiments.console import display_for, say
-from pe_experiments.runs import list_in_study, read_manifest, write_manifest
+from pe_experiments.configuration.compose import ConfigMapping, composed
+from pe_experiments.configuration.schema import EngineConfig, SweepConfig
+from pe_experiments.configuration.validation import validated
+from pe_experiments.store.studies import list_in_study, write_manifest
+from pe_experiments.store.tables import read_csv
 from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
 from pe_experiments.sweeps.jobs import (
@@ -25,10 +26,9 @@ from pe_experiments.sweeps.jobs import (
     look_up,
     totals,
 )
-from pe_experiments.sweeps.launching import carry_out
+from pe_experiments.sweeps.launching import launch
 from pe_experiments.sweeps.tuning import Tuning
-from pe_experiments.tracking import read_csv
-from pe_experiments.validation import validated
+from pe_experiments.terminal.console import display_for, say
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
 
@@ -54,11 +54,12 @@ class Sweep:
     ):
         self.settings = validated(SweepConfig, common["sweep"], "sweep")
         self.engine = validated(EngineConfig, common["engine"], "engine")
-        self.dry_run, self.study, self.own = is_dry_run(common), common["study"], own
+        self.study, self.own = common["study"], own
+        self.dry_run = common["dry_run"] is True  # of another value every run complains
+        self.runs = expand(typed, varied or {}, self.settings, own)
         hardware = common["hardware"]
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
-        self.runs = expand(typed, varied or {}, self.settings, own)
         grows = self.settings.publish == "finished" and self.study and not common["rerun"]
         self.published = published_runs(Path(common["results_dir"]) / str(self.study)) if grows else {}
 
@@ -110,13 +111,13 @@ class Sweep:
         return self._finish(self._look_up(runs))
 
     def _look_up(self, runs: Sequence[Overrides]) -> list[Job]:
-        compose = partial(composed_mapping, "config", folder=self.own)
+        compose = partial(composed, "config", folder=self.own)
         return look_up(runs, compose, display_for(), self.dry_run, self.published)
 
     def _finish(self, jobs: list[Job]) -> list[Job]:
         """Carry out those that are left, or list them all."""
         if self.dry_run:
-            list_jobs(jobs, self.processes)
+            list_jobs(jobs)
             return jobs
         title = str(self.study or UNNAMED)
         for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
@@ -126,8 +127,9 @@ class Sweep:
         for reason, those in hopeless.items():  # said now, not only when the others are done
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
         if pending := [job for job in jobs if job.pending]:
-            engine = partial(engine_for, self.engine, self.devices)
-            carry_out(pending, engine, self.processes, self.own, display_for())
+            logs = Path(pending[0].config["results_dir"]).absolute() / ".launched"
+            engine = engine_for(self.engine, self.devices, self.processes, logs)
+            launch(pending, engine, self.own, display_for())
         return jobs
 
     def _say_outcome(self, jobs: Sequence[Job]) -> None:
@@ -148,26 +150,20 @@ def published_runs(folder: Path) -> dict[str, float]:
     return {row["name"]: float(row.get("loss") or "inf") for row in rows}
 
 
-def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str, bool]]:
+def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
     """List the runs that are done in the manifests of their studies.
 
     Returns:
-        Results directory and name of each study, and whether its comparison is newer than these runs and
-        their list.
+        Results directory and name of each study.
 
     Raises:
         UserError: a manifest is damaged.
     """
-    studies = []
-    for results_dir, study in sorted({job.study for job in jobs if job.state in DONE}):
-        done = [job for job in jobs if job.state in DONE and job.study == (results_dir, study)]
-        folder, names = Path(results_dir) / (study or UNNAMED), sorted({job.name for job in done})
-        manifest, table = folder / "manifest.json", folder / "table.csv"
+    studies = sorted({job.study for job in jobs if job.state in DONE})
+    for results_dir, study in studies:
+        names = sorted({job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)})
         if study:
             list_in_study(Path(results_dir), study, *names)
-        elif not manifest.exists() or read_manifest(manifest)["runs"] != names:  # these runs and no others
+        else:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
-        newest = max(path.stat().st_mtime_ns for path in (manifest, *(job.run.result for job in done)))
-        up_to_date = table.exists() and newest < table.stat().st_mtime_ns
-        studies.append((results_dir, study or UNNAMED, up_to_date))
-    return studies
+    return [(results_dir, study or UNNAMED) for results_dir, study in studies]

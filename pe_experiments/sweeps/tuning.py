@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pe_experiments.config import SweepConfig
-from pe_experiments.errors import UserError
-from pe_experiments.runs import RunDirectory, write_manifest
+from pe_experiments.configuration.schema import SweepConfig
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.studies import write_manifest
+from pe_experiments.store.tables import read_metrics
 from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, with_value, without
 from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
-from pe_experiments.tracking import read_metrics
+from pe_experiments.terminal.errors import UserError
 
 EXAMPLES = "20"  # per length, of runs that are not reported
 

@@ -1,38 +1,34 @@
-"""The process that carries out runs of a sweep one after the other, whichever engine started it.
+"""The processes that carry out the runs of a sweep, whichever engine asks for them.
 
-A run neither raises nor exits here: either would end the runs behind it. It notes what has become of it in a
-file beside those of the others, and the launching process reads the notes.
+A run neither raises nor exits there: either would end the runs behind it.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
-import json
+import multiprocessing
 import os
-import queue
 import signal
-import subprocess
 import sys
 import threading
-import time
-import traceback
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from pe_experiments import process
-from pe_experiments.errors import InUse, NotApplicable, UserError
-from pe_experiments.files import read_json, write_atomically
+from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import InUse, NotApplicable, sentence
 
-WAITING, RUNNING, ELSEWHERE = "waiting", "running", "elsewhere"
-LOOK_SECONDS = 0.1  # between looks at the notes
+# State, reason and what was said; of a run that could start also name and metrics.
+Outcome = dict[str, Any]
+ELSEWHERE = "elsewhere"  # the state of a run that another process has
 # Said of a finished run, as far as they were measured.
 METRICS = ("exact_match_in_distribution", "exact_match_at_2x", "loss_in_distribution")
 # Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
-OF_THE_LAUNCHER = ("SIGINT", "SIGTERM", "SIGUSR2")
+OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
@@ -42,52 +38,25 @@ class Order:
     Attributes:
         config: composed.
         command: what carries it out alone.
-        note: file to note its state in; every node must see it.
         directory: where the sweep was started, and ``path``: where modules were found there. Schemes of the
             user's own may lie in the working directory.
     """
 
     config: dict[str, Any]
     command: list[str]
-    note: str
     directory: str = field(default_factory=os.getcwd)
-    path: str = field(default_factory=lambda: os.pathsep.join(entry or os.getcwd() for entry in sys.path))
+    path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
 
-    def start(self, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        """Start a process, with these variables set, that carries it out and then any handed to it later."""
-        with Path(self.note).with_suffix(".log").open("w") as log:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "pe_experiments.sweeps.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                text=True,
-                cwd=self.directory if os.path.isdir(self.directory) else None,
-                env={**os.environ, "PYTHONPATH": self.path, **(variables or {})},
-            )
-        self.hand_to(worker)
-        return worker
-
-    def hand_to(self, worker: subprocess.Popen[str]) -> None:
-        """Have a running process carry it out next."""
-        assert worker.stdin
-        with suppress(OSError):  # it was killed meanwhile, and whoever looks at it sees that
-            worker.stdin.write(json.dumps(asdict(self)) + "\n")
-            worker.stdin.flush()
-
-    def is_over_in(self, worker: subprocess.Popen[str]) -> bool:
-        """Whether it is carried out, or the process is gone."""
-        gone = worker.poll() is not None  # first: its last words may come in between
-        return gone or read_note(Path(self.note))["state"] not in (WAITING, RUNNING)
-
-    def __call__(self) -> None:
-        """Carry it out in a process of its own, which ends when this one does."""
-        worker = self.start()
+    def __call__(self) -> Outcome:
+        """Carry it out on a cluster's node, in a process of its own, which ends when this one does."""
+        with suppress(OSError):
+            os.chdir(self.directory)
+        sys.path[:] = self.path
+        worker = Worker()
         try:
-            while not self.is_over_in(worker):
-                time.sleep(LOOK_SECONDS)
+            return worker.run(self)
         finally:
-            end(worker)
+            worker.kill()
 
     def checkpoint(self) -> Any:
         """What submitit queues again when the job hits its time limit; the run then resumes."""
@@ -95,81 +64,91 @@ class Order:
 
         return DelayedSubmission(self)
 
-    def carry_out(self) -> None:
-        """Carry it out here and note its state."""
-        note = Path(self.note)
-        write_note(note, {"state": RUNNING})
-        said = io.StringIO()
-        with redirect_stdout(said), redirect_stderr(said):  # the terminal belongs to the launching process
-            outcome = self._outcome()
-        write_note(note, outcome | {"said": said.getvalue().splitlines()})
 
-    def _outcome(self) -> dict[str, Any]:
-        try:
-            from pe_experiments.config import check, resolve
-            from pe_experiments.experiment import run_experiment
+class Worker:
+    """A process for one order after the other; it starts with the first, and anew after it was killed.
 
-            process.own(self.command)
-            done = run_experiment(resolve(check(self.config)))
-        except NotApplicable as error:
-            return {"state": "not applicable", "reason": str(error)}
-        except InUse as error:
-            return {"state": ELSEWHERE, "reason": str(error)}
-        except UserError as error:
-            return {"state": "failed", "reason": str(error)}
-        except (Exception, SystemExit) as error:  # the others must go on
-            reason = f"{type(error).__name__}: {error}"
-            return {"state": "failed", "reason": reason, "traceback": traceback.format_exc()}
-        return {
-            "state": {"completed": "finished", "diverged": "diverged", "error": "failed"}[done.status],
-            "reason": done.result.get("reason", ""),
-            "done": done.done,
-            "name": done.result["name"],
-            "metrics": {key: done.result.get(key) for key in METRICS},
-        }
-
-
-def write_note(path: Path, note: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(note))
-
-
-def read_note(path: Path) -> dict[str, Any]:
-    """The note, or one that says ``waiting`` where there is none yet."""
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return {"state": WAITING}
-
-
-def end(worker: subprocess.Popen[str]) -> None:
-    """Kill a process that carries out orders."""
-    worker.kill()
-    with suppress(OSError):  # the pipe still holds what it no longer read
-        assert worker.stdin
-        worker.stdin.close()
-    worker.wait()
-
-
-def serve() -> None:
-    """Carry out the orders that arrive on standard input, a line each.
-
-    Should the launching process be killed, standard input ends, and so does this process at once, whatever it
-    is doing.
+    Args:
+        gpu: the only one it sees; None: all that this process sees.
     """
-    for number in (signal.Signals[name] for name in OF_THE_LAUNCHER if hasattr(signal, name)):
+
+    def __init__(self, gpu: str | None = None):
+        self.gpu = gpu
+        self._process: SpawnProcess | None = None
+        self._killed = False
+
+    def run(self, order: Order) -> Outcome:
+        """Hand over the order and wait for what becomes of it."""
+        if not self._process or not self._process.is_alive():
+            self._process = self._started()
+        try:
+            self._pipe.send(order)
+            outcome: Outcome = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return {"state": "failed", "reason": "its process was killed (is there enough memory?)"}
+        return outcome
+
+    def _started(self) -> SpawnProcess:
+        self._pipe, theirs = SPAWN.Pipe()
+        started = SPAWN.Process(target=serve, args=(theirs, self.gpu))
+        started.start()
+        theirs.close()
+        if self._killed:  # meanwhile, by another thread
+            started.kill()
+        return started
+
+    def kill(self) -> None:
+        """Kill the process, also one that is just being started; who waits for it then waits no longer."""
+        self._killed = True
+        if self._process:
+            self._process.kill()
+
+
+def serve(orders: Connection, gpu: str | None) -> None:
+    """Carry out the orders that arrive, until the launching process ends."""
+    for number in OF_THE_LAUNCHER:
         signal.signal(number, signal.SIG_IGN)
-    lines: queue.Queue[str] = queue.Queue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            lines.put(line)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=listen, daemon=True).start()
-    importlib.import_module("pe_experiments.training")  # what every run needs, before there is one
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    importlib.import_module("pe_experiments.training.loop")  # what every run needs, before there is one
     while True:
-        Order(**json.loads(lines.get())).carry_out()
+        orders.send(outcome_of(orders.recv()))
 
 
-if __name__ == "__main__":
-    serve()
+def _end_with_launcher() -> None:
+    """End this process at once, whatever it is doing, when the launching one is gone."""
+    launcher = multiprocessing.parent_process()
+    assert launcher
+    launcher.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outcome_of(order: Order) -> Outcome:
+    """Carry out a run here, without a word on the terminal, which belongs to the launching process."""
+    said, threads = io.StringIO(), threading.enumerate()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            outcome = _carried_out(order)
+        except BaseException as error:  # the others must go on
+            states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
+            outcome = {"state": states.get(type(error), "failed"), "reason": sentence(error)}
+    endless = [f"a thread of {name} does not end" for name in process.endless_threads(threads)]
+    return outcome | {"said": [*said.getvalue().splitlines(), *endless]}
+
+
+def _carried_out(order: Order) -> Outcome:
+    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.schema import check
+    from pe_experiments.run import run_experiment
+
+    process.own(order.command)
+    ran = run_experiment(resolve(check(order.config)))
+    return {
+        "state": {"completed": "finished", "diverged": "diverged", "error": "failed"}[ran.status],
+        "reason": ran.result.get("reason", ""),
+        "done": ran.done,
+        "name": ran.result["name"],
+        "metrics": {key: ran.result.get(key) for key in METRICS},
+    }

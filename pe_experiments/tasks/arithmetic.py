@@ -7,15 +7,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import PositionIds, padded
-from pe_experiments.tasks.ceilings import Estimate, EstimatedCeiling
+from pe_experiments.tasks.base import PositionIds, Task, padded
 from pe_experiments.tasks.digits import TwoNumbers
 
 Order = Literal["forward", "reversed"]
 Width = Literal["free", "padded"]
 
 
-class Addition(TwoNumbers, EstimatedCeiling):
+class Addition(TwoNumbers):
     """Add two numbers: 95+7 -> 102. Digits are 0 .. 9, the plus is 10.
 
     >>> Addition().solve(torch.tensor([[9, 5, 10, 7]])).tolist()
@@ -55,15 +54,17 @@ class Addition(TwoNumbers, EstimatedCeiling):
         self.answer_forward = answer == "forward"
         self.is_padded = width == "padded"
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         size = length - 2  # digits of the longest number
         first_BW, second_BW = torch.randint(10, (2, batch_size, size), generator=generator)
         if self.is_padded:
-            return self.joined(first_BW, second_BW, torch.full((batch_size,), length // 2))
+            inputs_BN = self.joined(first_BW, second_BW, torch.full((batch_size,), length // 2))
+            return inputs_BN, self._answer(inputs_BN)
         split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
         inputs_BN = self.joined(first_BW, second_BW, split_B)
         leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
-        return leading_BN.where(self._leads(inputs_BN), inputs_BN)
+        inputs_BN = leading_BN.where(self._leads(inputs_BN), inputs_BN)
+        return inputs_BN, self._answer(inputs_BN)
 
     def _leads(self, inputs_BN: Tensor) -> Tensor:
         """True at the most significant digit of a number of several digits, [B, N]."""
@@ -73,16 +74,13 @@ class Addition(TwoNumbers, EstimatedCeiling):
         after_BN = torch.cat([values_BN[:, 1:], ends], dim=1)
         return (values_BN > before_BN) & (values_BN > after_BN) & (values_BN > 0)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         first_BD, second_BD = self.operands(inputs_BN)
         total_BD = self.carried(first_BD + second_BD)
         width = self.target_length(inputs_BN.shape[1])
         if not self.is_padded:
             return self.written(total_BD, width, self.answer_forward)
         return total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
-
-    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
-        return (inputs_BN == self.mark).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         width = self.target_length(inputs_BN.shape[1])
@@ -106,9 +104,6 @@ class Addition(TwoNumbers, EstimatedCeiling):
     def chance(self, length: int) -> float:
         return 0.1
 
-    def _estimate(self, length: int, prefix: bool) -> Estimate | None:
-        return super()._estimate(length, prefix) if self.is_padded else None
-
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: digits of one place value share an id. ``abacus``: index of a digit in its number.
 
@@ -126,7 +121,7 @@ class Addition(TwoNumbers, EstimatedCeiling):
         return ids
 
 
-class Polynomial(EstimatedCeiling):
+class Polynomial(Task):
     """The value of a polynomial modulo ten: at x = 2, 3x^0 - 1x^3 is -5 -> 5.
 
     Symbols: answers 0 .. 9; coefficients -3 .. 3 are 10 .. 16, degrees 0 .. 3 are 17 .. 20, values of x from
@@ -142,23 +137,21 @@ class Polynomial(EstimatedCeiling):
 
     vocab_size = 26
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         terms = length // 2
         coefficients_BT = torch.randint(10, 17, (batch_size, terms), generator=generator)
         degrees_BT = torch.randint(17, 21, (batch_size, terms), generator=generator)
         x_B1 = torch.randint(21, 26, (batch_size, 1), generator=generator)
-        return torch.cat([x_B1, torch.stack([coefficients_BT, degrees_BT], dim=-1).flatten(1)], dim=1)
+        inputs_BN = torch.cat([x_B1, torch.stack([coefficients_BT, degrees_BT], dim=-1).flatten(1)], dim=1)
+        return inputs_BN, self._answer(inputs_BN)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         x_B1, coefficients_BT, degrees_BT = (
             inputs_BN[:, :1] - 23,
             inputs_BN[:, 1::2] - 13,
             inputs_BN[:, 2::2] - 17,
         )
         return (coefficients_BT * x_B1**degrees_BT).sum(dim=1, keepdim=True) % 10
-
-    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
-        return (inputs_BN >= 17).long() + (inputs_BN >= 21)
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = []

@@ -37,6 +37,8 @@ class Task(ABC):
         order_sensitive: False when the answer does not depend on the order of the input (a control).
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
+        decoder_only: why a model that reads both ways cannot learn it, if that is so.
+        exact: whether a whole answer can be right; of a text of any length none is.
         data_files: files that examples are made from, besides those an argument or the source code names;
             their content is part of a run's identity.
     """
@@ -44,6 +46,8 @@ class Task(ABC):
     vocab_size: int
     data_files: tuple[str | Path, ...] = ()
     order_sensitive: bool = True
+    decoder_only: str | None = None
+    exact: bool = True
     formats: tuple[str, ...] = ("causal", "slots")
 
     @abstractmethod
@@ -88,10 +92,6 @@ class Task(ABC):
                 aligned format, only the inputs so far.
         """
         return None if self.order_sensitive else 1.0
-
-    def bag_ceiling_error(self, length: int, prefix: bool = False) -> float:
-        """Standard error of `bag_ceiling`; 0 where it is computed rather than estimated."""
-        return 0.0
 
     def input_blind(self, length: int) -> float | None:
         """Best token accuracy without reading the input, if far above chance; else None."""

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import PositionIds, padded
-from pe_experiments.tasks.ceilings import EstimatedCeiling
+from pe_experiments.tasks.base import PositionIds, Task, padded
 from pe_experiments.tasks.digits import TwoNumbers
 
 
@@ -122,7 +121,7 @@ class BinaryMultiplication(BinaryOperation):
         return {"abacus": PositionIds(values_BN + 1, torch.arange(1, targets_BM.shape[1] + 1)[None])}
 
 
-class Sqrt(EstimatedCeiling):
+class Sqrt(Task):
     """The square root of a binary number, rounded down, most significant bit first: 100101 is 37 -> 6, 110.
 
     >>> Sqrt().solve(torch.tensor([[1, 0, 0, 1, 0, 1]])).tolist()
@@ -134,10 +133,11 @@ class Sqrt(EstimatedCeiling):
 
     vocab_size = 2
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
-        return _positive(torch.full((batch_size,), length), length, generator)
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs_BN = _positive(torch.full((batch_size,), length), length, generator)
+        return inputs_BN, self._answer(inputs_BN)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         length, width = inputs_BN.shape[1], self.target_length(inputs_BN.shape[1])
         weights = np.array([1 << bit for bit in reversed(range(length))], dtype=object)
         roots = np.frompyfunc(isqrt, 1, 1)(inputs_BN.numpy() @ weights)  # integers of any size

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, PositionIds, Task, padded, require_symbols
-from pe_experiments.tasks.ceilings import EstimatedCeiling, mean_mode_share, mode_share
+from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
 
 
 class Copy(Task):
@@ -246,7 +246,7 @@ class MissingDuplicate(Task):
         return 0.5
 
 
-class Deduplicate(EstimatedCeiling):
+class Deduplicate(Task):
     """Repeat each distinct symbol once, in the order of first appearance: 3 1 3 4 1 -> 3 1 4.
 
     >>> Deduplicate(vocab_size=5).solve(torch.tensor([[3, 1, 3, 4, 1]])).tolist()
@@ -261,10 +261,11 @@ class Deduplicate(EstimatedCeiling):
     def __init__(self, vocab_size: int = 10):
         self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
-        return torch.randint(self.vocab_size, (batch_size, length), generator=generator)
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
+        return inputs_BN, self._answer(inputs_BN)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         length = inputs_BN.shape[1]
         index_BN = torch.arange(length).expand_as(inputs_BN)
         absent_BV = torch.full((len(inputs_BN), self.vocab_size), length)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Task, require_symbols
-from pe_experiments.tasks.ceilings import EstimatedCeiling
 
 
-class ModularArithmetic(EstimatedCeiling):
+class ModularArithmetic(Task):
     """The value of an expression modulo five: 1+2*3 -> 2. Products bind tighter.
 
     Symbols: digits 0 .. 4, plus 5, minus 6, times 7:
@@ -30,15 +29,15 @@ class ModularArithmetic(EstimatedCeiling):
         self.modulus = require_symbols("modulus", modulus, 2)
         self.vocab_size = modulus + 3
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.modulus, (batch_size, length), generator=generator)
         operators = torch.randint(
             self.modulus, self.vocab_size, (batch_size, length // 2), generator=generator
         )
         inputs_BN[:, 1::2] = operators
-        return inputs_BN
+        return inputs_BN, self._answer(inputs_BN)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         plus, minus = self.modulus, self.modulus + 1
         total_B, term_B = torch.zeros_like(inputs_BN[:, 0]), inputs_BN[:, 0]
         for index in range(1, inputs_BN.shape[1], 2):  # left to right; a term ends at a plus or minus
@@ -48,9 +47,6 @@ class ModularArithmetic(EstimatedCeiling):
             signed_B = digit_B.where(operator_B != minus, -digit_B)
             term_B = signed_B.where(ends_B, term_B * digit_B % self.modulus)
         return ((total_B + term_B) % self.modulus)[:, None]
-
-    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
-        return (inputs_BN >= self.modulus).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = []

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Task, padded, require_symbols
-from pe_experiments.tasks.ceilings import EstimatedCeiling, coin_flips, mode_shares
+from pe_experiments.tasks.ceilings import coin_flips, mode_shares
 
 
 class FlipFlop(Task):
@@ -142,7 +142,7 @@ class DyckDepth(Task):
         return float(total / length)
 
 
-class StackManipulation(EstimatedCeiling):
+class StackManipulation(Task):
     """The stack, top first, after pushes and pops on a given one: 0 1 1 push-0 pop pop -> 1 0.
 
     The input is a stack, bottom first, then instructions. Bits are 0 and 1, pop is 2, push 0 is 3, push 1 is
@@ -159,13 +159,14 @@ class StackManipulation(EstimatedCeiling):
 
     vocab_size = 5
 
-    def draw(self, length: int, batch_size: int, generator: torch.Generator) -> Tensor:
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         height_B1 = torch.randint(1, max(length, 2), (batch_size, 1), generator=generator)
         bits_BN = torch.randint(2, (batch_size, length), generator=generator)
         actions_BN = torch.randint(2, 5, (batch_size, length), generator=generator)
-        return bits_BN.where(torch.arange(length) < height_B1, actions_BN)
+        inputs_BN = bits_BN.where(torch.arange(length) < height_B1, actions_BN)
+        return inputs_BN, self._answer(inputs_BN)
 
-    def answer(self, inputs_BN: Tensor) -> Tensor:
+    def _answer(self, inputs_BN: Tensor) -> Tensor:
         width = self.target_length(inputs_BN.shape[1])
         stack_BN = torch.zeros_like(inputs_BN)
         height_B = torch.zeros_like(inputs_BN[:, 0])
@@ -177,9 +178,6 @@ class StackManipulation(EstimatedCeiling):
             height_B = (height_B + 1 - 2 * pops_B.long()).clamp(min=0)
         index_M = height_B[:, None] - 1 - torch.arange(width)
         return stack_BN.gather(1, index_M.clamp(min=0)).where(index_M >= 0, IGNORE)
-
-    def position_kinds(self, inputs_BN: Tensor) -> Tensor:
-        return (inputs_BN > 1).long()
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = []

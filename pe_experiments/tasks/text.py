@@ -26,6 +26,7 @@ TOLERANCE = 0.025  # of all bytes, by which a cut moves so that it falls between
 FEWEST_BYTES = 50_000  # every split then holds windows of 1,250 bytes
 LOOKED_AT = 8192  # first bytes of a file; a zero among them says that it is no text
 MAPPED_FROM = 1 << 20  # bytes; smaller files are read, as too many open ones are not allowed
+MOST_ENTRIES = 200_000  # files and folders that a corpus may lie among
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
@@ -34,12 +35,12 @@ class NextSymbol(Task):
     """Language modelling: at every symbol but the last, predict the next one; only for decoders.
 
     Attributes:
-        decoder_only: why a model that reads both ways cannot learn it.
         chance_unchecked: why examples need not hold every symbol that `chance` counts.
     """
 
     formats = ("aligned",)
     decoder_only = "an encoder reads the symbols it should predict"
+    exact = False
     chance_unchecked = "how often a symbol occurs follows from the data"
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
@@ -156,6 +157,7 @@ def _found(path: str) -> Sequence[File]:
     Raises:
         ValueError: there is none, all are empty, or one is no text.
     """
+    _refuse_too_many(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
     paths = (
         [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
@@ -173,6 +175,26 @@ def _found(path: str) -> Sequence[File]:
                     f"'texts/*.txt' leaves such files out"
                 )
     return files
+
+
+def _refuse_too_many(path: str) -> None:
+    """Count what looking for the files comes across, before anything is opened.
+
+    Raises:
+        ValueError: more than `MOST_ENTRIES` files and folders.
+    """
+    root, depth, count = Path(path).absolute(), len(Path(path).absolute().parts) - 1, 0
+    recursive = os.path.isdir(path) or "**" in path
+    while not os.path.isdir(path) and glob.has_magic(str(root)):
+        root = root.parent
+    for folder, folders, names in os.walk(root, followlinks=True):
+        count += len(folders) + len(names)
+        if count > MOST_ENTRIES:
+            raise ValueError(
+                f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
+            )
+        if not recursive and len(Path(folder).parts) >= depth:
+            folders.clear()
 
 
 def _not_empty(paths: Sequence[str]) -> Sequence[File]:

@@ -19,12 +19,12 @@ import torch
 
 from pe_experiments.analysis.explorer import about_choice, explorer_page, rounded, scheme_view
 from pe_experiments.analysis.order_blindness import SENTENCES, WORDS, read_both
-from pe_experiments.components import load_component, shipped
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
-from pe_experiments.files import read_json, write_atomically
-from pe_experiments.runs import RunDirectory
-from pe_experiments.trained import load_model
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.finished import load_model
+from pe_experiments.terminal.files import read_json, write_atomically
 
 SHAPE = ModelShape(32, 4, 2, causal=True, train_length=32, train_positions=64)
 ORDER = ("none", "sinusoidal", "rope", "alibi")  # of the trained models on the page
@@ -36,7 +36,7 @@ UNSAID = ("results_dir=", "logger.")  # of a command: where it wrote and to whom
 Json = dict[str, Any]
 
 
-def pages_without_runs(folder: Path) -> None:
+def pages(folder: Path) -> None:
     """The page, from the data alone."""
     (folder / "explore.html").write_text(explorer_page(data=read_json(folder / "explorer.json")), "utf-8")
 

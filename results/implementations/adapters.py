@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import distribution
 from typing import Any
 
@@ -19,43 +20,54 @@ from torch import Tensor
 from pe_experiments.checking.foreign import by_offset, from_start, pairs, whole
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 
-X, TUNE = "x_transformers.x_transformers", "torchtune/modules/position_embeddings.py"
+HF, X = "transformers.models", "x_transformers.x_transformers"
+TUNE = "torchtune/modules/position_embeddings.py"
 FAR = 20_000  # positions of a table that is built beforehand
 Build = Callable[[ModelShape], Any]
 
 
-class Rotating(PositionalEncoding):
-    """``rotation(theirs, x_BHTK, positions_BT)`` rotates queries and keys."""
+class Foreign(PositionalEncoding):
+    """``build(shape)`` makes their module, ``call`` reads it."""
 
-    def __init__(self, shape: ModelShape, build: Build, rotation: Callable[..., Tensor]):
+    def __init__(self, shape: ModelShape, build: Build, call: Callable[..., Tensor]):
         super().__init__(shape)
-        self.theirs, self.rotation = build(shape), rotation
+        self.theirs, self.call = build(shape), call
+
+
+class Rotating(Foreign):
+    """``call(theirs, x_BHTK, positions_BT)`` rotates queries and keys."""
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        rotated = self.rotation(self.theirs, q_BHTK, at.q_positions_BT)
-        return rotated, self.rotation(self.theirs, k_BHSK, at.k_positions_BS)
+        rotated = self.call(self.theirs, q_BHTK, at.q_positions_BT)
+        return rotated, self.call(self.theirs, k_BHSK, at.k_positions_BS)
 
 
-class Biasing(PositionalEncoding):
-    """``add(theirs, at)`` is the bias."""
-
-    def __init__(self, shape: ModelShape, build: Build, add: Callable[..., Tensor]):
-        super().__init__(shape)
-        self.theirs, self.add = build(shape), add
+class Biasing(Foreign):
+    """``call(theirs, at)`` is the bias."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return self.add(self.theirs, at)
+        return self.call(self.theirs, at)
 
 
-class Embedding(PositionalEncoding):
-    """``vectors(theirs, x_BTD, positions_BT)`` is added to the embeddings."""
+class FromKeys(Foreign):
+    """ALiBi as some write it: m j in place of -m (i - j), the same to a softmax over earlier keys.
 
-    def __init__(self, shape: ModelShape, build: Build, vectors: Callable[..., Tensor]):
-        super().__init__(shape)
-        self.theirs, self.vectors = build(shape), vectors
+    ``call(heads, length)`` is that of keys 0 to length - 1.
+    """
+
+    causal_only = True
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        ids, heads = whole(at.k_positions_BS), self.shape.num_heads
+        line_Hn = self.call(heads, int(ids.max()) + 1).reshape(heads, -1)
+        return line_Hn[:, ids].transpose(0, 1)[:, :, None].float()
+
+
+class Embedding(Foreign):
+    """``call(theirs, x_BTD, positions_BT)`` is added to the embeddings."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        return x_BTD + self.vectors(self.theirs, x_BTD, positions_BT)
+        return x_BTD + self.call(self.theirs, x_BTD, positions_BT)
 
 
 @dataclass(frozen=True)
@@ -106,27 +118,18 @@ def llama(shape: ModelShape, **rope: Any) -> Any:
         max_position_embeddings=shape.train_length,
         rope_parameters={"rope_theta": 1e4, **rope},
     )
-    return at("transformers.models.llama.modeling_llama:LlamaRotaryEmbedding")(config)
+    return at(f"{HF}.llama.modeling_llama:LlamaRotaryEmbedding")(config)
 
 
 def rotate_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     cos, sin = theirs(x, ids.expand(len(x), -1))
-    return at("transformers.models.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
+    return at(f"{HF}.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
 
 
 def rotate_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     sin, cos = theirs[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
-    apply = at("transformers.models.gptj.modeling_gptj:apply_rotary_pos_emb")
+    apply = at(f"{HF}.gptj.modeling_gptj:apply_rotary_pos_emb")
     return apply(x.transpose(1, 2), sin, cos).transpose(1, 2)
-
-
-def rotate_x(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    freqs, scale = theirs(ids.expand(len(x), -1))
-    return at("x_transformers.x_transformers:apply_rotary_pos_emb")(x, freqs, scale)
-
-
-def rotate_tune(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    return theirs(x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)
 
 
 def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
@@ -139,22 +142,11 @@ def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
-def rotate_litgpt(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    cos, sin = (table[whole(ids)] for table in theirs)
-    return at("litgpt.model:apply_rope")(x, cos, sin)
-
-
 def rotate_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     make = at("diffusers.models.embeddings:get_1d_rotary_pos_embed")
     apply = at("diffusers.models.embeddings:apply_rotary_emb")
     rows = zip(x, ids.expand(len(x), -1), strict=True)
     return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
-
-
-def rotate_keras(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    positions = ids.expand(len(x), -1).numpy()
-    flat = x.transpose(1, 2)
-    return arrays(lambda a: theirs(a, positions=positions), np.asarray, flat).transpose(1, 2)
 
 
 def rotate_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
@@ -177,82 +169,20 @@ def equinox_beside_another(shape: ModelShape) -> Any:
     return rope(shape.head_dim, theta=500.0)
 
 
-def rotate_esm(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    return from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)
-
-
-def rotate_local(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    apply = at("local_attention.rotary:apply_rotary_pos_emb")
-    return from_start(lambda line: apply(line, line, *theirs(line))[0], x, ids)
-
-
-def rotate_labml(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    return from_start(lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)
-
-
-class FromKeys(PositionalEncoding):
-    """ALiBi as some write it: m j in place of -m (i - j), the same to a softmax over earlier keys."""
-
-    causal_only = True
-
-    def __init__(self, shape: ModelShape, build: Build, row: Callable[[int, int], Tensor]):
-        super().__init__(shape)
-        self.row = row
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        ids = whole(at.k_positions_BS)
-        line_Hn = self.row(self.shape.num_heads, int(ids.max()) + 1).reshape(self.shape.num_heads, -1)
-        return line_Hn[:, ids].transpose(0, 1)[:, :, None].float()
-
-
-def labml_alibi(heads: int, length: int) -> Tensor:
-    line = torch.ones(1, length, dtype=torch.bool)
-    return at("labml_nn.transformers.alibi:get_alibi_biases")(heads, line)[0].T
-
-
-def bloom(heads: int, length: int) -> Tensor:
-    build = at("transformers.models.bloom.modeling_bloom:build_alibi_tensor")
-    return build(torch.ones(1, length), heads, torch.float32)
-
-
-def falcon(heads: int, length: int) -> Tensor:
-    build = at("transformers.models.falcon.modeling_falcon:build_alibi_tensor")
-    return build(torch.ones(1, length, dtype=torch.long), heads, torch.float32)
-
-
-def mpt(heads: int, length: int) -> Tensor:
-    return at("transformers.models.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, length)
-
-
 def t5(shape: ModelShape) -> Any:
     config = at("transformers:T5Config")(
         d_model=shape.d_model, num_heads=shape.num_heads, d_kv=shape.head_dim, is_decoder=shape.causal
     )
-    attention = at("transformers.models.t5.modeling_t5:T5Attention")(config, True, layer_idx=0)
+    attention = at(f"{HF}.t5.modeling_t5:T5Attention")(config, True, layer_idx=0)
     for name in "qkvo":
         delattr(attention, name)
     return attention
-
-
-def x_t5(shape: ModelShape) -> Any:
-    return at(f"{X}:RelativePositionBias")(1.0, shape.causal, 32, 128, shape.num_heads)
-
-
-def mlx_alibi(shape: ModelShape) -> Any:
-    return lambda n: torch.from_numpy(
-        np.array(at("mlx.nn:ALiBi").create_alibi_matrix(n, n, shape.num_heads))[0]
-    )
 
 
 def whole_sequence(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     """Those of the vectors that a module makes for [1, n, D], as [n, D] or [1, n, D]."""
     line = x.new_zeros(1, int(whole(ids).max()) + 1, x.shape[-1])
     return theirs(line).reshape(line.shape[1:])[whole(ids)]
-
-
-def keras_sines(shape: ModelShape) -> Any:
-    layer = at("keras_hub.layers:SinePositionEncoding")()
-    return lambda line: arrays(layer, np.asarray, line)
 
 
 LLAMA = "LlamaRotaryEmbedding"
@@ -267,20 +197,25 @@ ROWS = (
         lambda s: llama(s, rope_type="yarn", factor=4.0, original_max_position_embeddings=s.train_length),
         rotate_llama, {"factor": 4.0}),
     Row("transformers", "GPT-J apply_rotary_pos_emb", "rope", Rotating,
-        lambda s: at("transformers.models.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
+        lambda s: at(f"{HF}.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
         rotate_gptj),
-    Row("transformers", "BLOOM build_alibi_tensor", "alibi", FromKeys, lambda s: None, bloom),
-    Row("transformers", "Falcon build_alibi_tensor", "alibi", FromKeys, lambda s: None, falcon),
-    Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, mpt),
+    Row("transformers", "BLOOM build_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
+        at(f"{HF}.bloom.modeling_bloom:build_alibi_tensor")(torch.ones(1, n), heads, torch.float32)),
+    Row("transformers", "Falcon build_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
+        at(f"{HF}.falcon.modeling_falcon:build_alibi_tensor")(torch.ones(1, n).long(), heads, torch.float32)),
+    Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
+        at(f"{HF}.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, n)),
     Row("transformers", "T5Attention.compute_bias", "t5", Biasing, t5,
         lambda theirs, here: pairs(lambda n: theirs.compute_bias(n, n)[0], here),
         {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim), rotate_x),
+        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim),
+        lambda theirs, x, ids: at(f"{X}:apply_rotary_pos_emb")(x, *theirs(ids.expand(len(x), -1)))),
     Row("x-transformers", "AlibiPositionalBias", "alibi", Biasing,
         lambda s: at(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
         lambda theirs, here: pairs(lambda n: theirs(n, n).reshape(-1, n, n), here)),
-    Row("x-transformers", "RelativePositionBias", "t5", Biasing, x_t5,
+    Row("x-transformers", "RelativePositionBias", "t5", Biasing,
+        lambda s: at(f"{X}:RelativePositionBias")(1.0, s.causal, 32, 128, s.num_heads),
         lambda theirs, here: pairs(lambda n: theirs(n, n), here), {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "ScaledSinusoidalEmbedding", "sinusoidal_scaled", Embedding,
         lambda s: at(f"{X}:ScaledSinusoidalEmbedding")(s.d_model), whole_sequence),
@@ -290,21 +225,29 @@ ROWS = (
             lambda part, offset: theirs.rotate_queries_or_keys(part, offset=offset), x, ids)),
     Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
         lambda s: in_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
-        rotate_tune),
+        lambda theirs, x, ids: theirs(
+            x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)),
     Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, rotate_fla),
     Row("litgpt", "apply_rope", "rope", Rotating,
-        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim), rotate_litgpt),
+        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim),
+        lambda theirs, x, ids: at("litgpt.model:apply_rope")(x, *(table[whole(ids)] for table in theirs))),
     Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, rotate_diffusers),
     Row("diffusers", "SinusoidalPositionalEmbedding", "sinusoidal", Embedding,
         lambda s: at("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
         whole_sequence),  # it adds to zeros here
     Row("fair-esm", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim), rotate_esm),
+        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim),
+        lambda theirs, x, ids: from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)),
     Row("local-attention", "SinusoidalEmbeddings", "rope", Rotating,
-        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim), rotate_local),
+        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim),
+        lambda theirs, x, ids: from_start(
+            lambda line: at("local_attention.rotary:apply_rotary_pos_emb")(line, line, *theirs(line))[0], x, ids)),
     Row("labml-nn", "RotaryPositionalEmbeddings", "rope", Rotating,
-        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim), rotate_labml),
-    Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, labml_alibi),
+        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim),
+        lambda theirs, x, ids: from_start(
+            lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)),
+    Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, lambda heads, n: at(
+        "labml_nn.transformers.alibi:get_alibi_biases")(heads, torch.ones(1, n, dtype=torch.bool))[0].T),
     Row("positional-encodings", "PositionalEncoding1D", "sinusoidal", Embedding,
         lambda s: at("positional_encodings.torch_encodings:PositionalEncoding1D")(s.d_model), whole_sequence),
     Row("equinox", "RotaryPositionalEmbedding", "rope", Rotating,
@@ -314,9 +257,13 @@ ROWS = (
     Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: at("mlx.nn:RoPE")(s.head_dim), rotate_mlx, torch=False),
     Row("mlx", "nn.RoPE, traditional", "rope", Rotating,
         lambda s: at("mlx.nn:RoPE")(s.head_dim, traditional=True), rotate_mlx, torch=False),
-    Row("mlx", "nn.ALiBi", "alibi", Biasing, mlx_alibi, pairs, torch=False),
+    Row("mlx", "nn.ALiBi", "alibi", Biasing, lambda s: lambda n: torch.from_numpy(
+        np.array(at("mlx.nn:ALiBi").create_alibi_matrix(n, n, s.num_heads))[0]), pairs, torch=False),
     Row("keras-hub", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("keras_hub.layers:RotaryEmbedding")(), rotate_keras, torch=False),
-    Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding, keras_sines, whole_sequence,
+        lambda s: at("keras_hub.layers:RotaryEmbedding")(), lambda theirs, x, ids: arrays(
+            partial(theirs, positions=ids.expand(len(x), -1).numpy()), np.asarray, x.transpose(1, 2)
+        ).transpose(1, 2), torch=False),
+    Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding,
+        lambda s: partial(arrays, at("keras_hub.layers:SinePositionEncoding")(), np.asarray), whole_sequence,
         torch=False),
 )  # fmt: skip

@@ -27,19 +27,19 @@ import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.agreement import SAME as EQUAL
-from pe_experiments.checking.identify import (
+from pe_experiments.checking.likeness import (
     common_forms,
-    identify,
     likeness_of,
+    matches,
     reference_of,
     where_they_differ,
 )
 from pe_experiments.checking.mutants import MUTANTS
-from pe_experiments.console import say
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.errors import UserError
-from pe_experiments.files import write_atomically
-from pe_experiments.publishing import markdown_table
+from pe_experiments.published import markdown_table
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import write_atomically
 
 SAME = "same logits"
 CASTS = "phases survive a cast to bfloat16"
@@ -80,25 +80,22 @@ def checked(row: Any) -> Iterator[tuple[str, str, str]]:
 
 def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
     likeness = likeness_of(row.make, reference.build, row.against, forms)
-    if not likeness.same:
-        if likeness.apart is None:
-            return "fail", "parameters of other shapes"
-        if likeness.apart <= EQUAL and not likeness.scene:
-            return "fail", f"equal below position 64; up to 4,095 they differ by {likeness.apart_far:.1e}"
-        known = identify(row.make, [row.against], forms, **row.arguments)
-        named = [f"known mistake: {found.reference}" for found in known if found.reference in MUTANTS]
-        where = where_they_differ(row.make, reference.build, forms[0])
-        if not (where or likeness.scene or row.style.embed is not PositionalEncoding.embed):
-            return (
-                "convention",
-                f"the same at positions 0, 1, 2, ...; with gaps they differ by {likeness.apart:.1e}",
-            )
-        scene = f"; {likeness.scene}" if likeness.scene else ""
-        said = [row.remark, f"they differ by {likeness.apart:.1e}{scene}", *named, where]
-        return "fail", "; ".join(filter(None, said))
-    far = f"{likeness.apart_far:.0e}" if not math.isnan(likeness.apart_far) else "not compared"
-    reason = f"largest difference {likeness.apart:.0e} at positions below 64, {far} up to 4,095"
-    return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
+    if likeness.same:
+        far = "not compared" if math.isnan(likeness.apart_far) else f"{likeness.apart_far:.0e}"
+        reason = f"largest difference {likeness.apart:.0e} at positions below 64, {far} up to 4,095"
+        return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
+    if likeness.apart is None:
+        return "fail", "parameters of other shapes"
+    if likeness.apart <= EQUAL and not likeness.scene:
+        return "fail", f"equal below position 64; up to 4,095 they differ by {likeness.apart_far:.1e}"
+    known = matches(row.make, [row.against], forms, **row.arguments)
+    named = [f"known mistake: {found.reference}" for found in known if found.reference in MUTANTS]
+    where = where_they_differ(row.make, reference.build, forms[0])
+    apart = f"they differ by {likeness.apart:.1e}"
+    if not (where or likeness.scene or row.style.embed is not PositionalEncoding.embed):
+        return "convention", f"the same at positions 0, 1, 2, ...; with gaps {apart}"
+    scene = f"; {likeness.scene}" if likeness.scene else ""
+    return "fail", "; ".join(filter(None, [row.remark, f"{apart}{scene}", *named, where]))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:
@@ -106,7 +103,7 @@ def write_table(folder: Path, packages: list[str]) -> None:
     from adapters import ROWS  # type: ignore[import-not-found]
 
     path = folder / "table.csv"
-    kept = pd.read_csv(path, dtype=str).fillna("") if path.exists() else pd.DataFrame()
+    kept = pd.read_csv(path, dtype=str).fillna("")
     today, made = datetime.date.today().isoformat(), []
     for row in ROWS:
         try:
@@ -116,70 +113,39 @@ def write_table(folder: Path, packages: list[str]) -> None:
             row.make(small_shape())
         except (PackageNotFoundError, ImportError, UserError) as error:
             say(f"{row.package}, {row.name}: left as it was ({type(error).__name__}: {error})")
-            if len(kept):
-                earlier = kept[(kept["package"] == row.package) & (kept["implementation"] == row.name)]
-                made += earlier.to_dict("records")
+            earlier = kept[(kept["package"] == row.package) & (kept["implementation"] == row.name)]
+            made += earlier.to_dict("records")
             continue
-        for check, result, reason in checked(row):
-            made.append(
-                {
-                    "package": row.package,
-                    "version": installed,
-                    "implementation": row.name,
-                    "against": reference_of(row.against, **row.arguments).label,
-                    "check": check,
-                    "result": result,
-                    "reason": " ".join(reason.split())[:300],
-                    "date": today,
-                }
-            )
+        about = {"package": row.package, "version": installed, "implementation": row.name}
+        about["against"] = reference_of(row.against, **row.arguments).label
+        found = list(checked(row))
+        for check, result, reason in found:
+            short = " ".join(reason.split())[:300]
+            made.append(about | {"check": check, "result": result, "reason": short, "date": today})
         say(
-            f"{row.package}, {row.name}: {', '.join(m['check'] for m in made[-len(CHECKED) :] if m['result'] == 'fail')}"
+            f"{row.package}, {row.name}: {', '.join(check for check, result, _ in found if result == 'fail')}"
         )
     write_atomically(path, pd.DataFrame(made).to_csv(index=False))
 
 
-def pages_without_runs(folder: Path) -> None:
-    """``README.md`` from ``table.csv``."""
+def blocks(folder: Path) -> dict[str, str]:
+    """How many there are, a row of signs for each, and what every *no* and every other convention is."""
     table = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
-    rows, reasons = [], []
+    rows = []
     for (package, name), part in table.groupby(["package", "implementation"], sort=False):
-        of = part.set_index("check")
-        first = part.iloc[0]
-        signs = [SIGNS[str(of.loc[check, "result"])] for check in CHECKED.values()]
+        results, first = part.set_index("check")["result"], part.iloc[0]
+        signs = [SIGNS[results[check]] for check in CHECKED.values()]
         rows.append([f"{package} {first['version']}", str(name), first["against"], *signs])
-        said = part[part["result"].isin(["fail", "convention"])]
-        reasons += [
-            [str(package), str(name), one["check"], one["result"], one["reason"]]
-            for one in said.to_dict("records")
-        ]
-    libraries, dates = table["package"].nunique(), sorted(set(table["date"]))
-    legend = "\n".join(f"- *{short}*: {check}" for short, check in CHECKED.items())
-    (folder / "README.md").write_text(
-        f"""# Other people's implementations
-
-{len(rows)} implementations of {libraries} libraries under the checks of this project ({" to ".join(dict.fromkeys([dates[0], dates[-1]]))}).
-*yes\\**: right, in another convention, named below; *-*: does not apply.
-
-{markdown_table(["library", "implementation", "compared with", *CHECKED], rows)}
-
-{legend}
-
-A *no* need not matter to the users of a library. *far* requires the outputs of a small model at positions
-from 16,378 on to equal those from position 0, to 1e-5 of the largest output. *half* casts every constant of the module, as
-`model.bfloat16()` does; loaders of some libraries keep frequencies in float32. Modules that take whole sequences or an
-offset are read through [adapters](adapters.py): *batch*, *cache*, *left* and *packed* then test the
-module and its adapter together.
-
-## Why
-
-{markdown_table(["library", "implementation", "check", "result", "measured"], reasons)}
-
-All results: [table.csv](table.csv). How the table is made: [study.py](study.py). What the checks mean and how to run them
-on a module of your own: [checking.md](../../docs/checking.md).
-""",
-        "utf-8",
-    )
+    said = table[table["result"].isin(["fail", "convention"])]
+    columns = ["package", "implementation", "check", "result", "reason"]
+    dates = " to ".join(sorted({table["date"].min(), table["date"].max()}))
+    return {
+        "answer": f"{len(rows)} implementations of {table['package'].nunique()} libraries ({dates}):",
+        "table": markdown_table(["library", "implementation", "compared with", *CHECKED], rows),
+        "reasons": markdown_table(
+            ["library", "implementation", "check", "result", "measured"], said[columns].to_numpy().tolist()
+        ),
+    }
 
 
 if __name__ == "__main__":

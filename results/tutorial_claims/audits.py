@@ -8,20 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import (
-    AUDITED,
-    OFFSET,
-    audit,
-    pairwise_distances,
-    shift_matrix,
-    similarity_over_distance,
-    vectors_of,
-)
+from pe_experiments.analysis import audit
 from pe_experiments.analysis.order_blindness import order_blindness
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.learned import Learned
@@ -33,33 +27,34 @@ BASE = 10_000.0
 LONGEST = 5000  # positions the module sample of the tutorials has room for
 WIDTH = 64  # d_model of the study
 NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
-DIGITS = 6
 ROWS = 20  # positions of a learned table
-TEACHING = {
-    "sinusoidal": Sinusoidal,
-    "raw_index": RawIndex,
-    "scaled_index": ScaledIndex,
-    "binary_counter": BinaryCounter,
-}
-CRITERIA = ("unique", "bounded", "same distance", "same step", "no jumps")
-WORKED_TABLE = ((0, 1, 0, 1), (0.8415, 0.5403, 0.0100, 1.0000), (0.9093, -0.4161, 0.0200, 0.9998))
+WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
+# The function of *Introduction to Natural Language Processing with Transformers*, 5.2; a word of it is torn.
+TORN, WHOLE = "position\n\ns", "positions"
+PRINTED = """
+def positional_encoding(sequence_length, d_model):
+    positions = np.arange(sequence_length)[:, np.newaxis]
+    div_terms = np.exp(np.arange(0, d_model, 2) * -(np.log(10000.0) / d_model))
+    pos_enc = np.zeros((sequence_length, d_model))
+    pos_enc[:, 0::2] = np.sin(positions * div_terms)
+    pos_enc[:, 1::2] = np.cos(position
+
+s * div_terms)
+    return pos_enc
+"""
 
 Measured = dict[str, float]
 
 
 def audited() -> pd.DataFrame:
-    """Everything that needs no training.
+    """Everything that needs no training: columns ``quantity, value``.
 
-    Returns:
-        Columns ``quantity, value``. Values have six significant digits and are 0 below 1e-9, so that other
-        machines write the same file.
+    Values have six significant digits and are 0 below 1e-9, so that other machines write the same file.
     """
     with torch.no_grad():
-        parts = [part() for part in (formula, sample, documents, order, vectors, alternatives)]
-    rows = [(name, value) for part in parts for name, value in part.items()]
-    frame = pd.DataFrame(rows, columns=["quantity", "value"])
-    frame["value"] = [0.0 if abs(x) < NOISE else float(f"{x:.{DIGITS}g}") for x in frame["value"]]
-    return frame
+        found = formula() | sample() | documents() | order() | vectors() | alternatives()
+    rounded = {name: 0.0 if abs(x) < NOISE else float(f"{x:.6g}") for name, x in found.items()}
+    return pd.DataFrame(rounded.items(), columns=["quantity", "value"])
 
 
 def _largest(values: Tensor) -> float:
@@ -87,36 +82,33 @@ def formula() -> Measured:
 
 
 class ModuleSample(nn.Module):
-    """The module that tutorials pass on (the PyTorch tutorial's ``PositionalEncoding``, without dropout)."""
+    """The ``PositionalEncoding`` of *Positional Encoding in Transformers*."""
 
     def __init__(self, d_model: int, max_len: int = LONGEST):
         super().__init__()
-        position = torch.arange(max_len).unsqueeze(1)
-        div_term = torch.exp(torch.arange(0, d_model, 2) * (-math.log(10000.0) / d_model))
-        pe = torch.zeros(max_len, 1, d_model)
-        pe[:, 0, 0::2] = torch.sin(position * div_term)
-        pe[:, 0, 1::2] = torch.cos(position * div_term)
-        self.register_buffer("pe", pe)
+        pe = torch.zeros(max_len, d_model)
+        position = torch.arange(0, max_len, dtype=torch.float).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model))
+        pe[:, 0::2] = torch.sin(position * div_term)
+        pe[:, 1::2] = torch.cos(position * div_term)
+        self.register_buffer("pe", pe.unsqueeze(0).transpose(0, 1))
         self.pe: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.pe[: x.size(0)]
+        return x + self.pe[: x.size(0), :]
 
 
 def sample() -> Measured:
     """The module sample misused as people misuse it, beside the encoding of this project."""
     zeros_BTD = torch.zeros(2, 10, WIDTH)
     theirs, ours = ModuleSample(WIDTH), Sinusoidal(_shape(WIDTH))
-    spread = {
-        "sample, batch first": (theirs(zeros_BTD), 1),
-        "sample, sequence first": (theirs(zeros_BTD.transpose(0, 1)), 0),
-        "encoding here": (ours.embed(zeros_BTD, torch.arange(10)[None]), 1),
-    }
-    found = {
-        f"spread over positions, {n}": _largest(x - x.narrow(dim, 0, 1)) for n, (x, dim) in spread.items()
+    vectors = {  # sequence first
+        "sample, batch first": theirs(zeros_BTD).transpose(0, 1),
+        "sample, sequence first": theirs(zeros_BTD.transpose(0, 1)),
+        "encoding here": ours.embed(zeros_BTD, torch.arange(10)[None]).transpose(0, 1),
     }
     longer, saved = LONGEST + 1, theirs.state_dict()
-    return found | {
+    return {f"spread over positions, {name}": _largest(x - x[:1]) for name, x in vectors.items()} | {
         "sample crashes at d=7": _crashes(lambda: ModuleSample(7)),
         "sample crashes past its table": _crashes(lambda: theirs(torch.zeros(longer, 1, WIDTH))),
         "encoding here crashes there": _crashes(
@@ -130,16 +122,17 @@ def sample() -> Measured:
     }
 
 
-def printed_sample(position: int, d_model: int) -> list[float]:
-    """A sample as it is printed: it names its argument ``position`` and reads ``s``."""
-    return [math.sin(s / BASE ** (2 * k / d_model)) for k in range(d_model // 2)]  # type: ignore[name-defined]  # noqa: F821
+def printed_function() -> Callable[[int, int], np.ndarray]:
+    """The function of the source, the torn word joined."""
+    names: dict = {"np": np}
+    exec(PRINTED.replace(TORN, WHOLE), names)
+    return names["positional_encoding"]
 
 
 def documents() -> Measured:
-    """Slips of the documents themselves, and parameters that they compare."""
-    row_W = [0.0] * 7
-    for k in range(7 // 2):
-        row_W[2 * k : 2 * k + 2] = math.sin(BASE ** (-2 * k / 7)), math.cos(BASE ** (-2 * k / 7))
+    """Code and slips of the documents, parameters that they compare, what concatenation separates."""
+    function = printed_function()
+    true_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     beside = partial(Sinusoidal, combine="concat")
     counted: dict[str, nn.Module] = {
         "fixed": Sinusoidal(_shape(WIDTH)),
@@ -149,11 +142,28 @@ def documents() -> Measured:
         "beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), beside),
     }
     return {
-        "printed sample crashes": _crashes(lambda: printed_sample(1, WIDTH)),
+        "printed function crashes as extracted": _crashes(lambda: compile(PRINTED, "printed", "exec")),
+        "printed function, joined, error at d=512": _largest(torch.tensor(function(50, 512)) - true_PW),
+        "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
         "1010 read in binary": float(int("1010", 2)),
-        "columns left empty, d=7": float(row_W.count(0.0)),
+        **{f"columns without a k, d={d}": float(d - 2 * len(range(math.ceil((d - 1) / 2)))) for d in (8, 7)},
         **{f"parameters, {n}": float(sum(p.numel() for p in m.parameters())) for n, m in counted.items()},
-    }
+    } | separation()
+
+
+def separation() -> Measured:
+    """How many columns change with the position of a token: of the embedding, and after one layer."""
+    found = {}
+    for combine in ("add", "concat"):
+        torch.manual_seed(0)
+        shape = _shape(WIDTH, causal=True, num_layers=1)
+        model = Transformer(8, shape, partial(Sinusoidal, combine=combine), initialisation="pytorch").double()
+        tokens_BT = torch.zeros(1, 20, dtype=torch.long)
+        embedded_BTD = model.embed(tokens_BT, torch.arange(20)[None])
+        for where, x_BTD in (("embedded", embedded_BTD), ("after a layer", model.hidden(tokens_BT))):
+            moved_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE
+            found[f"columns that change with the position, {combine}, {where}"] = float(moved_D.sum())
+    return found
 
 
 def order() -> Measured:
@@ -173,37 +183,45 @@ def order() -> Measured:
                 found[name + "pooled output"] = _largest(here_TD.mean(0) - there_TD.mean(0))
             else:
                 found[name + "last output, the prefix permuted"] = _largest(here_TD[-1] - there_TD[-1])
-            found[name + "dog bites man against man bites dog, pooled"] = order_blindness(
-                scheme, shape
-            ).pooled
+            pooled = order_blindness(scheme, shape)[0]
+            found[name + "dog bites man against man bites dog, pooled"] = pooled
     return found
 
 
 def vectors() -> Measured:
     """Uniqueness, norms, distances and shifts of sinusoids, and how much of the usual heatmap moves."""
     found = {}
-    for width in (2, 4, 8, 16, WIDTH):
-        exact_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE)
-        for name, vectors_PW in (("", exact_PW), (", bfloat16", exact_PW.bfloat16().double())):
-            apart_PP = pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-            found[f"closest two positions, d={width}{name}"] = float(apart_PP.min())
-    vectors_PW = sinusoid_vectors(torch.arange(AUDITED), WIDTH, BASE)
-    norms_P, spread_P = vectors_PW.norm(dim=-1), similarity_over_distance(vectors_PW)[1]
+    for width, dtype in product((2, 4, 8, 16, WIDTH), (torch.float32, torch.bfloat16)):
+        vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(dtype).double()
+        apart_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
+        found[f"closest two positions, d={width}, {str(dtype).removeprefix('torch.')}"] = float(
+            apart_PP.min()
+        )
+    vectors_PW = sinusoid_vectors(torch.arange(audit.AUDITED), WIDTH, BASE)
+    unit_PW, apart_PP = nn.functional.normalize(vectors_PW, dim=-1), audit.pairwise_distances(vectors_PW)
+    similarity_PP = unit_PW @ unit_PW.T
+    diagonals = (similarity_PP.diagonal(k) for k in range(len(unit_PW)))
+    spread = max(float(alike.max() - alike.min()) for alike in diagonals)
     found |= {
-        "smallest norm": float(norms_P.min()),
-        "largest norm": float(norms_P.max()),
-        "sqrt(d/2)": math.sqrt(WIDTH / 2),
-        "spread of the similarity over positions": float(spread_P.max()),
+        "smallest value": float(vectors_PW.min()),
+        "largest value": float(vectors_PW.max()),
+        "spread of the similarity over positions": spread,
+        "distance, 5 to 7": float(apart_PP[5, 7]),
+        "distance, 12 to 14": float(apart_PP[12, 14]),
+        "error of 12 to 14 with the linear map of 5 to 7": _largest(
+            audit.shift_matrix(WIDTH, BASE, 2) @ vectors_PW[[5, 12]].T - vectors_PW[[7, 14]].T
+        ),
+        "difference vectors of 5 to 7 and 12 to 14, apart": float(
+            (vectors_PW[7] - vectors_PW[5] - vectors_PW[14] + vectors_PW[12]).norm()
+        ),
     }
     for width in (8, 16, WIDTH, 128, 512):
-        apart_PP = pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
+        apart_PP = audit.pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
         falls = (apart_PP[0].diff() < 0).nonzero()
         found[f"distance rises up to, d={width}"] = float(falls[0])
-        if width == WIDTH:
-            found |= {f"distance, k={k}": float(apart_PP[0, k]) for k in range(1, 61)}
     vectors_PW = sinusoid_vectors(torch.arange(3000), WIDTH, BASE)
-    for k in (1, OFFSET, 100):
-        shifted_PW = vectors_PW[:-k] @ shift_matrix(WIDTH, BASE, k).T
+    for k in (1, audit.OFFSET, 100):
+        shifted_PW = vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T
         found[f"residual of M_k, k={k}"] = float((shifted_PW - vectors_PW[k:]).norm(dim=-1).max())
     heatmap_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     moving_W = (heatmap_PW.amax(0) - heatmap_PW.amin(0)) > 0.1
@@ -211,21 +229,18 @@ def vectors() -> Measured:
 
 
 def alternatives() -> Measured:
-    """Which criterion the index itself, the index as a share and the index in binary break."""
+    """Sizes and steps of sinusoids, of the index itself, of its share of the length and of its bits."""
     found = {}
-    for name, scheme in TEACHING.items():
+    indices = {"raw_index": RawIndex, "scaled_index": ScaledIndex, "binary_counter": BinaryCounter}
+    for name, scheme in ({"sinusoidal": Sinusoidal} | indices).items():
         encoding = scheme(_shape(WIDTH))
-        for criterion, audited in zip(CRITERIA, audit(encoding), strict=False):
-            assert audited.name.startswith(criterion)
-            found[f"{name}, holds, {criterion}"] = float(bool(audited.holds))
-        vectors_PW = vectors_of(encoding, AUDITED)
-        steps_PW = vectors_PW[1:] - vectors_PW[:-1]
-        sizes_P = steps_PW.norm(dim=-1)
+        vectors_PW = audit.vectors_of(encoding, audit.AUDITED)
+        sizes_P = (steps_PW := vectors_PW.diff(dim=0)).norm(dim=-1)
         found[f"{name}, largest value"] = _largest(vectors_PW)
         found[f"{name}, largest step over the smallest"] = float(sizes_P.max() / sizes_P.min())
         found[f"{name}, column that changes most"] = float(steps_PW.abs().mean(0).argmax() + 1)
         for tokens in (10, 100):
-            first, second = vectors_of(encoding, tokens)[:2]
+            first, second = audit.vectors_of(encoding, tokens)[:2]
             found[f"{name}, first step of {tokens}"] = float((second - first).norm())
     return found
 
@@ -237,6 +252,6 @@ def _shape(d_model: int, causal: bool = False, num_layers: int = 2) -> ModelShap
 def _crashes(call: Callable[[], object]) -> float:
     try:
         call()
-    except (RuntimeError, IndexError, NameError):
+    except (RuntimeError, IndexError, SyntaxError, ValueError):
         return 1.0
     return 0.0

@@ -1,34 +1,39 @@
 """What tutorials on sinusoidal encodings claim, and what was measured: a verdict per claim, from data alone.
 
-Claims about vectors and code are judged in `untrained`, claims about trained models in `trained`. Each verdict
-follows from the data by a fixed rule.
+Claims about vectors and code are judged in `untrained` by the conditions of ``claims.csv``, claims about trained
+models in `trained`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import detectable_difference
-from pe_experiments.console import say
-from pe_experiments.evaluations import evaluate_run
-from pe_experiments.files import CONFIG_DIR
-from pe_experiments.plots import drawing, save
-from pe_experiments.publishing import compare_archived, markdown_table, mean_in_words, read_table
-from pe_experiments.tracking import read_curve
+from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table, titled
+from pe_experiments.run import evaluate_run
+from pe_experiments.store.tables import read_curve
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.files import CONFIG_DIR
 
 from . import audits
-from .figures import ABSOLUTE, figures
-from .trained import EXTENSIONS, IN_DISTRIBUTION, MODELS, PAST, TWICE, Trained, of_training
-from .untrained import DEPENDS, FAILS, HOLDS, OURS, UNSUPPORTED, Verdict, judged
+from .trained import EXTENSIONS, Trained, of_training
+from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
 
+HERE = Path(__file__).parent
+OURS = "ours"  # no document states the claim
+WORDS = {
+    HOLDS: "hold",
+    DEPENDS: "depend on conditions (column *measured*)",
+    FAILS: "do not hold",
+    UNSUPPORTED: "are not supported",
+    UNTESTED: "were not tested",
+}
 COLUMNS = ("length", "exact_match", "token_accuracy")
-HEADING = ("claim", "wording of the source", "how tested", "measured", "verdict", "figure")
+HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -49,92 +54,54 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     pd.DataFrame(rows).to_csv(folder / "extension.csv", index=False)
 
 
-def pages(folder: Path, runs: Runs) -> None:
-    """The comparison, ``README.md``, the verdicts as ``claims.csv``, and their figures."""
-    compare_archived(folder, runs)
-    write(folder, read_table(folder / "audits.csv"), Trained(runs, read_table(folder / "extension.csv")))
+def pages(folder: Path) -> None:
+    """The comparison."""
+    compare_archived(folder)
 
 
-def write(folder: Path, audited: pd.DataFrame, trained: Trained) -> None:
-    """The study's own part; the same inputs give the same bytes.
+def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
+    """The claims of ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``.
 
     Raises:
         UserError: a value is missing among the audits, or runs of the study.
     """
-    verdicts = [*judged(audited), *of_training(trained)]
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    with drawing():
-        for name, figure in figures(audited, trained):
-            save(figure, folder / "figures", name)
-    pd.DataFrame(map(asdict, verdicts)).to_csv(folder / "claims.csv", index=False)
-    (folder / "README.md").write_text(readme(verdicts, trained))
+    claims = read_table(HERE / "claims.csv").fillna("")
+    found = {row["claim"]: (row["measured"], UNTESTED) for row in claims.to_dict("records")}
+    found |= judged(claims, audited) | of_training(trained)
+    measured, judgements = zip(*(found[claim] for claim in claims["claim"]), strict=True)
+    return claims.assign(measured=measured, verdict=judgements)
 
 
-def readme(verdicts: list[Verdict], t: Trained) -> str:
-    """The page, every number of it from the data."""
-    rows = [[v.claim, v.document, v.tested, v.measured, v.verdict, _link(v.figure)] for v in verdicts]
-    counts = Counter(verdict.verdict for verdict in verdicts)
-    absent = len(verdicts) - sum(counts[kind] for kind in (HOLDS, FAILS, DEPENDS, UNSUPPORTED))
-    waiting = f"; {absent} are not tested yet (their runs are not finished)" if absent else ""
-    ours = sum(verdict.document == OURS for verdict in verdicts)
-    in_distribution, twice = (
-        mean_in_words(t.of("copy", "sinusoidal")[metric]) for metric in (IN_DISTRIBUTION, TWICE)
+def blocks(folder: Path) -> dict[str, str]:
+    """How many claims hold, and all of them."""
+    bank = titled(read_archive(HERE.parent / "bank" / "v1"))
+    trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), bank)
+    made = verdicts(read_table(folder / "audits.csv"), trained)
+    return {"answer": answer(made), "claims": table(made)}
+
+
+def table(made: pd.DataFrame) -> str:
+    """A row per claim."""
+    links = [f"[figure](figures/{figure}.png)" if figure else "" for figure in made["figure"]]
+    cells = made.assign(figure=links, quoted=[quoted(row) for row in made.to_dict("records")])
+    return markdown_table(
+        HEADING, cells[["claim", "quoted", "tested", "measured", "verdict", "figure"]].to_numpy().tolist()
     )
-    seeds = len(t.of("copy", "sinusoidal"))
-    return f"""# What tutorials on sinusoidal encodings claim
-
-*Which claims of tutorials about positional encodings hold when they are measured?*
-
-![Fixed or learned, in distribution and past training](figures/claims-fixed-or-learned.png)
-
-Exact match and token accuracy by input length: training lengths are shaded, lines are means, dots the seeds.
-
-Of {len(verdicts)} claims {counts[HOLDS]} hold, {counts[FAILS]} do not, {counts[DEPENDS]} depend on conditions (column *measured*), and
-{counts[UNSUPPORTED]} are not supported (no test is significant){waiting}.
-{ours} of the claims are ours: no source states them. With sinusoids, copying reaches an exact match of {in_distribution}
-within the training lengths and of {twice} at twice the longest.
-
-{markdown_table(HEADING, rows)}
-
-**Set-up.** Claims about vectors, order and code are tested without training. Claims about trained models are tested by
-exact match on copying and lag (decoder) and precedence (encoder), trained on up to {t.longest} symbols, {seeds} seeds per scheme.
-Means have Gaffke's 95 % interval. Differences between two schemes are tested by permuting their seeds; p values are
-adjusted by Holm's method within the claim. *Past training* is the area under exact match (above chance) over log length,
-from the first length past training to 8x the longest trained.
-
-A claim about a difference *holds* if at least one test is significant for it and none against it, *does not hold* if
-at least one is significant against it and none for it, *depends* if significant tests disagree, and is *not supported*
-if no test is significant. A claim that a scheme works at twice the length is tested as a mean exact match of at least
-0.9 (one-sided, by Gaffke's bound). A scheme that did not learn the task is not tested past the training lengths.
-{_detectable(t, seeds)}
-```
-python scripts/train.py sweep=tutorial_claims
-python scripts/results.py publish=tutorial_claims    # its CSVs anew; make results: the pages from the CSVs
-```
-"""
 
 
-def _detectable(t: Trained, seeds: int) -> str:
-    found = {
-        task: detectable_difference(
-            [list(t.of(task, name)[PAST]) for name in ABSOLUTE if t.learnt(task, name)]
-        )
-        for task in MODELS
-    }
-    shown = [
-        f"{value:.2f} on {task} ({MODELS[task]})"
-        if value >= 0.005
-        else f"below 0.005 on {task}, where seeds hardly differ"
-        for task, value in found.items()
-        if value >= 0
-    ]
-    if not shown:
-        return ""
-    return f"""
-The smallest difference in exact match past training that {seeds} seeds per scheme can detect is
-{" and ".join(shown)} (one two-sided t test at 0.05 with 80 % power; standard deviation pooled over the schemes at the embedding).
-"""
+def quoted(row: dict[Any, Any]) -> str:
+    """The source's words, formulas and code as code, and its name; *ours* where no source states the claim."""
+    if row["source"] == OURS:
+        return OURS
+    words = row["quotation"]
+    return f"`{words}` ({row['source']})" if set("$_\\=") & set(words) else f"“{words}” ({row['source']})"
 
 
-def _link(figure: str) -> str:
-    return f"[{figure.removeprefix('claims-').replace('-', ' ')}](figures/{figure}.png)" if figure else ""
+def answer(made: pd.DataFrame) -> str:
+    """How many claims hold, by who states them."""
+    said, ours = [], made["source"] == OURS
+    for who, own in (("statements of four tutorials", made[~ours]), ("claims of ours", made[ours])):
+        counts = own["verdict"].value_counts()
+        words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if verdict in counts)
+        said.append(f"Of {len(own)} {who} {words}.")
+    return " ".join(said)

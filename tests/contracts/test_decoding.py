@@ -17,13 +17,12 @@ from torch import Tensor
 
 from pe_experiments.checking import Subject
 from pe_experiments.checking.contract import VOCABULARY
-from pe_experiments.components import shipped
-from pe_experiments.data import Batch
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.data.batches import Batch
+from pe_experiments.data.formats import CausalFormat
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.errors import NotApplicable
-from pe_experiments.evaluation import all_right, forced_answers, greedy_answers
-from pe_experiments.formats import CausalFormat
+from pe_experiments.evaluation.curve import all_right, forced_answers, greedy_answers
 from pe_experiments.models import Transformer
 from pe_experiments.positions import Consecutive, PositionPolicy
 from pe_experiments.positions.interpolated import Interpolated
@@ -31,6 +30,7 @@ from pe_experiments.positions.random_float import RandomFloat
 from pe_experiments.positions.random_ids import RandomOffset, RandomSubset
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Deduplicate
+from pe_experiments.terminal.errors import NotApplicable
 
 TASK = Deduplicate(vocab_size=6)
 FORMAT = CausalFormat(TASK.vocab_size, causal=True)

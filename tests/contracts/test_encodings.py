@@ -10,9 +10,9 @@ from hydra.utils import instantiate
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.contract import random_tokens
-from pe_experiments.components import load_component, shipped
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.errors import UserError
+from pe_experiments.terminal.errors import UserError
 
 SCHEMES = sorted(shipped("pe"))
 

@@ -9,30 +9,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 # From the ground up. A module stands for itself, a package for all of its modules.
 LAYERS = (
-    ("errors", "files", "randomness", "rendering", "process"),
-    ("encodings", "tasks", "positions", "formats", "models"),
-    ("validation", "components", "config", "overrides", "composition"),
-    (
-        "data",
-        "instantiation",
-        "evaluation",
-        "text_evaluation",
-        "losses",
-        "training",
-        "matmul",
-        "environment",
-        "building",
-        "seen",
-    ),
-    ("fingerprints", "identity", "checkpoints", "runs", "tracking", "console", "plots"),
-    ("trained", "evaluations", "experiment"),
-    ("sweeps", "comparison", "checking", "analysis", "benchmark", "export"),
-    ("publishing",),
-    ("bank",),
-    ("command_line", "commands", "task_table", "scheme_table"),
+    ("terminal",),
+    ("encodings", "tasks", "positions"),
+    ("data",),
+    ("models",),
+    ("drawing",),
+    ("configuration",),
+    ("evaluation",),
+    ("training",),
+    ("store",),
+    ("run",),
+    ("sweeps", "comparison", "checking", "analysis"),
+    ("published",),
+    ("commands",),
 )
-SIDE_BY_SIDE = LAYERS[-4]  # many runs, tables, checks: none of these rooms needs another
-TENSORS_ONLY = LAYERS[1]
+SIDE_BY_SIDE = LAYERS[-3]  # many runs, tables, checks: none of these rooms needs another
+TENSORS_ONLY = (*LAYERS[1], *LAYERS[2], *LAYERS[3])
 SHELL = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "pydantic"}
 
 

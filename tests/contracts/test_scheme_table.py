@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments.checking.agreement import build, draw_inputs, stirred
-from pe_experiments.checking.identify import reference_of
+from pe_experiments.checking.agreement import draw_inputs
+from pe_experiments.checking.contract import build, stirred
+from pe_experiments.checking.likeness import reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.models.scores import attention_scores
-from pe_experiments.scheme_table import README, acts_on, render
+from pe_experiments.terminal.files import CONFIG_DIR
+from scripts.catalogue import acts_on, schemes
 
 SHAPE = ModelShape(32, 4, 2, True, 100, 100)
 
 
 def test_the_cards_are_up_to_date() -> None:
-    assert README.read_text() == render(), "run python -m pe_experiments.scheme_table"
+    assert (CONFIG_DIR / "pe" / "README.md").read_text() == schemes(), "run python scripts/catalogue.py"
 
 
 def made(choice: str, **arguments: Any) -> PositionalEncoding:

@@ -6,18 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments import components, task_table
-from pe_experiments.composition import composed
-from pe_experiments.config import check, resolve
-from pe_experiments.errors import UserError
-from pe_experiments.task_table import README, cards, read_card, render
+from pe_experiments.configuration import parts as components
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.schema import check
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import CONFIG_DIR
+from scripts import catalogue
+from scripts.catalogue import cards, read_card, tasks
 
 CARDS = {card.name: card for card in cards()}
 QUICK = [name for name, card in CARDS.items() if card.tier == "quick"]
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert README.read_text() == render(), "run python -m pe_experiments.task_table"
+    assert (CONFIG_DIR / "task" / "README.md").read_text() == tasks(), "run python scripts/catalogue.py"
 
 
 def test_there_are_tasks_for_those_in_a_hurry() -> None:
@@ -54,8 +57,10 @@ def test_incomplete_cards_are_refused(text: str, message: str, tmp_path: Path) -
 
 
 def test_a_mistake_in_a_file_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_table, "shipped", lambda group: {name: {"_target_": "mine.X"} for name in CARDS})
-    assert str(task_table.main()).startswith("error: task._target_=mine.X: there is no module 'mine'")
+    monkeypatch.setattr(catalogue, "shipped", lambda group: {name: {"_target_": "mine.X"} for name in CARDS})
+    assert str(catalogue.main()).startswith(
+        "error: task._target_=mine.X names mine, whose import fails: ModuleNotFoundError"
+    )
 
 
 def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +68,7 @@ def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no chance")
 
     monkeypatch.setattr("pe_experiments.tasks.copying.Copy.chance", broken)
-    assert task_table.main() == "error: task=copy cannot be described: RuntimeError: no chance"
+    assert catalogue.main() == "error: task=copy cannot be described: RuntimeError: no chance"
 
 
 @pytest.mark.parametrize("text", ["bad: [", "- a list", "no_target: 1"])

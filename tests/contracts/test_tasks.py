@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from pe_experiments.checking.task_contract import CHECKS
-from pe_experiments.components import shipped
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from pe_experiments.composition import changed_sections
-from pe_experiments.config import Experiment
-from pe_experiments.errors import UserError
-from pe_experiments.experiment import run_experiment
-from pe_experiments.instantiation import build_model
-from pe_experiments.trained import load_model
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import run_experiment
+from pe_experiments.store.finished import load_model
+from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]
 TOKENS = torch.arange(8)[None]
@@ -40,7 +38,7 @@ class Library(Backbone):
 
 
 def test_llamas_form_has_its_norms_gate_and_no_bias(tiny: Tiny) -> None:
-    model = build_model(tiny("model=llama"))
+    model = tiny("model=llama").untrained_model()
     kinds = {type(module) for module in model.modules()}
     assert nn.RMSNorm in kinds
     assert nn.LayerNorm not in kinds
@@ -52,9 +50,11 @@ def test_llamas_form_has_its_norms_gate_and_no_bias(tiny: Tiny) -> None:
 
 
 def test_dropout_acts_in_training_alone_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:
-    model = build_model(tiny("model.dropout=0.5"))
+    model = tiny("model.dropout=0.5").untrained_model()
     model.eval()
-    assert torch.equal(model(TOKENS), build_model(tiny()).eval()(TOKENS))  # the same weights, nothing dropped
+    assert torch.equal(
+        model(TOKENS), tiny().untrained_model().eval()(TOKENS)
+    )  # the same weights, nothing dropped
     model.train()
     assert not torch.equal(model(TOKENS), model(TOKENS))
     one, other = (
@@ -70,7 +70,7 @@ def test_dropout_acts_in_training_alone_and_follows_from_the_seed(tiny: Tiny, tm
 )
 def test_settings_out_of_range_are_one_sentence(tiny: Tiny, setting: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        build_model(tiny(setting))
+        tiny(setting).untrained_model()
 
 
 def test_a_librarys_layers_train_and_are_part_of_the_run(
@@ -85,8 +85,6 @@ def test_a_librarys_layers_train_and_are_part_of_the_run(
     assert run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24")).done == "found"
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)
-    with pytest.raises(UserError, match="add trust=true"):
-        changed_sections(result.directory.read_config(), ["evaluation.lengths=[5]"])
     assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24
     with pytest.raises(UserError, match="has no Backbone of that name"):
         tiny("model._target_=their_layers.Missing")

@@ -13,9 +13,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import Options, Runs, compare, load_runs, write_comparison
-from pe_experiments.composition import composed
-from pe_experiments.config import Experiment, check, resolve
+from pe_experiments.comparison import Runs, compare, compared, load_runs, write_comparison
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import check
 from tests.conftest import TINY
 from tests.synthetic import fading, write_run, write_study
 
@@ -224,7 +225,7 @@ def test_few_and_many_schemes_and_tasks(
 ) -> None:
     schemes, tasks, _ = shape
     runs = many_times(load_runs(results, pe="alibi"), *shape)
-    write_comparison(runs, "Many", tmp_path, Options(baseline="scheme0"))
+    write_comparison(compared(runs, baseline="scheme0"), "Many", tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
     for size in (DESK, PHONE):
         page = opened(browser, tmp_path, size)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pe_experiments.config import Experiment
-from pe_experiments.experiment import run_experiment
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import run_experiment
 
 EXAMPLES = 1500
 pytestmark = pytest.mark.slow

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
-from pe_experiments.building import preflight
-from pe_experiments.components import load_component, shipped
-from pe_experiments.config import Experiment
-from pe_experiments.errors import NotApplicable, UserError
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.training.preflight import preflight
+from tests.conftest import ROOT, TINY, Script
 
 Tiny = Callable[..., Experiment]
+PARTS = "tests.integration.misbehaving"
 
 
 def outside(group: str, name: str) -> str:
@@ -53,3 +62,152 @@ def test_outputs_that_are_no_numbers_where_it_is_evaluated_are_refused(length: i
     preflight(tiny(*options))
     with pytest.raises(UserError, match=f"at evaluation length {length} are NaN or infinite"):
         preflight(tiny(*options, f"evaluation.lengths=[{length}]"))
+
+
+AHEAD, EDITS = "{} looks ahead", r"{}\.\w+ changes .* in place"
+DRAWS, SEEDS = "{} draws from or seeds", "{} sets a seed"
+MISBEHAVING = {
+    "AheadFar": f"pe: {AHEAD}",
+    "AheadInEvaluation": f"pe: {AHEAD}",
+    "AheadLateInLongRows": f"pe: {AHEAD}",
+    "WrongShapeInEvaluation": "fails in evaluation|its hidden states are",
+    "WrongShapeFar": "pe fails at evaluation length 40",
+    "EditsQueries": f"pe: {EDITS}",
+    "EditsKeysFar": f"pe: {EDITS}",
+    "EditsPositions": f"pe: {EDITS}",
+    "EditsPositionsAtEmbedding": f"pe: {EDITS}",
+    "EditsDistances": f"pe: {EDITS}",
+    "NoiseInEvaluation": f"pe: {DRAWS} torch's global generator in evaluation",
+    "NoiseOfNumpy": f"pe: {DRAWS} numpy",
+    "NoiseOfPython": f"pe: {DRAWS} Python's",
+    "NoiseOfItsOwn": "pe: {} answers the same input differently",
+    "NoiseOfItsOwnFar": "pe: {} answers the same input differently",
+    "SetsTheSeed": f"pe: {SEEDS}",
+    "SetsTheSeedInEvaluation": f"pe: {DRAWS} torch's global generator in evaluation",
+    "SetsSeedsOfItsOwn": f"pe: {SEEDS}",
+    "SetsTheSeedOfNumpy": f"pe: {DRAWS} numpy",
+    "SetsTheSeedOfPython": f"pe: {DRAWS} Python's",
+    "Ends": r"pe fails .*{} ends the program with SystemExit\('os._exit\(3\)'\)",
+    "Interrupts": r"pe fails .*{} ends the program with KeyboardInterrupt\(\)",
+}
+
+
+@pytest.mark.parametrize("name", MISBEHAVING)
+def test_a_scheme_that_misbehaves_is_refused(name: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", os._exit)  # `own` replaces it
+    monkeypatch.setattr(process, "command", [])
+    process.own(["train"])
+    experiment = tiny("pe=none", f"pe._target_={PARTS}.{name}", "evaluation.lengths=[4,40]")
+    with pytest.raises(UserError, match=MISBEHAVING[name].format(name)):
+        preflight(experiment)
+
+
+def test_token_embeddings_are_a_schemes_own(tiny: Tiny) -> None:
+    assert preflight(tiny("pe=none", f"pe._target_={PARTS}.EditsEmbeddings")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("UnseededTask", "UnseededTask .*draws from or seeds torch's global generator"),
+        ("UnseededTaskOfNumpy", "UnseededTaskOfNumpy .*draws from or seeds numpy"),
+        ("TaskOfItsOwnGenerator", "TaskOfItsOwnGenerator makes other examples every time"),
+        ("WrongAnswers", "task: WrongAnswers at length .* solve says"),
+        ("ExitingTask", r"ExitingTask ends the program with SystemExit\(0\)"),
+    ],
+)
+def test_a_task_that_misbehaves_is_refused(name: str, why: str, tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=why):
+        preflight(tiny(f"task._target_={PARTS}.{name}"))
+
+
+def test_unseeded_positions_are_refused(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match="UnseededPositions makes other examples every time"):
+        preflight(tiny(f"positions._target_={PARTS}.UnseededPositions"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ExitsLate", "InterruptsLate", "EndsLate", "StopsLate"])
+def test_a_part_that_ends_the_program_in_training_is_named(name: str, script: Script, results: Path) -> None:
+    asked = (*TINY, f"results_dir={results}", "pe=none", f"pe._target_={PARTS}.{name}")
+    done = script("train", *asked)
+    assert done.code == 1
+    assert f"RuntimeError: {name} ends the program with " in done.out
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
+    """Nearly all of the time is spent in a part, so that is where the signal arrives."""
+    asked = [*TINY, f"results_dir={results}", "pe=none", "pe._target_=tests.integration.outside.Slow"]
+    running = subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts" / "train.py"), *asked, "training.steps=2000"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "SLOW_TRAINING": ""},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not list(results.glob("runs/*/checkpoints/last.ckpt")):
+        assert running.poll() is None
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    assert running.communicate()[1].startswith("error: interrupted; the same command goes on")
+    assert running.returncode == 130
+
+
+@pytest.mark.slow
+def test_parts_that_end_the_program_are_named_in_a_sweep(script: Script, results: Path) -> None:
+    names = ("ExitsLate", "InterruptsLate", "EndsLate", "LingersLate", "Ends")
+    targets = ",".join(f"{PARTS}.{name}" for name in names)
+    done = script("train", "-m", *TINY, f"results_dir={results}", "pe=none", f"pe._target_={targets}")
+    assert done.code == 1
+    for name in ("ExitsLate", "InterruptsLate", "EndsLate", "Ends"):
+        assert f"RuntimeError: {name} ends the program with " in done.err
+    assert f"a thread of {PARTS}.LingersLate.linger does not end" in done.out
+    assert "1 finished" in done.out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["train", *TINY, "pe=none"], ["check_encoding"]])
+def test_a_thread_that_does_not_end_is_named_and_holds_nothing_up(command: list[str], tmp_path: Path) -> None:
+    name, *options = command
+    script = [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *options, f"pe._target_={PARTS}.Lingers"]
+    script += [f"results_dir={tmp_path}"] if name == "train" else []
+    done = subprocess.run(script, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1
+    assert f"a thread of {PARTS}.LingersLate.linger" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert ("(trained)" if name == "train" else "no check fails") in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("AheadFar", "FAILS in the decoder: no look-ahead"),
+        ("Ends", r"FAILS with RuntimeError: Ends ends the program with SystemExit('os._exit(3)')"),
+        ("Interrupts", "FAILS with RuntimeError: Interrupts ends the program with KeyboardInterrupt()"),
+        ("EditsPositions", "EditsPositions.bias changes at.q_positions_BT or at.k_positions_BS in place"),
+        ("SetsTheSeedInEvaluation", "draws from or seeds torch's global generator"),
+    ],
+)
+def test_check_encoding_finds_it_too(name: str, said: str, script: Script) -> None:
+    done = script("check_encoding", f"pe._target_={PARTS}.{name}")
+    assert done.code == 1
+    assert said in done.out
+
+
+def test_check_task_names_a_task_that_ends_the_program(script: Script) -> None:
+    done = script("check_task", f"task._target_={PARTS}.ExitingTask")
+    assert done.code == 1
+    assert "RuntimeError: ExitingTask ends the program with SystemExit(0)" in done.out
+
+
+def test_a_module_that_ends_the_program_is_named(
+    script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exiting.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = script("train", *TINY, f"results_dir={results}", "pe=none", "pe._target_=exiting.Scheme")
+    assert done.code == 1
+    assert "names exiting, whose import fails: SystemExit: 0" in done.err

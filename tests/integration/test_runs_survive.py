@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments import console, training
-from pe_experiments.checkpoints import read_checkpoint
-from pe_experiments.commands.evaluate import evaluation_asked
-from pe_experiments.comparison import compare
-from pe_experiments.config import Experiment
-from pe_experiments.errors import UserError
-from pe_experiments.evaluations import evaluate_run
-from pe_experiments.experiment import run_experiment
-from pe_experiments.identity import identify
-from pe_experiments.runs import RunDirectory, read_manifest
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import evaluate_run, run_experiment
+from pe_experiments.store.checkpoints import read_checkpoint
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import identify
+from pe_experiments.store.plan import plan
+from pe_experiments.store.studies import read_manifest
+from pe_experiments.terminal import console
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import loop as training
 from tests.conftest import ROOT, TINY
 from tests.synthetic import fading, write_run
 
@@ -76,9 +76,68 @@ def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tin
     assert "Traceback" in failed.directory.error_log.read_text()
     again = run_experiment(tiny(*options))
     assert (again.done, again.status) == ("resumed", "completed")
-    assert again.result["resumed_from"] == 16
+    assert again.result["resumed_from"] == 12  # the last recorded step
     assert not again.directory.error_log.exists()
     assert curves(again.directory) == whole
+
+
+class Deletes(console.Display):
+    """Deletes a run when something starts to be shown, or at its third step; maybe leaves an empty folder."""
+
+    def __init__(self, runs: Path, moment: str, empties: bool):
+        self.runs, self.moment, self.empties, self.last = runs, moment, empties, 0
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        if what == self.moment:
+            self.delete()
+
+    def step(self, done: int) -> None:
+        self.last = done
+        if self.moment == "step" and done == 3:
+            self.delete()
+
+    def delete(self) -> None:
+        (run,) = self.runs.iterdir()
+        shutil.rmtree(run if self.empties else self.runs.parent)
+        if self.empties:
+            run.mkdir()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("checkpoint_every_step")
+@pytest.mark.parametrize(
+    ("moment", "empties"), [("training", False), ("step", False), ("evaluating examples", True)]
+)
+def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(
+    moment: str, empties: bool, tiny: Tiny, results: Path
+) -> None:
+    display = Deletes(results / "runs", moment, empties)
+    with pytest.raises(UserError, match="was deleted during the run, and its results are gone"):
+        run_experiment(tiny(), display)
+    assert moment != "step" or display.last <= 6  # not only when all is done
+    assert not list(results.glob("runs/*"))
+    again = run_experiment(tiny())
+    assert (again.done, again.status) == ("trained", "completed")
+    assert again.directory.config.exists()
+
+
+@pytest.mark.parametrize("lost", ["config", "curve"])
+def test_a_result_without_its_run_is_no_result(lost: str, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    assert plan(tiny()).state == "finished"
+    getattr(run, lost).unlink()
+    run.checkpoint.unlink(missing_ok=True)
+    assert plan(tiny()).state == "new"
+
+
+@pytest.mark.slow
+def test_what_is_left_of_a_deleted_run_is_trained_anew(tiny: Tiny) -> None:
+    run = run_experiment(tiny()).directory
+    for path in (run.config, run.metrics, run.environment):
+        path.unlink()
+    again = run_experiment(tiny())
+    assert again.done == "trained"
+    assert again.directory.metrics.exists()
 
 
 @pytest.mark.slow
@@ -177,7 +236,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.experiment.Tracker", refuse)
+    monkeypatch.setattr("pe_experiments.store.record.Mirror", refuse)
     for error in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(error, "study=s"))
@@ -249,7 +308,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny()).done == "found"
     monkeypatch.setattr(training, "save_atomically", save)
-    monkeypatch.setattr("pe_experiments.tracking.Tracker.curve", full)  # full again after a checkpoint
+    monkeypatch.setattr("pe_experiments.store.record.Record.curve", full)  # full again after a checkpoint
     with pytest.raises(UserError, match="No space left"):
         run_experiment(tiny("seed=1"))
     monkeypatch.undo()
@@ -418,27 +477,3 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     assert refused.returncode == 1
     assert "mine changed since it was trained" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)
-
-
-def test_a_strangers_run_imports_nothing(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the part is nested, and in a comparison that draws its attention."""
-    run = write_run(tiny(), fading(1, 0))
-    text = run.config.read_text()
-    (tmp_path / "innocent.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(tmp_path)
-    asked = [f"run={run.path}", "evaluation.lengths=[5]"]
-    path, changes = evaluation_asked([*asked])
-    assert (path, changes["evaluation"]["lengths"]) == (run.path, [5])
-    strange = "pe_experiments.encodings.sinusoidal.Sinusoidal"
-    nested = f"{strange}\n  parts:\n  - _target_: innocent.Foo"
-    for part in ("innocent.Foo", nested, "pe_experiments_else.innocent.Foo"):
-        run.config.write_text(text.replace(strange, part, 1))
-        with pytest.raises(UserError, match=r"innocent\.Foo, from outside.*add trust=true"):
-            evaluation_asked(asked)
-        assert evaluation_asked([*asked, "trust=true"])[0] == path
-        with pytest.raises(UserError, match=r"innocent\.Foo\), which a comparison does not import"):
-            compare(run.path.parents[1], attention=[run.name])
-    run.config.write_text(text.replace(strange, "innocent.Foo", 1))
-    assert evaluation_asked([*asked, "pe=none"])[1]["pe"]["_target_"].endswith("PositionalEncoding")
-    assert evaluation_asked([*asked, "pe._target_=innocent.Foo"])[0] == path
-    assert "innocent" not in sys.modules

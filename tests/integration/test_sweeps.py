@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -12,10 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from pe_experiments import console
-from pe_experiments.config import Experiment
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.terminal import console
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 
@@ -25,14 +25,14 @@ FOUR = ("-m", "pe=none,learned", "positions=consecutive,random_offset", "study=s
 
 
 def everything(results: Path) -> dict[str, bytes]:
-    """All that a sweep is for: the curves of every run and the tables (runs.csv tells times and commands)."""
+    """All that a sweep is for: the curves of every run and the tables, but for how long a step took."""
     files = [
         *results.glob("runs/*/metrics.csv"),
         *results.glob("runs/*/extrapolation.csv"),
-        results / "s" / "table.csv",
         results / "s" / "curves.csv",
     ]
-    return {str(path.relative_to(results)): path.read_bytes() for path in files}
+    table = pd.read_csv(results / "s" / "table.csv", dtype=str).drop(columns="seconds_per_step").to_csv()
+    return {str(path.relative_to(results)): path.read_bytes() for path in files} | {"table": table.encode()}
 
 
 def stamps(results: Path) -> dict[str, int]:
@@ -118,6 +118,7 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
     assert err.count("\n") == 1, err
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         time.sleep(0.05)  # the test would hang: they must end by themselves
+    assert not (results / ".launched").exists()
     listed = script("train", *arguments, "dry_run=true")
     assert listed.out.count("\ninterrupted ") + listed.out.startswith("interrupted ") >= 1
     assert listed.out.count("finished ") == 0
@@ -167,7 +168,7 @@ def test_a_killed_worker_costs_one_run_at_most(results: Path) -> None:
     )  # fmt: skip
     done = subprocess.run([*TRAIN, *arguments], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 1
-    assert done.stderr == "error: its process was killed twice (is there enough memory?)\n"
+    assert done.stderr == "error: its process was killed (is there enough memory?)\n"
     assert [name.split("-")[2] for name in stamps(results)] == ["Recency"]
     assert done.stdout.count("alone: ") == 1
 
@@ -226,7 +227,7 @@ def test_workers_end_with_a_killed_launching_process(moment: str, results: Path)
     workers = children(process.pid)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10  # as long as a busy machine may take to import
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [worker for worker in workers if alive(worker)]
@@ -241,21 +242,18 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_finished_sweep_starts_nothing_and_is_compared_once(
+def test_a_finished_sweep_starts_nothing(
     results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
 ) -> None:
     for pe in ("none", "learned"):
         for positions in ("consecutive", "random_offset"):
             write_run(tiny(f"pe={pe}", f"positions={positions}", "study=s"), fading(1, 0.1))
-    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.begin", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.submit", lambda *_: pytest.fail("started"))
     arguments = [*TINY, *FOUR, f"results_dir={results}"]
-    assert script("train", *arguments).code == 0
-    assert len((results / "s" / "table.csv").read_text().splitlines()) == 5
-    module = importlib.import_module("pe_experiments.comparison.compare")
-    monkeypatch.setattr(module, "compare", lambda *_: pytest.fail("compared again"))
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert "4 of 4 runs are finished already" in outcome.out
+    assert len((results / "s" / "table.csv").read_text().splitlines()) == 5
 
 
 @pytest.mark.slow
@@ -283,10 +281,10 @@ def test_a_tuned_sweep_chooses_on_the_training_lengths_and_repeats_that(
     choice = listed["t"]["tuning"][1]
     assert (choice["scheme"], choice["seed"], choice["chosen"]) == ("sinusoidal", 0, "0.003")
     assert choice["tried"]["0.003"] < choice["tried"]["1e-05"]
-    methods = (results / "t" / "methods.md").read_text()
-    assert "learning\\_rate was tuned per scheme" in methods
-    assert "| sinusoidal, copy, decoder | training.learning\\_rate | 0.003 | 1e-05: " in methods
-    assert "the best of 1e-05, 0.003 is " in (results / "t" / "report.html").read_text()
+    page = (results / "t" / "report.html").read_text()
+    assert "learning_rate was tuned per scheme" in page
+    assert "sinusoidal, copy, decoder</th><td>training.learning_rate</td><td>0.003</td>" in page
+    assert "the best of 1e-05, 0.003 is " in page
     again = script("train", *arguments)
     assert "6 of 6 runs are finished already" in again.out
 
@@ -303,8 +301,8 @@ def test_baselines_run_only_what_is_missing(results: Path, script: Script) -> No
     assert stamps(results).items() >= before.items()
     labels = {json.loads(path.read_text())["label"] for path in results.glob("runs/*/result.json")}
     assert labels == {"rope", "none", "Recency(slope=0.2)"}
-    report, methods = ((results / "baselines" / name).read_text() for name in ("report.md", "methods.md"))
-    assert "sinusoidal" not in report + methods  # nothing is compared with what was not run
+    page = (results / "baselines" / "report.html").read_text()
+    assert "sinusoidal" not in page  # nothing is compared with what was not run
 
 
 def test_a_list_without_brackets_is_a_sentence_and_not_ignored(results: Path, script: Script) -> None:
@@ -334,7 +332,7 @@ def test_a_setting_that_one_choice_lacks_costs_that_run_alone(results: Path, scr
     arguments = ("pe=none,rope", "pe.base=500", "sweep.jobs=1")
     outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")
     assert outcome.code == 1
-    assert "pe.base is not a setting of the chosen pe" in outcome.out
+    assert "pe.base is not an argument of PositionalEncoding" in outcome.out
     assert outcome.err.startswith("error: pe.base")
     assert outcome.err.count("\n") == 1
     assert "alone: python scripts/train.py" in outcome.out

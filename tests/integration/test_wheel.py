@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.files import read_json
+from pe_experiments.terminal.files import read_json
 from tests.conftest import ROOT, TINY
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.agreement import build, stirred
-from pe_experiments.checking.identify import reference_of
+from pe_experiments.checking.contract import build, stirred
+from pe_experiments.checking.likeness import reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
 from pe_experiments.models.scores import Inputs, attention_scores

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.agreement import stirred
+from pe_experiments.checking.contract import stirred
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.cope import Cope

@@ -1,7 +1,7 @@
 /* Line charts as SVG, without a library: lines with a mark per point, seeds as thin lines, labels at the line ends. */
 "use strict";
 
-/* Unit shapes, in the order of MARKERS in plots.py. */
+/* Unit shapes, in the order of MARKERS in drawing.py. */
 const SHAPES = [
   "M1,0A1,1 0 1,1 -1,0A1,1 0 1,1 1,0Z", "M-.9-.9H.9V.9H-.9Z", "M0-1.15L1.1.85H-1.1Z", "M0-1.25L1.1 0L0 1.25L-1.1 0Z",
   "M0 1.15L1.1-.85H-1.1Z", "M-.4-1.1H.4V-.4H1.1V.4H.4V1.1H-.4V.4H-1.1V-.4H-.4Z",

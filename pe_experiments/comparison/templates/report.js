@@ -7,9 +7,11 @@ const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3
 const WIDE = 4; // tasks beside which intervals fit
 const at = (id) => document.getElementById(id);
 const tip = at("tip");
+const records = ({ columns, data }) => data.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
 DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index }));
 for (const section of DATA.sections) {
-  section.rows = section.rows.map((row) => Object.fromEntries(section.columns.map((column, n) => [column, row[n]])));
+  section.rows = records(section.table);
+  section.reached = `reached@${2 * section.max_length}`;
   section.byScheme = new Map(section.rows.map((row) => [row.scheme, row]));
 }
 const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: true, order: [] };
@@ -83,7 +85,7 @@ function matrixCell(section, n, scheme) {
   const value = row[DATA.metric.column];
   const share = goodness(section, value);
   const about = [`${scheme.name}, ${section.title}: ${mean(row, DATA.metric.column)}`, plural(row.seeds, "seed")];
-  if (known(row[section.mark.column])) about.push(`${count(row, section.mark.column)} ${section.mark.words}`);
+  if (known(row[section.reached])) about.push(`${count(row, section.reached)} with exact match of at least ${DATA.solved} at twice the training length`);
   if (unlearned(row)) about.push("did not learn the training lengths");
   if (row.diverged) about.push(`${row.diverged} diverged`);
   const cell = make("td", { tabindex: -1, "data-column": n, title: about.join("; "), "aria-label": about.join("; ") });
@@ -92,7 +94,7 @@ function matrixCell(section, n, scheme) {
   cell.append(make("span", {}, number(value, DATA.metric.lower ? 3 : 2)));
   const ends = mean(row, DATA.metric.column).split(" [")[1];
   if (ends && DATA.sections.length <= WIDE) cell.append(make("small", { class: "wide" }, `[${ends}`));
-  if (known(row[section.mark.column])) cell.append(make("small", {}, `${row[section.mark.column]}/${row.seeds}`));
+  if (known(row[section.reached])) cell.append(make("small", {}, `${row[section.reached]}/${row.seeds}`));
   return cell;
 }
 
@@ -182,7 +184,7 @@ function seriesOf(section, accuracy, seeds) {
 
 function boundsOf(section, accuracy) {
   if (accuracy !== "token_accuracy") return [];
-  const made = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n, i) => [n, section.bounds[key][i]]) }));
+  const made = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
   return made.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
 }
 
@@ -251,25 +253,14 @@ function buildMultiples() {
   at("all-tasks").hidden = panels.length < 2;
 }
 
-/* Costs: every run is a dot, in the order of the matrix; nothing is sorted by what is mostly noise. */
+/* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. */
 function showCosts(section) {
-  const times = section.rows.flatMap((row) => section.milliseconds[row.scheme]).filter(known);
-  at("costs").hidden = !times.length;
-  const most = Math.max(...times, 1e-9) * 1.04;
+  at("costs").hidden = !section.rows.some((row) => known(row.seconds_per_step));
   const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
-    const runs = section.milliseconds[scheme.index].filter(known).sort((a, b) => a - b);
-    const strip = draw("svg", { viewBox: "0 0 300 16", class: "strip", role: "img", "aria-label": `${runs.length} runs` });
-    strip.append(draw("path", { d: "M0,8H300", class: "grid" }));
-    const colour = `var(--c${scheme.colour})`;
-    strip.append(...runs.map((ms) => draw("circle", { cx: fixed((ms / most) * 300), cy: 8, r: 3.5, fill: colour, "fill-opacity": 0.5 })));
-    const middle = runs.length ? (runs[(runs.length - 1) >> 1] + runs[runs.length >> 1]) / 2 : null;
-    if (runs.length) strip.append(draw("path", { d: `M${fixed((middle / most) * 300)},1V15`, stroke: colour, "stroke-width": 2.5 }));
     const row = section.byScheme.get(scheme.index);
-    return [[swatch(scheme), scheme.name], [strip], number(middle, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
+    return [[swatch(scheme), scheme.name], number(known(row.seconds_per_step) ? 1000 * row.seconds_per_step : null, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
   });
-  at("cost-table").replaceChildren(
-    tableOf(null, ["scheme", `ms per training step, from 0 to ${number(most, 1)}: every run, and the median`, "median", "parameters", "of the encoding"], rows),
-  );
+  at("cost-table").replaceChildren(tableOf(null, ["scheme", "ms per training step (median of the runs)", "parameters", "of the encoding"], rows));
 }
 
 function showTraining(section) {
@@ -323,7 +314,6 @@ function roundTicks(last) {
 function start() {
   buildMatrix();
   buildMultiples();
-  buildAppendix();
   const named = decodeURIComponent(location.hash.slice(1));
   const first = DATA.sections.find((section) => section.slug === named);
   if (first) {

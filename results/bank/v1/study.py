@@ -2,146 +2,195 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
-from pe_experiments.bank.bank import METRIC
-from pe_experiments.bank.stopping import CHANGE
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.compare import Options
-from pe_experiments.evaluation import SOLVED
-from pe_experiments.publishing import compare_archived, read_archive
-
-from . import figures, leave_one_out
-from .answer import order, sentences, titled, tuning_table, values_table
+from pe_experiments.comparison.protocols import protocols_of
+from pe_experiments.comparison.statistics import mean_interval
+from pe_experiments.comparison.words import listed, number, seeds_in_words
+from pe_experiments.drawing import save
+from pe_experiments.evaluation.summary import SOLVED
+from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive, titled
+from pe_experiments.published.bank import METRIC, outcomes_of
+from pe_experiments.published.stopping import CHANGE, EARLIEST, forecast
+from pe_experiments.published.verdicts import Outcomes, verdicts
 
 AGREEMENT = "agreement.csv"
 CONTROL = "majority"
-TESTED = (
-    "**Bold**: the scheme with the highest mean at twice the training length, and those that do not differ significantly from it "
-    "(permutation tests over seeds, Holm's method); in brackets the range of their means."
-)
+THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2)
+HALF = 0.5
+LEAST = 0.01  # a mean that is worth naming
+# What a sentence is about: a task under its title in the figure.
+QUESTIONS = {
+    "lag": "repeat the symbol three back",
+    "induction": "recall what followed a mark",
+    "flip_flop": "recall the bit that was written last",
+    "kth": "find the third symbol",
+    "copy, 10 symbols": "copy, over a vocabulary of ten",
+    "copy, 100 symbols": "copy, over a vocabulary of a hundred",
+    "reverse": "copy backwards",
+}
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     """The leave-one-out table, which takes a minute or two."""
     del results_dir
-    leave_one_out.leave_one_out(runs).to_csv(folder / AGREEMENT, index=False)
+    pd.DataFrame(leave_one_out(runs)).to_csv(folder / AGREEMENT, index=False)
 
 
-def pages(folder: Path, runs: Runs) -> None:
-    """The comparison, three figures, and ``README.md``."""
-    compare_archived(folder, runs, Options(metric=METRIC))
-    table, agreement = titled(runs), pd.read_csv(folder / AGREEMENT)
-    schemes, tasks = order(table)
-    drawn = folder / "figures"
-    figures.matrix(table, tasks, schemes, drawn)
-    figures.profile(table[table["task"] != CONTROL], schemes, drawn)
-    figures.stopping(leave_one_out.by_threshold(agreement), CHANGE, drawn)
-    pairs = pd.read_csv(folder / "pairs.csv")
-    (folder / "README.md").write_text(page(runs, table, pairs, agreement))
-
-
-def readme(folder: Path) -> str:
-    """The answer in the project's README."""
+def pages(folder: Path) -> None:
+    """The comparison, and the figure of the answer."""
+    compare_archived(folder, METRIC)
     table = titled(read_archive(folder))
-    return f"""![Schemes and tasks: exact match at twice the training length](results/bank/v1/figures/answer.png)
-
-{_scope(table)}
-
-{sentences(table, pd.read_csv(folder / "pairs.csv"))}
-
-{TESTED} Intervals, all tests, learning rates: [the bank](results/bank/v1/README.md).
-
-*Limits:* small decoders trained to ten symbols; this says nothing about large models or fine-tuning at longer lengths.
-"""
+    matrix(table, *order(table), folder / "figures")
 
 
-def _scope(table: pd.DataFrame) -> str:
-    titles = table[["task", "title"]].drop_duplicates()
-    return (
-        f"{table['label'].nunique()} schemes, {len(titles)} tasks (`{CONTROL}` is a control), {_seeds(table)} seeds each, the "
-        f"learning rate tuned per scheme and task on two further seeds. Colour: mean exact match at twice the training length; "
-        f"in the cell: seeds with at least {SOLVED:g} there. *Not learned*: with the task's number of training steps, "
-        f"fewer than half of the seeds reached {SOLVED:g} at the training lengths; such a cell says nothing about longer ones. The best scheme on "
-        f"average is first."
-    )
+def matrix(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
+    """Colour: the mean over seeds at twice the training length; in the cell: k of n seeds that reach 0.9."""
+    means = np.full((len(schemes), len(tasks)), np.nan)
+    figure = Figure(figsize=(1.9 + 0.62 * len(tasks), 1.1 + 0.24 * len(schemes)), layout="constrained")
+    axes = figure.subplots()
+    cells: Any = table.groupby(["title", "label"])
+    for (task, scheme), runs in cells:
+        row, column = schemes.index(scheme), tasks.index(task)
+        means[row, column] = mean = runs[METRIC].mean()
+        learned = runs["solved_in_distribution"].eq(True).mean() >= HALF
+        text = f"{(runs[METRIC] >= SOLVED).sum()} of {len(runs)}" if learned else "not\nlearned"
+        look: Any = {"style": "normal" if learned else "italic", "color": "white" if mean > 0.55 else "black"}
+        axes.text(column, row, text, ha="center", va="center", fontsize=6, linespacing=0.9, **look)
+    image = axes.imshow(means, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(tasks)), [task.replace(", ", "\n") for task in tasks], rotation=30, ha="right")
+    axes.set_yticks(range(len(schemes)), schemes)
+    axes.xaxis.tick_bottom()
+    figure.colorbar(image, ax=axes, label="exact match at 2x, mean over seeds")
+    save(figure, folder, "answer")
 
 
-def _seeds(table: pd.DataFrame) -> str:
-    """``8``, or ``4 to 8``."""
-    seeds = table.groupby(["label", "title"]).size()
-    return f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
-
-
-def page(runs: Runs, table: pd.DataFrame, pairs: pd.DataFrame, agreement: pd.DataFrame) -> str:
-    """``README.md``."""
+def blocks(folder: Path) -> dict[str, str]:
+    """The answer, how often verdicts that were stopped early agree, all values and rates, and what it took."""
+    runs = read_archive(folder)
+    table = titled(runs)
     schemes, tasks = order(table)
-    seconds = runs.runs["seconds_per_step"] * [
-        runs.saved[name]["identity"]["trained"]["training"]["steps"] for name in runs.runs["name"]
-    ]
-    losses = [row for choice in runs.tuning for row in choice["losses"]]
-    return f"""# Which positional encoding should I use?
-
-![Schemes and tasks: exact match at twice the training length](figures/answer.png)
-
-{_scope(table)}
-
-{sentences(table, pairs)}
-
-{TESTED}
-
-![Share of runs that reach a score](figures/profile.png)
-
-Share of runs whose exact match at 2x is at least the value on the horizontal axis, over all tasks but the control `{CONTROL}`; tasks
-that a scheme did not learn are included. Grey: the other schemes; band: 95 % bootstrap over seeds.
-
-## A verdict on a scheme of yours
-
-```
-python scripts/train.py sweep=versus pe._target_=mine.Recency
-```
-
-This trains only your scheme, tuned and repeated in the same way, and says for each scheme above whether yours is better, worse or
-not separated, or which of the two learned the task. A task is stopped as soon as at most {100 * CHANGE:.0f} % of its verdicts are expected
-to change with the seeds that are left. Check, with each scheme of the bank in turn as the new one: {leave_one_out.in_words(agreement)}.
-
-![Agreement with the verdicts of all seeds over the share of runs](figures/stopping.png)
-
-## Values
-
-{values_table(table, schemes, tasks)}
-
-Mean over seeds with [Gaffke's interval](../../../docs/statistics.md). Tests of all pairs, curves and methods:
-[report.html](report.html), [report.md](report.md). All runs, each with the command that repeats it: [runs.csv](runs.csv).
-
-## Learning rates
-
-Chosen by the mean loss on fresh examples of the training lengths over two seeds that are not reported; \\*: the best rate was
-still an end of the grid after one further value, so a rate beyond it might do better.
-
-{tuning_table(runs, schemes, tasks)}
-
-## What this cannot tell
-
-- Two layers of width 64, trained to ten symbols for at most {int(_steps(runs).max()):,} steps: a scheme that needs more of either is not
-  seen here. [Robustness](../../robustness/README.md): copying under other learning rates, vocabularies, lengths and models.
-- {_seeds(table)} seeds: a scheme that succeeds in one training out of four shows no success in eight of them one time in ten.
-- Language models: nothing.
-
-## How it was made
-
-[Protocol v1](../../../configs/protocol/v1.yaml) fixes all but the scheme. {len(runs.runs):,} runs reported, {len(losses):,} to tune;
-a reported run took {seconds.mean():.0f} s of one core on average.
-
-```
-python scripts/train.py sweep=bank       # trains what is missing: more schemes (configs/sweep/bank.yaml), hours
-python scripts/results.py publish=bank   # adds what is finished, keeps what is published
-make results                             # tables, figures and pages from the CSVs
-```
-"""
+    pairs = pd.read_csv(folder / "pairs.csv")
+    said = [sentence(title, table[table["title"] == title], pairs) for title in QUESTIONS if title in tasks]
+    seeds = seeds_in_words(table.groupby(["label", "title"]).size())
+    steps = pd.Series([saved["identity"]["trained"]["training"]["steps"] for saved in runs.saved.values()])
+    seconds = (table.set_index("name")["seconds_per_step"][list(runs.saved)].to_numpy() * steps).mean()
+    tuned = sum(len(choice["losses"]) for choice in runs.tuning)
+    scope = f"{len(schemes)} schemes, {len(tasks)} tasks (`{CONTROL}` is a control), {seeds} each:"
+    return {
+        "answer": "\n".join([scope, "", *said]),
+        "agreement": by_threshold(pd.read_csv(folder / AGREEMENT)),
+        "values": values_table(table, schemes, tasks),
+        "rates": tuning_table(runs, schemes, tasks),
+        "effort": f"{len(table):,} runs reported ({seconds:.0f} s of one core each, on average) and {tuned:,} to tune.",
+    }
 
 
-def _steps(runs: Runs) -> pd.Series:
-    return pd.Series([saved["identity"]["trained"]["training"]["steps"] for saved in runs.saved.values()])
+def order(table: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Schemes, the best first, and tasks, the easiest last."""
+    means = table.groupby(["label", "title"])[METRIC].mean().unstack()
+    schemes = means.mean(axis=1).sort_values(ascending=False, kind="stable").index
+    return [str(name) for name in schemes], [str(name) for name in means.mean().sort_values().index]
+
+
+def sentence(title: str, runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
+    """The schemes with the highest means on a task, which of them the tests do not separate."""
+    pairs = pairs[pairs["protocol"] == runs["protocol"].iloc[0]]
+    solved = runs.groupby("label")["solved_in_distribution"].apply(lambda seeds: seeds.eq(True).mean())
+    means = runs.groupby("label")[METRIC].mean().sort_values(ascending=False, kind="stable")
+    unlearned = [str(name) for name in means.index if solved[name] < HALF]
+    means = means.drop(unlearned)
+    start = f"- *{QUESTIONS[title]}* (`{title}`): "
+    end = f". Not learned: {_named(unlearned)}." if unlearned else "."
+    if means.empty:
+        return start + "no scheme learned it."
+    if means.iloc[0] < HALF:
+        highest = f"; `{means.index[0]}` is highest ({number(means.iloc[0])})"
+        return f"{start}no scheme reaches {HALF:g}{highest if means.iloc[0] > LEAST else ''}{end}"
+    with_best = pairs[(pairs["scheme"] == means.index[0]) | (pairs["other"] == means.index[0])]
+    apart = {*with_best.loc[with_best["separated"].eq(True), ["scheme", "other"]].to_numpy().ravel()}
+    best = [str(name) for name in means.index if name not in apart or name == means.index[0]]
+    span = " to ".join(dict.fromkeys(number(means[name]) for name in (best[-1], best[0])))
+    rest = means.drop(best)
+    then = f"; the best of the others: `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
+    return f"{start}**{_named(best)}** ({span}){then}{end}"
+
+
+def _named(schemes: Sequence[str]) -> str:
+    return listed([f"`{scheme}`" for scheme in schemes])
+
+
+def tuning_table(runs: Runs, schemes: Sequence[str], tasks: Sequence[str]) -> str:
+    """The learning rate chosen per scheme and task; an asterisk where it is the edge of those tried."""
+    cells = {}
+    for choice in runs.tuning:
+        title = choice["task"]
+        if title not in tasks:
+            title += f", {choice['settings']['vocab_size']} symbols"
+        cells[choice["scheme"], title] = rate_in_words(choice)
+    return _table("learning rate", cells, schemes, tasks)
+
+
+def values_table(table: pd.DataFrame, schemes: Sequence[str], tasks: Sequence[str]) -> str:
+    """Exact match at 2x: the mean with its interval."""
+    cells = {}
+    for key, values in table.groupby(["label", "title"])[METRIC]:
+        made = mean_interval(values.to_numpy(float))
+        cells[key] = f"{number(made.estimate)} [{number(made.low)}, {number(made.high)}]"
+    return _table("exact match at 2x", cells, schemes, tasks)
+
+
+def _table(what: str, cells: Mapping[Any, str], schemes: Sequence[str], tasks: Sequence[str]) -> str:
+    rows = [[scheme, *(cells.get((scheme, task), "–") for task in tasks)] for scheme in schemes]
+    return markdown_table([what, *tasks], rows)
+
+
+def leave_one_out(runs: Runs) -> Iterator[dict[str, Any]]:
+    """A row per task, scheme and number of seeds: how many verdicts may change, and the share that agree."""
+    for protocol in protocols_of(runs):
+        found = outcomes_of(protocol)
+        seeds = max(len(one.values) for one in found.values())
+        for name, mine in found.items():
+            others = {label: one for label, one in found.items() if label != name}
+            if len(mine.values) < seeds or not others:
+                continue
+            final = verdicts(mine, others)
+            for done in range(EARLIEST, seeds + 1):
+                so_far = Outcomes(mine.values[:done], mine.solved[:done])
+                said = forecast(so_far, others, seeds)
+                yield {
+                    "task": protocol.title,
+                    "scheme": name,
+                    "seeds": done,
+                    "of": seeds,
+                    "baselines": len(others),
+                    "expected_change": round(fmean(one.change for one in said.values()), 4),
+                    "agreement": round(fmean(said[n].verdict == final[n] for n in others), 4),
+                }
+
+
+def by_threshold(table: pd.DataFrame) -> str:
+    """What each threshold for stopping costs, as Markdown."""
+    rows = []
+    for threshold in THRESHOLDS:
+        stops = table["expected_change"].le(threshold) | table["seeds"].eq(table["of"])
+        first = table[stops].groupby(["task", "scheme"], sort=False).first()
+        by_task = [_agreement(mine) for _, mine in first.groupby("task")]
+        in_use = " (in use)" if threshold == CHANGE else ""
+        seeds, agree = (first["seeds"] / first["of"]).mean(), _agreement(first)
+        agrees = f"{agree:.0%} ({min(by_task):.0%} to {max(by_task):.0%})"
+        rows.append([f"{threshold:.0%}{in_use}", f"{seeds:.0%}", agrees])
+    heading = ["stopped at", "seeds run", "verdicts that agree (by task)"]
+    return markdown_table(heading, rows).replace("%", " %")
+
+
+def _agreement(first: pd.DataFrame) -> float:
+    return float((first["agreement"] * first["baselines"]).sum() / first["baselines"].sum())

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.console import say
-from pe_experiments.evaluations import evaluate_run
-from pe_experiments.publishing import read_table
-from pe_experiments.runs import COMPLETED
-from pe_experiments.tracking import read_curve
+from pe_experiments.published import read_table
+from pe_experiments.run import evaluate_run
+from pe_experiments.store.directory import COMPLETED
+from pe_experiments.store.tables import read_curve
+from pe_experiments.terminal.console import say
 
 IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of the pairs
 
@@ -39,15 +39,11 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
         curves["as trained"] = read_curve(path / "extrapolation.csv")
         for setting, ignored in IGNORED.items():
             say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
-            changes = {
-                "task": {**saved["task"], "ignore": ignored},
-                "logger": {**saved["logger"], "mode": "disabled"},
-            }
+            quiet = {**saved["logger"], "mode": "disabled"}
+            changes = {"task": {**saved["task"], "ignore": ignored}, "logger": quiet}
             curves[setting] = evaluate_run(path, changes).curve
     about = {"name": run["name"], "scheme": run["label"], "seed": run["seed"]}
     about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
     for setting, points in curves.items():
-        yield about | {
-            "setting": setting,
-            "error": 100 * (1 - points[0]["token_accuracy"]) if points else 100.0,
-        }
+        error = 100 * (1 - points[0]["token_accuracy"]) if points else 100.0
+        yield about | {"setting": setting, "error": error}

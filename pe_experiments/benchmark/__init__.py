@@ -1,1 +1,0 @@
-"""Speed and memory, as ratios measured side by side in one process."""

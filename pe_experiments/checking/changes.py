@@ -1,0 +1,208 @@
+"""What mistakes do to a method of a scheme: the parts of which `mutants` makes its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pe_experiments.encodings import AttentionContext
+from pe_experiments.encodings.alibi import alibi_slopes
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.sinusoidal import sinusoid_vectors
+from pe_experiments.encodings.t5 import distance_bucket
+
+Change = Callable[..., Any]
+Pair = tuple[Tensor, Tensor]
+
+
+def returns(changed: Callable[[Any], Any]) -> Change:
+    """``changed(what the method returns)``."""
+    return lambda s, right, *given: changed(right(*given))
+
+
+def times_head_dim(power: float) -> Change:
+    return lambda s, right, *given: right(*given) * s.shape.head_dim**power
+
+
+def exchanged(one: str, other: str) -> Change:
+    """The method with one parameter in place of the other."""
+
+    def change(s: Any, right: Change, *given: Any) -> Any:
+        kept, parameters = dict(s._parameters), s._parameters
+        parameters[one], parameters[other] = kept[other], kept[one]
+        try:
+            return right(*given)
+        finally:
+            parameters.update(kept)
+
+    return change
+
+
+def with_ids(ids: Callable[[Tensor, Tensor], Pair]) -> Change:
+    """``ids(of the queries, of the keys)`` in place of both."""
+    return lambda s, right, *given: right(*given[:-1], at_ids(given[-1], ids))
+
+
+def at_ids(at: AttentionContext, ids: Callable[[Tensor, Tensor], Pair]) -> AttentionContext:
+    return AttentionContext(*ids(at.q_positions_BT, at.k_positions_BS), at.visible_BTS)
+
+
+def swapped(at: AttentionContext) -> AttentionContext:
+    """Queries at the positions of the keys and the other way round."""
+    return at_ids(at, lambda i, j: (j, i))
+
+
+def counted(i: Tensor, j: Tensor) -> Pair:
+    """Tokens counted from 0, whatever their ids; queries are the last ones."""
+    keys = torch.arange(j.shape[1])[None]
+    return keys[:, -i.shape[1] :], keys
+
+
+COUNTED = with_ids(counted)
+FROM_ZERO = with_ids(lambda i, j: (j[:, : i.shape[1]], j))  # the ids of the first keys
+MIRRORED = with_ids(lambda i, j: (-i, -j))
+QUERIES_AHEAD = with_ids(lambda i, j: (i + 1, j))
+
+
+def from_one(s: Any, right: Change, positions: Tensor) -> Tensor:
+    return right(positions + 1)
+
+
+def frequency_per_column(power: float) -> Change:
+    """Sinusoids in which every column has a frequency of its own, of the base to that power."""
+
+    def vectors(s: Any, right: Change, p: Tensor) -> Tensor:
+        column = torch.arange(s.width)
+        return sinusoid_vectors(p, 2 * s.width, s.base**power)[..., 2 * column + column % 2].float()
+
+    return vectors
+
+
+def paired(across: Callable[[Tensor], Tensor], table: Callable[[Tensor], Tensor]) -> Change:
+    """``x cos + across(x) sin`` for q and k, with the tables of angles laid out by ``table``."""
+
+    def rotated(s: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x, rest = x.split([2 * s.pairs, x.shape[-1] - 2 * s.pairs], dim=-1)
+        return torch.cat([x * table(cos) + across(x) * table(sin), rest], dim=-1)
+
+    def rotate(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        of_queries, of_keys = s._rotations(at)
+        return rotated(s, q, *of_queries), rotated(s, k, *of_keys)
+
+    return rotate
+
+
+def heads_for_tokens(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    heads = torch.arange(q.shape[1])[None]
+    rotated = right(q.transpose(1, 2), k.transpose(1, 2), AttentionContext(heads, heads, at.visible_BTS))
+    return rotated[0].transpose(1, 2), rotated[1].transpose(1, 2)
+
+
+def angles_in_bfloat16(s: Any, right: Change, at: AttentionContext) -> Any:
+    turns = s.frequencies_BR(at).bfloat16()[:, None, None]
+    ids = (positions.bfloat16()[:, None, :, None] for positions in (at.q_positions_BT, at.k_positions_BS))
+    return tuple(((one * turns).float().cos(), (one * turns).float().sin()) for one in ids)
+
+
+def of_tables(change: Callable[..., tuple[Tensor, ...]]) -> Change:
+    """``change(cos, sin)`` in place of both, for queries and for keys."""
+    return returns(lambda both: tuple(change(*tables) for tables in both))
+
+
+def uninitialised_padding(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    query, key = right(q, k, at)
+    return query, key.masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan)
+
+
+def keys_permuted(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+    """Keys taken from one layout to the other as if there were half as many heads, each twice as wide."""
+    channels = k.transpose(1, 2).flatten(-2)
+    wide = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
+    back = wide.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
+    return right(q, back.transpose(1, 2), at)
+
+
+def centres_of_their_own(s: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
+    _, (cos, sin) = Rope._rotations(s, at)
+    scale = s._scales(-at.k_positions_BS)
+    return right(at)[0], (cos * scale, sin * scale)
+
+
+def queries_times(factor: Callable[[Any, AttentionContext], Any]) -> Change:
+    return lambda s, right, q, k, at: (q * factor(s, at), k)
+
+
+def slopes(of_heads: Callable[[int], Tensor]) -> Change:
+    def bias(s: Any, right: Change, at: AttentionContext) -> Tensor:
+        heads = s.shape.num_heads
+        return (right(at) * (of_heads(heads) / alibi_slopes(heads))[:, None, None]).float()
+
+    return bias
+
+
+def geometric_slopes(first: int, heads: int) -> Tensor:
+    return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
+
+
+def buckets_of_the_other_form(s: Any, right: Change, at: AttentionContext) -> Tensor:
+    most = max(s.max_distance, s.num_buckets)
+    buckets = distance_bucket(at.relative_positions_BTS, s.num_buckets, most, not s.shape.causal)
+    return s.table[buckets].permute(0, 3, 1, 2)
+
+
+def with_share(share: Callable[..., Tensor]) -> Change:
+    """``share(psi, distances, positions of the queries, limit)``: the input of FIRE's network."""
+
+    def bias(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        distance, query = at.relative_positions_BTS.abs().float(), at.q_positions_BT[:, :, None].float()
+        share_BTS = share(s._psi, distance, query, (s.stretch * s.threshold).abs())
+        return s.mlp(share_BTS[..., None]).permute(0, 3, 1, 2)
+
+    return bias
+
+
+def shifted_as_in_a_decoder(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    """Keys on the right read what the shift of a decoder leaves there: distances of the next query."""
+    bias = right(q, k, at)
+    if s.shape.causal:
+        return bias
+    keys, scale = k.shape[2], s.shape.head_dim**-0.5
+    last = at.k_positions_BS[:, -1:].expand_as(at.q_positions_BT)
+    distances = s._split((q + s.v_HK[:, None]) * scale, at_ids(at, lambda i, j: (last, j)))
+    rows = F.pad(distances, (1, 0)).unflatten(-1, (1, keys + 1)).flatten(-3)[..., keys:]
+    shifted = rows.unflatten(-1, (-1, keys)) + (s.u_HK[:, None] * scale) @ k.mT
+    right_of_query = torch.ones(bias.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.where(right_of_query, shifted[..., : bias.shape[2], :], bias)
+
+
+def all_terms_larger(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    content = (q * s.shape.head_dim**-0.5) @ k.mT
+    return 3**0.5 * (right(q, k, at) + content) - content
+
+
+def gates_without_logarithm(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    kept_BHS = torch.sigmoid(s.gate(at.x_BSD)).cumsum(1).transpose(1, 2)
+    queries = slice(at.first_query, at.first_query + q.shape[2])
+    return kept_BHS[:, :, queries, None] - kept_BHS[:, :, None]
+
+
+def stick_left_by(first_masked: int, left_by: Callable[[Tensor], Tensor]) -> Change:
+    """Stick-breaking with ``left_by`` of ln(1 - share) in place of the sum over nearer keys."""
+
+    def weights(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        z = (q * s.shape.head_dim**-0.5) @ k.mT
+        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu(first_masked)
+        left = left_by(F.logsigmoid(-z).masked_fill(masked, 0.0))
+        return (F.logsigmoid(z) + left).exp().masked_fill(masked, 0.0)
+
+    return weights
+
+
+def unnormalised(s: Any, right: Change, x_BSD: Tensor) -> Pair:
+    mixed_BWS = s.convolution(F.pad(s.direction(x_BSD).mT, (2, 0)))
+    w_BSHK = F.silu(mixed_BWS).mT.unflatten(-1, (s.shape.num_heads, s.shape.head_dim))
+    return w_BSHK.transpose(1, 2), right(x_BSD)[1]

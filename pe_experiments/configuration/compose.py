@@ -1,0 +1,270 @@
+"""From the keys a person types to a whole configuration: choices, sections and single settings.
+
+The command line hands text; Python hands a mapping of the same keys, or a run's own ``config.yaml``. Hydra
+composes the files of the choices; settings are put in after, so that runs with equal choices share that work.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from omegaconf import OmegaConf
+
+from pe_experiments.configuration.overrides import (
+    Choices,
+    put,
+    read_overrides,
+    refuse_several,
+    refuse_unknown_choice,
+)
+from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES
+from pe_experiments.configuration.validation import resolved
+from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line
+from pe_experiments.terminal.files import CONFIG_DIR, read_yaml
+
+CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
+DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
+OF_HYDRA = ("mode", "sweeper")  # what is read of its own section
+ConfigMapping = dict[str, Any]
+
+
+def choices_of(group: str, folder: Path | None = None) -> list[str]:
+    """The choices of a config group: those shipped, and those in a folder of the user's own."""
+    folders = [CONFIG_DIR, *([folder] if folder else [])]
+    return sorted({path.stem for where in folders for path in (where / group).glob("*.yaml")})
+
+
+def groups_of(name: str) -> dict[str, str | None]:
+    """The config groups of a command by its ``configs/NAME.yaml``, with the choice each starts from."""
+    listed = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / f"{name}.yaml"))
+    assert isinstance(listed, dict)
+    entries = [entry for entry in listed.get("defaults", []) if isinstance(entry, dict)]
+    return {str(key).split()[-1]: choice for entry in entries for key, choice in entry.items()}
+
+
+def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | None = None) -> ConfigMapping:
+    """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
+
+    Args:
+        name: of the command's file under ``configs``.
+        keys: ``key=value`` texts, or from Python a mapping of the same keys: a choice (``{"pe": "rope"}``), a
+            setting (``{"training.steps": 100}``), or a section, whose settings are put over the shipped ones
+            or, with a ``_target_``, in place of them. A run's ``config.yaml`` is such a mapping.
+        folder: of config files of the user's own (``--config-dir``).
+
+    Raises:
+        UserError: an unknown choice, a value that cannot be read, several values for a single run; in a
+            mapping, a key that is not about a run (``dry_run``, ``sweep``).
+    """
+    overrides = _from_python(keys) if isinstance(keys, Mapping) else read_overrides(keys)
+    config = _with_settings(name, overrides, folder)
+    del config["hydra"]
+    return resolved(config)
+
+
+def common_to_runs(
+    arguments: Iterable[str], folder: Path | None = None
+) -> tuple[ConfigMapping, ConfigMapping]:
+    """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``).
+
+    Left out are the values a sweep varies, and arguments of parts, which may fit only one choice.
+
+    Raises:
+        UserError: as `composed`.
+    """
+    overrides = read_overrides(arguments)
+    _choices_among(overrides, "config", folder)
+    common = [o for o in overrides if o.key_or_group.partition(".")[0] not in PARTS]
+    config = _with_settings("config", [o for o in common if not o.is_sweep_override()], folder)
+    return config, config.pop("hydra")
+
+
+def _from_python(keys: Mapping[str, Any]) -> list[Override]:
+    given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
+    if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
+        raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
+    return [
+        read_overrides([f"{key}={value}"])[0]
+        if key in groups_of("config") and isinstance(value, str)
+        else Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value)
+        for key, value in given.items()
+    ]
+
+
+def _choices_among(overrides: Iterable[Override], name: str, folder: Path | None) -> list[Override]:
+    """Those that choose one of a group; the others are settings."""
+    choices = _choices(name, folder)
+    chosen = [o for o in overrides if o.key_or_group in choices and not isinstance(o.value(), Mapping)]
+    for override in chosen:
+        refuse_unknown_choice(override, choices)
+    return chosen
+
+
+@lru_cache
+def _choices(name: str, folder: Path | None) -> Choices:
+    """The choices of every group of a command; ``null`` is one where a group may be left empty.
+
+    Raises:
+        UserError: a file of the user's own is too large or nested too deep, or holds an alias.
+    """
+    groups = groups_of(name)
+    paths = sorted(folder.glob("*/*.yaml")) if folder else []
+    for path in (path for path in paths if path.parent.name in groups):
+        try:
+            read_yaml(path.resolve())
+        except (OSError, ValueError) as error:
+            if not hasattr(error.__cause__, "problem_mark"):  # of such Hydra's own reading says the line
+                raise UserError(f"{path}: {error}") from error
+    return {group: choices_of(group, folder) + ["null"] * (start is None) for group, start in groups.items()}
+
+
+def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None) -> ConfigMapping:
+    """Hydra's composition of the choices with the settings in it: sections first, the last of each counts."""
+    chosen = _choices_among(overrides, name, folder)
+    for override in overrides:
+        refuse_several(override)
+    config = copy.deepcopy(_choose(name, tuple(str(o.input_line) for o in chosen), folder))
+    settings = sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group)
+    for part in {*PARTS, "model"} - {o.key_or_group for o in chosen}:
+        if any(_names_class(o, part) for o in settings):  # it comes without the arguments of the choice
+            config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
+    for override in settings:
+        config = put(config, override.key_or_group, override.value())
+    if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
+        raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
+    return config
+
+
+def _names_class(override: Override, part: str) -> bool:
+    key, value = override.key_or_group, override.value()
+    return key == f"{part}._target_" or (key == part and isinstance(value, Mapping) and "_target_" in value)
+
+
+@lru_cache(maxsize=1024)
+def _choose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
+    """As `_compose`, composing each part once: a thousand runs of a sweep combine a few parts."""
+    parts = [text for text in choices if text.partition("=")[0] in (*PARTS, "model")]
+    others = tuple(text for text in choices if text not in parts)
+    chosen = {text.partition("=")[0]: _compose(name, (*others, text), folder) for text in parts}
+    config = dict(_compose(name, others, folder))
+    alone = all(one | {part: config.get(part)} == config for part, one in chosen.items())
+    if not alone or len(chosen) < len(parts):  # a file of somebody's own may fill other sections too
+        return _compose(name, choices, folder)
+    return config | {part: one[part] for part, one in chosen.items()}
+
+
+@lru_cache(maxsize=1024)
+def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
+    """Hydra's composition of files, also inside somebody's own Hydra application."""
+    search = [f"hydra.searchpath=['file://{folder.resolve()}']"] if folder else []
+    everything = GlobalHydra.instance()
+    outer, everything.hydra = everything.hydra, None
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            config = compose(name, overrides=[*search, *choices], return_hydra_config=True)
+    except Exception as error:
+        raise UserError(_said_of_files(error)) from error
+    finally:
+        everything.hydra = outer
+    plain: Any = OmegaConf.to_container(config, enum_to_str=True)
+    return plain | {"hydra": {key: plain["hydra"][key] for key in OF_HYDRA}}
+
+
+def _said_of_files(error: Exception) -> str:
+    """What Hydra's composition of files failed of."""
+    if mark := getattr(error, "problem_mark", None):
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}"  # type: ignore[attr-defined]
+    if isinstance(error, RecursionError):
+        return "the defaults of a config file lead back to itself"
+    return one_line(" ".join(str(error).splitlines()[:2]))
+
+
+def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMapping:
+    """The sections of a trained run's configuration that these changes make different.
+
+    Args:
+        saved: the run's ``config.yaml``.
+        arguments: ``pe=NAME``, ``evaluation.lengths=[50]`` and the like.
+
+    Raises:
+        UserError: a change of what was trained, or an unknown choice.
+    """
+    overrides = read_overrides(arguments)
+    config, changed = own_logger(copy.deepcopy(saved)), set()
+    for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
+        refuse_several(override)
+        section, _, setting = override.key_or_group.partition(".")
+        if section not in CHANGEABLE or (not setting and section not in PARTS):
+            raise UserError(
+                f"{override.key_or_group}: this run is trained; only {allowed(CHANGEABLE)} can change, as in "
+                f"pe=NAME or evaluation.lengths=..."
+            )
+        if setting:
+            config = put(config, override.key_or_group, override.value())
+        else:
+            refuse_unknown_choice(override, {section: choices_of(section)})
+            config[section] = _other_choice(config[section], section, str(override.value()))
+        changed.add(section)
+    return {section: config[section] for section in changed}
+
+
+def own_logger(saved: ConfigMapping) -> ConfigMapping:
+    """A saved configuration with the logger of whoever reads it; only ``disabled`` is taken from the run.
+
+    Its mode, entity and project may be a stranger's, to whom an evaluation would be uploaded.
+    """
+    logger, saved_logger = composed("config", [])["logger"], saved.get("logger")
+    disabled = isinstance(saved_logger, dict) and saved_logger.get("mode") == "disabled"
+    return saved | {"logger": logger | ({"mode": "disabled"} if disabled else {})}
+
+
+# What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.
+FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
+
+
+def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMapping:
+    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained.
+
+    Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
+    """
+    chosen: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / section / f"{choice}.yaml"))
+    if all(key in chosen and key in trained for key in FREQUENCIES):
+        chosen |= {key: trained[key] for key, start in FREQUENCIES.items() if chosen[key] == start}
+    return chosen
+
+
+CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
+OURS = re.compile(r"pe_experiments\.(encodings|positions|tasks|models)(\.\w+)+")
+
+
+def targets(config: Any) -> Iterator[str]:
+    """Every ``_target_`` in a configuration, at any depth."""
+    if isinstance(config, dict) and config.get("_target_") is not None:
+        yield str(config["_target_"])
+    for value in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+        yield from targets(value)
+
+
+def outside(config: Any) -> list[str]:
+    """What building the parts of a configuration imports or reads that is not of this package's catalogue.
+
+    Those are classes, by ``_target_``, and files: by an argument ``path``, or any text like a file's name.
+    """
+    if isinstance(config, str):
+        return [config] if set(config) & {".", "/", os.sep} else []
+    if isinstance(config, list):
+        return [name for value in config for name in outside(value)]
+    if not isinstance(config, dict):
+        return []
+    named = [str(config[key]) for key in ("_target_", "path") if config.get(key) is not None]
+    named = [name for name in named if not OURS.fullmatch(name)]
+    return named + [name for key, value in config.items() if key != "_target_" for name in outside(value)]

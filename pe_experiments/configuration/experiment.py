@@ -1,0 +1,183 @@
+"""An experiment: a checked configuration with its parts built and all that follows from it derived.
+
+`resolve` builds the parts, derives format, lengths and sizes, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pe_experiments.configuration.parts import Component, load_component, model_choice, user_errors
+from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
+from pe_experiments.data.batches import Source, TrainingStream
+from pe_experiments.data.formats import Format, format_for, refuse_misfit
+from pe_experiments.encodings import ModelShape
+from pe_experiments.models import Backbone
+from pe_experiments.models.initialisation import seeded_model
+from pe_experiments.positions import PositionPolicy
+from pe_experiments.tasks import Task
+from pe_experiments.terminal.errors import NotApplicable, UserError
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked configuration with all that follows from it."""
+
+    config: Config
+    components: dict[str, Component]
+    task: Task
+    positions: PositionPolicy
+    format: Format
+    shape: ModelShape
+    train_lengths: tuple[int, ...]
+    evaluation_lengths: tuple[int, ...]
+    evaluation_task: Task  # mostly the one trained on
+    evaluated_on: Component  # that makes it
+
+    def untrained_model(self) -> Backbone:
+        """The model before its first step: backbone and encoding from named streams of the seed.
+
+        Raises:
+            UserError: the scheme refuses its arguments or the model.
+        """
+        model, scheme = self.components["model"].build, self.components["pe"].build
+        return seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+
+    @property
+    def source(self) -> Source:
+        """What the examples of its training are made from."""
+        lengths, longest = self.train_lengths, self.shape.train_length
+        return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
+
+    @property
+    def batches(self) -> TrainingStream:
+        """The batches it is trained on."""
+        return TrainingStream(self.source, self.config.training.batch_size, self.config.training.batching)
+
+    @property
+    def evaluation_source(self) -> Source:
+        """What the examples it is evaluated on are made from."""
+        return replace(self.source, task=self.evaluation_task)
+
+    @property
+    def model_choice(self) -> str:
+        """The model as a run's name says it: ``decoder``, ``encoder``, ``llama``, or a class."""
+        return model_choice(self.config.model.model_dump(), self.components["model"])
+
+    @property
+    def other_task(self) -> Component | None:
+        """The task it is evaluated on where that is not the one trained on."""
+        return None if self.evaluated_on == self.components["task"] else self.evaluated_on
+
+    @property
+    def decoding(self) -> Literal["teacher_forcing", "greedy"]:
+        """How answers are decoded; where a format feeds nothing back, both are the same forward pass."""
+        return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
+
+    @property
+    def max_length(self) -> int:
+        """Longest input trained on; below ``training.max_length`` where the task cannot make that."""
+        return max(self.train_lengths)
+
+    @property
+    def derived(self) -> dict[str, Any]:
+        """The derived values, as saved in ``config.yaml``."""
+        return {
+            "vocab_size": self.format.vocab_size,
+            "format": type(self.format).__name__.removesuffix("Format").lower(),
+            "train_length": self.shape.train_length,
+            "train_positions": self.shape.train_positions,
+            "warmup_steps": warmup_steps(self.config.training),
+            "train_lengths": list(self.train_lengths),
+            "evaluation_lengths": list(self.evaluation_lengths),
+            **({"evaluation_task": self.other_task.section} if self.other_task else {}),
+        }
+
+
+def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
+    """Build the parts and derive the rest.
+
+    Args:
+        config: what is, or was, trained.
+        other_task: section of a task to evaluate on; lengths, sizes and ids stay those of the training.
+
+    Raises:
+        UserError: parts that do not exist, do not fit their arguments or do not fit each other.
+    """
+    components = {group: load_component(group, getattr(config, group)) for group in PARTS}
+    beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
+    components["model"] = load_component("model", config.model.part, beside)
+    task = components["task"].build()
+    positions = components["positions"].build()
+    with user_errors("task"):
+        layout = format_for(task, config.model.causal)
+        if not config.model.causal and (why := task.decoder_only):
+            raise NotApplicable(f"task: {type(task).__name__} is for a decoder alone, because {why}")
+    train_lengths = _train_lengths(config.training, task)
+    train_length = max(layout.tokens(n, task.target_length(n)) for n in train_lengths)
+    with user_errors("positions"):
+        positions.check(task, train_lengths)
+        train_positions = positions.train_positions(train_length)
+    sizes = {key: getattr(config.model, key) for key in SIZES}
+    shape = ModelShape(**sizes, train_length=train_length, train_positions=train_positions)
+    on = load_component("task", other_task or config.task)
+    shown = task if on == components["task"] else on.build()
+    with user_errors(f"task={on.choice}"):
+        refuse_misfit(format_for(shown, config.model.causal), layout)
+        positions.check(shown, [shortest_length(shown)])
+    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
+    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths, shown, on)
+
+
+def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
+    """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
+
+    The default grid holds the quarters of the longest trained length and 1.25, 1.5, 2, 3, 4 and 8 times it,
+    without those the task cannot make to within a tenth and those below the shortest trained length.
+
+    A length between two that the task can make (even ones alone, say) is evaluated at the one below.
+
+    Raises:
+        UserError: a length asked for below the shortest or above the longest the task can make, or a task
+            without any length in the default grid.
+    """
+    name = type(task).__name__
+    if asked is not None:
+        for length in asked:
+            nearest = task.nearest_length(length)
+            if nearest is None:
+                bound = f"shortest is {shortest_length(task)}"
+            elif nearest < length and task.nearest_length(2 * length) == nearest:
+                bound = f"longest is {nearest}"
+            else:
+                continue
+            raise UserError(
+                f"evaluation.lengths: {name} cannot make an input of length {length}; its {bound}"
+            )
+        return tuple(sorted(set(asked)))
+    ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
+    grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
+    made = [(length, task.nearest_length(length)) for length in grid]
+    kept = tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
+    if not kept:
+        raise UserError(
+            f"evaluation.lengths=null: {name} makes none of {', '.join(map(str, grid))}; say which lengths"
+        )
+    return kept
+
+
+def shortest_length(task: Task) -> int:
+    """The shortest input the task can make."""
+    return next((n for n in range(1, 100_000) if task.nearest_length(n) == n), 100_000)
+
+
+def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
+    lengths = range(training.min_length, training.max_length + 1)
+    made = tuple(length for length in lengths if task.nearest_length(length) == length)
+    if not made:
+        raise UserError(
+            f"training.min_length={training.min_length}, training.max_length={training.max_length}: "
+            f"{type(task).__name__} makes no input of such a length; its shortest is {shortest_length(task)}"
+        )
+    return made

@@ -1,0 +1,205 @@
+"""What a configuration may say: a schema per section. `check` is quick, because it builds nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pe_experiments.configuration.validation import PRINTABLE, resolved, validated
+from pe_experiments.terminal.errors import allowed
+
+# The random streams number what they draw inside 32 bits (`randomness`), which bounds these.
+LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
+MOST_LAYERS = 1000  # building so many takes a second
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
+Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # no formula of a spreadsheet
+RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
+
+
+def _study(value: Any) -> Any:
+    """A year is a fair name for a study; a folder of something else is not."""
+    if isinstance(value, str) and value.partition("/")[0] in RESERVED:
+        raise ValueError(f"study={value} is reserved; allowed: any name but {allowed(RESERVED)}")
+    return str(value) if type(value) is int else value
+
+
+# A name becomes part of a path and of a command line; bank/v1 is a fair one for a study.
+STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
+Study = Annotated[str, BeforeValidator(_study), Field(pattern=STUDY, max_length=120)]
+Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
+Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
+
+
+def _no_number(label: str) -> str:
+    if not any(map(str.isalpha, label)):
+        raise ValueError(f"label={label} would be read back as a number; allowed: a name with a letter")
+    return label
+
+
+Label = Annotated[str, Field(pattern=NAME, max_length=120), AfterValidator(_no_number)]
+
+
+class Section(BaseModel):
+    """Strict: no unknown key, no silent conversion."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+SIZES = ("causal", "d_model", "num_heads", "num_layers")
+
+
+class ModelConfig(Section):
+    """A model's class, its sizes, and the arguments of the class (`models.Backbone`)."""
+
+    model_config = ConfigDict(extra="allow", serialize_by_alias=True)
+
+    target: str = Field(alias="_target_")
+    causal: bool
+    d_model: Count
+    num_heads: Count
+    num_layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """The class and its arguments, without the sizes."""
+        return {"_target_": self.target, **(self.model_extra or {})}
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> ModelConfig:
+        if self.d_model % self.num_heads:
+            divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
+            raise ValueError(
+                f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}; "
+                f"allowed here: {allowed(divisors)}"
+            )
+        if self.d_model == 1:
+            raise ValueError("model.d_model=1: a layer norm over one column is constant; allowed: 2 or more")
+        return self
+
+
+class TrainingConfig(Section):
+    """What is trained on, for how long and how (`training`)."""
+
+    steps: Annotated[int, Field(ge=1, le=MOST_BATCHES)]
+    batch_size: Count
+    min_length: Length
+    max_length: Length
+    batching: Literal["mixed", "single_length"]
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    warmup_steps: Annotated[int, Field(ge=0)] | None
+    schedule: Literal["cosine", "linear", "constant"]
+    final_learning_rate: Annotated[float, Field(ge=0, le=1)]
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    precision: Literal["float32", "bfloat16"]
+    check_every: Count
+    check_examples: Count
+    stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
+
+    @model_validator(mode="after")
+    def _what_belongs_together_fits(self) -> TrainingConfig:
+        for low, high in (("min_length", "max_length"), ("warmup_steps", "steps")):
+            value, most = getattr(self, low), getattr(self, high)
+            if value is not None and value > most:
+                raise ValueError(
+                    f"training.{low}={value} is above training.{high}={most}; allowed: at most {most}"
+                )
+        return self
+
+
+class EvaluationConfig(Section):
+    """At which lengths, on how many examples each, and how answers are decoded (`evaluation`)."""
+
+    lengths: Annotated[list[Length], Field(min_length=1)] | None
+    examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
+    decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
+
+
+class HardwareConfig(Section):
+    """Where it runs. None of it enters a run's identity."""
+
+    accelerator: Literal["auto", "cpu", "gpu"]
+    devices: Literal[1]
+    threads: Count
+    matmul: Literal["auto", "default", "onednn"] = "auto"  # runs of version 0.1 lack it
+
+
+class LoggerConfig(Section):
+    """What goes to Weights & Biases (`tracking`)."""
+
+    mode: Literal["offline", "online", "disabled"]
+    project: Words
+    entity: Words | None
+    tags: list[Words]
+
+
+class SweepConfig(Section):
+    """How a sweep is carried out (`sweeps`). None of it enters a run's identity."""
+
+    jobs: Jobs | None
+    jobs_per_device: Jobs
+    max_runs: Count = 20_000
+    baselines: list[str]
+    cases: list[list[str]]
+    schemes: list[list[str]] = Field(default_factory=list)
+    tune: Words | None
+    tuning_seeds: Annotated[list[Seed], Field(min_length=1)] | None
+    tune_outwards: Annotated[int, Field(ge=0, le=20)]
+    publish: Literal["seeds", "finished"] = "seeds"
+    against: Study | None = None
+
+
+class EngineConfig(Section):
+    """What carries out the runs of a sweep (`sweeps.engines`)."""
+
+    kind: Literal["local", "submitit", "ray"]  # processes of this machine, jobs through submitit, or Ray
+    cluster: Literal["slurm", "local"] = "slurm"  # of submitit; local: processes of this machine
+    timeout_min: Count = 240  # minutes one job may take; then it is queued again, and its run goes on
+    max_num_timeout: Annotated[int, Field(ge=0)] = 10  # how often at most
+    parameters: dict[str, Any] = Field(default_factory=dict)  # others of submitit's, as slurm_partition
+    address: str | None = None  # of a running Ray; null starts one here
+
+
+CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
+PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
+
+
+class Config(Section):
+    """A whole configuration. ``pe``, ``positions`` and ``task`` hold ``_target_`` and its arguments."""
+
+    pe: dict[str, Any]
+    positions: dict[str, Any]
+    task: dict[str, Any]
+    model: ModelConfig
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+    hardware: HardwareConfig
+    logger: LoggerConfig
+    seed: Seed
+    study: Study | None
+    label: Label | None
+    results_dir: Folder
+    rerun: bool
+    # Of a command, not of a run: none of it is saved.
+    dry_run: bool = Field(default=False, exclude=True)
+    sweep: SweepConfig = Field(default=None, exclude=True)  # type: ignore[assignment]
+    engine: EngineConfig = Field(default=None, exclude=True)  # type: ignore[assignment]
+
+
+def check(config: DictConfig | dict[str, Any]) -> Config:
+    """The configuration in typed form.
+
+    Raises:
+        UserError: an unknown key, a missing or wrong value.
+    """
+    return validated(Config, resolved(config))
+
+
+def warmup_steps(training: TrainingConfig) -> int:
+    """The stated warm-up, or a tenth of the training and at most 100 steps, so that short trials work."""
+    return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps

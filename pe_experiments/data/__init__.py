@@ -1,0 +1,1 @@
+"""Examples: drawn from named streams, laid out as tokens, cut into batches."""

@@ -1,0 +1,201 @@
+"""Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
+
+With the same seed every scheme sees the same batches, and so does a resumed run.
+
+Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pe_experiments.data.formats import Format, Sequences
+from pe_experiments.data.randomness import block_index, stream
+from pe_experiments.positions.base import PositionPolicy
+from pe_experiments.tasks import IGNORE, Task
+from pe_experiments.tasks.base import Split
+
+BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
+MICRO_BATCH_TOKENS = 1300  # splitting a batch into parts of fewer tokens costs more than the padding it saves
+WIDTH_STEP = 8  # widths and rows are multiples of it: kernels are set up anew for every new shape
+BLOCK_EXAMPLES = 100  # evaluation examples are drawn in blocks of this size, whatever the batch size
+
+
+class Batch(NamedTuple):
+    """The input of one forward pass: `formats.Sequences` and position ids (B may be 1)."""
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    lengths_B: Tensor
+    declared_B: Tensor
+    positions_BP: Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """Makes examples of a task in a format, with position ids.
+
+    Attributes:
+        task, format, positions: the parts.
+        train_lengths: input lengths of training.
+        train_length: tokens of the longest training sequence.
+        seed: of the run.
+    """
+
+    task: Task
+    format: Format
+    positions: PositionPolicy
+    train_lengths: tuple[int, ...]
+    train_length: int
+    seed: int
+
+    def evaluation_block(self, length: int, block: int) -> Batch:
+        """Block ``block`` of the evaluation examples of input length ``length``."""
+        index = block_index(length, block)
+        generator = stream(self.seed, "evaluation", index)
+        rows = self.examples("evaluation", length, BLOCK_EXAMPLES, generator)
+        ids_BP = rows.ids_BT
+        if ids_BP is None:
+            draws = stream(self.seed, "evaluation positions", index)
+            ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, draws)
+        return _trimmed(rows, ids_BP)
+
+    def examples(self, split: Split, length: int, count: int, generator: torch.Generator) -> Sequences:
+        """Random examples of one input length, laid out."""
+        inputs_BN, targets_BM = self.task.for_split(split).sample(length, count, generator)
+        rows = self.format.lay_out(inputs_BN, targets_BM)
+        if not self.positions.task_ids:
+            return rows
+        provided = self.task.position_ids(inputs_BN, targets_BM)
+        ids = next(provided[kind] for kind in self.positions.task_ids if kind in provided)
+        return replace(rows, ids_BT=self.format.lay_out_ids(ids, count))
+
+
+class TrainingStream:
+    """Batches of the training lengths.
+
+    Args:
+        source: makes the examples.
+        batch_size: rows per batch.
+        batching: ``mixed``: each row draws its own length; ``single_length``: each batch draws one.
+        split: ``training`` or ``validation``; their examples are drawn independently.
+    """
+
+    def __init__(self, source: Source, batch_size: int, batching: str, split: Split = "training"):
+        self.source = source
+        self.batch_size = batch_size
+        self.batching = batching
+        self.split: Split = split
+        self._draw: tuple[int, Sequences] | None = None
+
+    def batch(self, index: int) -> Batch:
+        """Batch ``index``, trimmed to its longest row."""
+        draw, within = divmod(index, BATCHES_PER_DRAW)
+        if self._draw is None or self._draw[0] != draw:
+            self._draw = draw, self._sequences(draw)
+        drawn, source = self._draw[1], self.source
+        rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
+        declared_B = drawn.declared_B[rows]
+        chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
+        positions = stream(source.seed, f"{self.split} positions", index)
+        if drawn.ids_BT is None:
+            ids_BP = source.positions.training_ids(declared_B, source.train_length, positions)
+        else:
+            ids_BP = source.positions.raised(drawn.ids_BT[rows], source.train_length, positions)
+        return _trimmed(chosen, ids_BP)
+
+    def _sequences(self, draw: int) -> Sequences:
+        source = self.source
+        generator = stream(source.seed, self.split, draw)
+        lengths_R = self._lengths(generator)
+        rows = len(lengths_R)
+        tokens_RT = torch.full((rows, source.train_length), source.format.eos)
+        labels_RT = torch.full((rows, source.train_length), IGNORE)
+        tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
+        ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
+        for length in lengths_R.unique().tolist():
+            of_length = (lengths_R == length).nonzero()[:, 0]
+            made = source.examples(self.split, length, len(of_length), generator)
+            width = made.tokens_BT.shape[1]
+            tokens_RT[of_length, :width] = made.tokens_BT
+            labels_RT[of_length, :width] = made.labels_BT
+            tokens_R[of_length] = made.lengths_B
+            declared_R[of_length] = made.declared_B
+            if ids_RT is not None and made.ids_BT is not None:
+                ids_RT[of_length, :width] = made.ids_BT
+        return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
+
+    def _lengths(self, generator: torch.Generator) -> Tensor:
+        """Input length of every row of a draw."""
+        choices = torch.tensor(self.source.train_lengths)
+        if self.batching == "mixed":
+            rows = BATCHES_PER_DRAW * self.batch_size
+            return choices[torch.randint(len(choices), (rows,), generator=generator)]
+        drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
+        return drawn.repeat_interleave(self.batch_size)
+
+    def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The task's inputs in a draw, before layout, by length up to ``longest``.
+
+        Yields:
+            A length, the rows of the draw that have it, and their symbols [rows, N].
+        """
+        generator = stream(self.source.seed, self.split, draw)
+        lengths_R = self._lengths(generator)
+        task = self.source.task.for_split(self.split)
+        for length in lengths_R[lengths_R <= longest].unique().tolist():
+            where = (lengths_R == length).nonzero()[:, 0]
+            yield length, where, task.sample(length, len(where), generator)[0]
+
+
+def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
+    """The batch in parts of similar lengths, to save padding.
+
+    Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
+    The summed losses of the parts add up to that of the batch.
+
+    Args:
+        batch: of mixed lengths; a batch of a single length is returned whole.
+        train_length: tokens of the longest training sequence; determines the rows of a part.
+    """
+    rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
+    if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
+        return [batch]
+    order_B = batch.lengths_B.argsort(descending=True, stable=True)
+    return [_part(batch, chosen_b) for chosen_b in order_B.split(rows)]
+
+
+def rounded_up(count: int, step: int) -> int:
+    """The smallest multiple of ``step`` that is at least ``count``."""
+    return -(-count // step) * step
+
+
+def _part(batch: Batch, rows_b: Tensor) -> Batch:
+    """These rows, longest first."""
+    lengths_b = batch.lengths_B[rows_b]
+    index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
+    real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
+    declared_b = batch.declared_B[rows_b]
+    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(
+        max=batch.positions_BP.shape[1] - 1
+    )
+    shared = len(batch.positions_BP) == 1
+    return Batch(
+        batch.tokens_BT[rows_b][:, index_t],
+        batch.labels_BT[rows_b][:, index_t].masked_fill(~real_bt, IGNORE),
+        lengths_b,
+        declared_b,
+        (batch.positions_BP if shared else batch.positions_BP[rows_b])[:, index_p],
+    )
+
+
+def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
+    """Tokens cut to the longest row: all answers may be shorter than the longest possible one."""
+    longest = int(rows.lengths_B.max())
+    tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
+    return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

@@ -1,0 +1,56 @@
+"""Which inputs of an evaluation the training has seen: found by drawing the training's inputs once more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from pe_experiments.data.batches import BATCHES_PER_DRAW, BLOCK_EXAMPLES, Source, TrainingStream
+from pe_experiments.data.randomness import block_index, stream
+
+MOST_EXAMPLES = 200_000  # training examples looked at, about a second; further ones could only add to a count
+
+
+def seen_in_training(
+    batches: TrainingStream, steps: int, source: Source, lengths: Sequence[int], examples: int
+) -> dict[int, int]:
+    """How many evaluation examples of each length have an input that training has certainly seen.
+
+    Every one counted was found among the training inputs; where training had more than 200,000 examples, the
+    first of them are looked at and the counts are lower bounds.
+
+    Args:
+        batches: of the training.
+        steps: batches that were trained on.
+        source: what the evaluation examples are made from.
+        lengths: input lengths of the evaluation.
+        examples: per length.
+
+    Returns:
+        The count by input length; 0 at a length that training does not have.
+    """
+    counts = dict.fromkeys(lengths, 0)
+    trained = [length for length in counts if length in batches.source.train_lengths]
+    if not trained:
+        return counts
+    wanted = {length: _evaluation_inputs(source, length, examples) for length in trained}
+    sought = {length: set(inputs) for length, inputs in wanted.items()}
+    found: dict[int, set[bytes]] = {length: set() for length in trained}
+    rows = min(steps * batches.batch_size, MOST_EXAMPLES)
+    per_draw = BATCHES_PER_DRAW * batches.batch_size
+    for draw in range(-(-rows // per_draw)):
+        for length, where, inputs_RN in batches.inputs(draw, max(trained)):
+            if keys := sought.get(length):
+                trained_on = inputs_RN[where < rows - draw * per_draw]
+                found[length] |= keys.intersection(map(bytes, trained_on.numpy()))
+    return counts | {length: sum(key in found[length] for key in keys) for length, keys in wanted.items()}
+
+
+def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
+    """The inputs of `Source.evaluation_block`, not laid out."""
+    task, blocks = source.task.for_split("evaluation"), []
+    for block in range(-(-examples // BLOCK_EXAMPLES)):
+        generator = stream(source.seed, "evaluation", block_index(length, block))
+        blocks.append(task.sample(length, BLOCK_EXAMPLES, generator)[0])
+    return list(map(bytes, torch.cat(blocks)[:examples].numpy()))

@@ -1,0 +1,214 @@
+"""How figures look, for the colour-blind and in grey too; the picture of one run; pages and tables as text.
+
+A page opens from disk and asks no server: a template with its style and scripts, and data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib import colors
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+# Okabe and Ito (2008), with brown for their yellow, which paper swallows.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+WIDTH = 7.2  # inches: two columns of a journal
+KINDS = ("png", "svg", "pdf")
+GREY = "0.35"
+METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
+BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
+
+Look = tuple[str, str]  # colour and marker
+Looks = Mapping[str, Look]
+
+
+def styles(labels: Iterable[str]) -> dict[str, Look]:
+    """Colour and marker by label: those its name hashes to, or the next ones where these are taken.
+
+    No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
+    """
+    wished = {label: _wish(label) for label in set(labels)}
+    order = sorted(wished, key=lambda label: (wished[label], label))
+    most = math.ceil(len(order) / len(COLOURS))
+    looks: dict[str, Look] = {}
+    for first in (True, False):  # a wish that can be granted goes before what others get instead
+        for label in (label for label in order if label not in looks):
+            used = Counter(colour for colour, _ in looks.values())
+            turn = wished[label][0]
+            colour = next(c for c in (*COLOURS[turn:], *COLOURS[:turn]) if used[c] < most)
+            if not first or colour == COLOURS[turn]:
+                turn = wished[label][1]
+                markers = (*MARKERS[turn:], *MARKERS[:turn])
+                free = (marker for marker in markers if (colour, marker) not in looks.values())
+                looks[label] = colour, next(free, markers[0])
+    return looks
+
+
+def _wish(name: str) -> tuple[int, int]:
+    # With this prefix the schemes that are compared most often wish for eight different colours.
+    digest = hashlib.sha256(f"439{name}".encode()).digest()
+    return digest[0] % len(COLOURS), digest[1] % len(MARKERS)
+
+
+def dark(colour: str) -> Any:
+    """The colour as text in it can be read."""
+    return tuple(0.75 * part for part in colors.to_rgb(colour))
+
+
+def text(label: str, longest: int = 40) -> str:
+    """A label that matplotlib shows as it is: no mathematics, no line breaks, not endless."""
+    one_line = " ".join(label.split())
+    return (one_line if len(one_line) <= longest else one_line[: longest - 1] + "…").replace("$", r"\$")
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Settings under which the same figure gives the same bytes; missing glyphs are no reason to complain."""
+    settings: Any = {
+        "svg.hashsalt": "pe_experiments",
+        "pdf.fonttype": 42,
+        "font.size": 8,
+        "axes.titlesize": 8.5,
+    }
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
+    """Write a figure as PNG, SVG and PDF."""
+    if layout := figure.get_layout_engine():  # once, for all three
+        layout.execute(figure)
+        figure.set_layout_engine(None)
+    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    paths = [folder / f"{slug}.{kind}" for kind in KINDS]
+    for path, kind in zip(paths, KINDS, strict=True):
+        figure.savefig(path, dpi=150, metadata=dates[kind])
+    return paths
+
+
+def length_axis(
+    axes: Axes, lengths: Iterable[float], max_length: int, name: str, accuracy: bool = True
+) -> None:
+    """A logarithmic axis of input lengths with the training lengths shaded; an accuracy is from 0 to 1."""
+    ticks = np.unique(np.fromiter(lengths, dtype=float))
+    axes.set_xscale("log", base=2)
+    # `training_note` stands at the longest training length, also where nothing was measured there.
+    left, right = min(ticks.min(), max_length) / 1.15, max(ticks.max(), max_length) * 1.15
+    axes.set_xlim(left, right)
+    if accuracy:
+        axes.set_ylim(-0.02, 1.03)
+    axes.xaxis.set_major_locator(FixedLocator(_readable(ticks, max_length, axes)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel("input length")
+    axes.set_ylabel(name)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.axvspan(left, max_length, color="0.92", zorder=0)
+
+
+def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
+    """The lengths whose labels do not run into each other; the longest training length always is one."""
+    inches = axes.get_position().width * axes.figure.get_figwidth()  # type: ignore[union-attr]
+    apart = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
+    kept = [float(max_length)] if max_length in ticks else []
+    for tick in ticks:
+        if all(abs(np.log2(tick / other)) > apart for other in kept):
+            kept.append(float(tick))
+    return kept
+
+
+def training_note(axes: Axes, max_length: int) -> None:
+    """Says what the shade of `length_axis` is."""
+    over = 1.06 / 1.05  # of the panel's height, whatever its values
+    axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
+              ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
+
+
+def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
+    """Chance and what an order-blind predictor can reach, as far as they are known."""
+    for column, (name, dashes) in BOUNDS.items():
+        if column not in curves:
+            continue
+        known = curves.dropna(subset=[column]).groupby("content_length")[column].mean().astype(float)
+        if known.empty:
+            continue
+        axes.plot(known.index, known, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
+        if names:  # at the left end, where models that learned anything are far above it
+            end = (known.index[0], known.iloc[0])
+            axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
+
+
+def legend_below(
+    figure: Figure, looks: Looks, labels: Iterable[str], said: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """A legend under the panels, in as many columns as fit; the figure grows by its rows.
+
+    ``said`` is what is added to a label, whose line is dashed then.
+    """
+    entries = [
+        Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
+               linestyle="--" if label in said else "-", label=text(label) + said.get(label, ""))
+        for label in labels
+    ]  # fmt: skip
+    if not entries:
+        return
+    longest = max(len(str(entry.get_label())) for entry in entries)
+    columns = min(len(entries), max(1, int(figure.get_figwidth() / (0.065 * longest + 0.45))))
+    figure.set_figheight(figure.get_figheight() + 0.18 * math.ceil(len(entries) / columns))
+    figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:
+    """Draw the rows of ``extrapolation.csv`` of one run: exact match, or loss, and token accuracy; a PNG."""
+    curve = pd.DataFrame(rows)
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure.suptitle(text(title, 110))
+    first = "exact_match" if curve["exact_match"].notna().all() else "loss"
+    for axes, metric in zip(figure.subplots(1, 2), (first, "token_accuracy"), strict=True):
+        lengths = curve["content_length"]
+        length_axis(axes, lengths, max_length, METRIC_NAMES[metric], metric != "loss")
+        training_note(axes, max_length)
+        if metric == "exact_match":
+            low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
+            axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+        elif metric == "token_accuracy":
+            draw_bounds(axes, curve)
+        axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
+    figure.savefig(path, dpi=150)
+
+
+def render(template: Path, data: Any, **values: Any) -> str:
+    """The page as text; ``data`` becomes JSON in which no text can end the script element."""
+    text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    environment = Environment(
+        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template(template.name).render(data=Markup(text), **values)
+
+
+def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown; a bar in a cell stays one."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", c) for c in line) + " |" for line in lines)

@@ -1,0 +1,246 @@
+"""The extrapolation curve of a model and the metrics that summarise it, each defined here and nowhere else.
+
+Exact match is the share of examples in which every scored token is right, EOS included. It is the same under
+teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the same
+ids and the same declared length. This holds for schemes that at each token depend only on the tokens up to it
+and on the declared length. Token accuracy leaves EOS out and differs: after a mistake teacher forcing
+continues from the right answer, greedy decoding from the model's own. In formats that feed nothing back
+(slots, aligned) both are the same forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
+from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.models import Backbone
+from pe_experiments.tasks import IGNORE
+
+TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
+
+Decoding = Literal["teacher_forcing", "greedy"]
+Row = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """Counts over examples, from which the rates follow."""
+
+    examples: int = 0
+    exact: int = 0
+    tokens: int = 0
+    right_tokens: int = 0
+    scored: int = 0
+    loss_sum: float = 0.0
+
+    @property
+    def exact_match(self) -> float:
+        return self.exact / self.examples
+
+    @property
+    def token_accuracy(self) -> float:
+        return self.right_tokens / self.tokens
+
+    @property
+    def loss(self) -> float:
+        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding."""
+        return self.loss_sum / self.scored
+
+
+@torch.no_grad()
+def tally(
+    model: Backbone,
+    batches: Iterable[Batch],
+    eos: int,
+    decoding: Decoding = "teacher_forcing",
+    show: Callable[[int], None] = lambda done: None,
+) -> Tally:
+    """Run the model over the batches, a bounded number of tokens at a time, and count.
+
+    Args:
+        model: on any device; batches are moved there.
+        batches: laid-out examples.
+        eos: the token that token accuracy leaves out.
+        decoding: ``greedy`` feeds the model's own answers back instead of the right ones; for batches of one
+            input length in a format that feeds back.
+        show: called with the number of examples done.
+    """
+    total = Tally()
+    device = next(model.parameters()).device
+    for batch in batches:
+        rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
+        for start in range(0, len(batch.tokens_BT), rows):
+            part = Batch(*(tensor.to(device) for tensor in _rows(batch, start, start + rows)))
+            if decoding == "greedy":
+                _count(total, part, greedy_answers(model, part, eos), math.nan, eos)
+            else:
+                _count(total, part, *forced_answers(model, part), eos)
+            show(total.examples)
+    return total
+
+
+def _rows(batch: Batch, start: int, stop: int) -> Batch:
+    shared = batch.positions_BP.shape[0] == 1
+    return Batch(
+        batch.tokens_BT[start:stop],
+        batch.labels_BT[start:stop],
+        batch.lengths_B[start:stop],
+        batch.declared_B[start:stop],
+        batch.positions_BP if shared else batch.positions_BP[start:stop],
+    )
+
+
+def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
+    """The model's answer at each scored token, -100 elsewhere, under teacher forcing.
+
+    Returns:
+        The answers [B, T], and the summed cross entropy of the scored tokens in nats.
+    """
+    scored_BT = batch.labels_BT != IGNORE
+    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+    logits_NV = at_least_float32(model.head(hidden_BTD[scored_BT]))
+    answers_BT = torch.full_like(batch.labels_BT, IGNORE)
+    answers_BT[scored_BT] = logits_NV.argmax(dim=-1)
+    loss_sum = F.cross_entropy(logits_NV.double(), batch.labels_BT[scored_BT], reduction="sum")
+    return answers_BT, float(loss_sum)
+
+
+def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
+    """The model's answers decoded greedily, token by token; -100 after EOS.
+
+    All rows are decoded together, recomputing the whole prefix for every token, up to the token after the
+    longest target; later tokens would not be scored.
+
+    Args:
+        model: a decoder.
+        batch: examples of one input length, in a format that feeds back.
+        eos: the token that ends an answer.
+
+    Returns:
+        The answers [B, T], -100 where no answer is expected.
+    """
+    answers_BT = torch.full_like(batch.labels_BT, IGNORE)
+    first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
+    read_BT = batch.tokens_BT[:, : first + 1]
+    open_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
+    for place in range(first, batch.tokens_BT.shape[1]):
+        hidden_BTD = model.hidden(read_BT, batch.positions_BP, None, batch.declared_B)
+        next_B = model.head(hidden_BTD[:, -1]).float().argmax(dim=-1)
+        answers_BT[:, place] = next_B.where(open_B, IGNORE)
+        open_B = open_B & (next_B != eos)
+        if not open_B.any():
+            break
+        read_BT = torch.cat([read_BT, next_B[:, None]], dim=1)
+    return answers_BT
+
+
+def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
+    """Exact match of each example [B]: the answer equals the label at every scored token."""
+    return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
+
+
+def _count(total: Tally, batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> None:
+    scored_BT = batch.labels_BT != IGNORE
+    content_BT = scored_BT & (batch.labels_BT != eos)
+    total.examples += len(scored_BT)
+    total.exact += int(all_right(batch.labels_BT, answers_BT).sum())
+    total.tokens += int(content_BT.sum())
+    total.right_tokens += int((content_BT & (answers_BT == batch.labels_BT)).sum())
+    total.scored += int(scored_BT.sum())
+    total.loss_sum += loss_sum
+
+
+def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
+    """Counts over fresh examples of the training lengths (always the same ones)."""
+    needed = -(-examples // batches.batch_size)
+    return tally(model, (batches.batch(i) for i in range(needed)), batches.source.format.eos)
+
+
+def extrapolation_curve(
+    model: Backbone,
+    source: Source,
+    lengths: Sequence[int],
+    examples: int,
+    max_length: int,
+    decoding: Decoding = "teacher_forcing",
+    show: Callable[[int], None] = lambda done: None,
+) -> Iterator[Row]:
+    """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
+
+    Args:
+        model: trained; evaluated by the code that trained it.
+        source: makes the examples.
+        lengths: requested input lengths; each is lowered to the nearest at which the task exists.
+        examples: per length.
+        max_length: longest input length of the training.
+        decoding: as in `tally`; the column ``loss`` is empty under ``greedy``.
+        show: called with the number of examples done, over all lengths.
+    """
+    model.eval()
+    for done, length in enumerate(lengths):
+
+        def shown(here: int, before: int = done * examples) -> None:
+            show(before + here)
+
+        yield _curve_point(model, source, length, examples, max_length, decoding, shown)
+
+
+def _curve_point(
+    model: Backbone,
+    source: Source,
+    length: int,
+    examples: int,
+    max_length: int,
+    decoding: Decoding,
+    show: Callable[[int], None],
+) -> Row:
+    content_length = source.task.nearest_length(length)
+    assert content_length is not None, "checked when the configuration was resolved"
+    largest_id = 0.0
+
+    def blocks() -> Iterable[Batch]:
+        nonlocal largest_id
+        for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
+            batch = source.evaluation_block(content_length, block)
+            largest_id = max(largest_id, float(batch.positions_BP.max()))
+            yield _rows(batch, 0, examples - start)
+
+    counts = tally(model, blocks(), source.format.eos, decoding, show)
+    low, high = wilson_interval(counts.exact, counts.examples)
+    trained_ids = source.positions.train_positions(source.train_length)
+    return {
+        "length": length,
+        "content_length": content_length,
+        "split": "in_distribution" if content_length <= max_length else "extrapolation",
+        "examples": counts.examples,
+        "token_accuracy": counts.token_accuracy,
+        "exact_match": counts.exact_match,
+        "exact_match_low": low,
+        "exact_match_high": high,
+        "loss": None if decoding == "greedy" else counts.loss,
+        "chance": source.task.chance(content_length),
+        "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
+        "input_blind": source.task.input_blind(content_length),
+        "answer_tokens": source.task.target_length(content_length),
+        "tokens": source.format.tokens(content_length, source.task.target_length(content_length)),
+        "largest_position": largest_id,
+        "untrained_positions": max(0, math.ceil(largest_id) + 1 - trained_ids),
+    }
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Wilson's 95 % interval for a proportion (1927): the error of sampling examples, not trainings."""
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    scale = 1 + z * z / trials
+    low, high = (centre - half) / scale, (centre + half) / scale
+    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)

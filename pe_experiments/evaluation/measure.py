@@ -1,0 +1,67 @@
+"""Everything that is measured of a trained model, by the kind of its task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import no_part_exits
+from pe_experiments.data.batches import Source, TrainingStream
+from pe_experiments.data.seen import seen_in_training
+from pe_experiments.evaluation.curve import extrapolation_curve
+from pe_experiments.evaluation.text import evaluate_text
+from pe_experiments.models import Backbone
+from pe_experiments.tasks.text import NextSymbol, Text
+from pe_experiments.terminal.console import Display
+
+Curve = list[dict[str, Any]]
+Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
+
+
+@no_part_exits()
+def evaluate_model(
+    experiment: Experiment, model: Backbone, steps: int, display: Display
+) -> tuple[Curve, Tables]:
+    """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
+
+    With them, of a language model, those of ``text.csv`` and of ``corpus.csv``, the files it read.
+    """
+    lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
+    source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
+    if not experiment.other_task:
+        made = [source.task.nearest_length(length) or length for length in lengths]
+        seen = seen_in_training(experiment.batches, steps, source, made, examples)
+    display.start("evaluating examples", len(lengths) * examples)
+    tables: Tables = {}
+    if isinstance(source.task, NextSymbol):
+        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
+        if isinstance(source.task, Text):
+            tables["corpus"] = source.task.listing()
+    else:
+        decoding, step = experiment.decoding, display.step
+        curve = list(extrapolation_curve(model, source, lengths, examples, longest, decoding, step))
+    for row in curve:
+        row["seen"] = seen.get(row["content_length"])
+        if experiment.other_task:  # its lengths within those of the training are not in distribution
+            row["split"] = "other_task"
+    display.stop()
+    return curve, tables
+
+
+def describe_model(model: Backbone, source: Source) -> dict[str, Any]:
+    """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
+    batch = TrainingStream(source, 64, "mixed", "validation").batch(0)
+    model = model.cpu()
+    with torch.no_grad():
+        tokens_BTD = model.embedding(batch.tokens_BT)
+        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
+        ratio = None
+        if hidden_BTD.shape == tokens_BTD.shape:
+            ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "encoding_parameters": sum(p.numel() for p in model.encodings.parameters()),
+        "position_to_token_norm": ratio,
+    }

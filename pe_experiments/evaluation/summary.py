@@ -1,0 +1,120 @@
+"""What sums a curve up: the metrics of a run over all lengths at which it was evaluated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
+FARTHEST = 8.0  # times the training length: where the area past training ends
+LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
+
+Row = dict[str, Any]
+
+
+def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
+    """The metrics that summarise a curve; None where the evaluated lengths do not determine one.
+
+    * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. A length at
+      which at least half of the inputs occurred in training (column ``seen``) is left out, unless all are.
+    * ``exact_match_at_2x``: at twice the longest training length, when evaluated there.
+    * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length
+      past training to 8x the training length (or the longest evaluated), divided by the width, with straight
+      lines between the points; the value itself if there is one such length. Each point is
+      ``(x - chance) / (1 - chance)``, so guessing scores 0 and a perfect curve 1. Exact match has chance 0,
+      except where the answer is one token. The area depends on the evaluated lengths, so only curves over
+      the same lengths can be compared.
+    * the same three for ``token_accuracy``, and for the loss in nats per scored token, without a chance level
+      and with no length left out.
+    * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
+    * ``horizon``: the length at which exact match first falls below 0.9, interpolated linearly over log
+      length; 0 if the first point is below. If it never falls below, the horizon is the longest evaluated
+      length and ``horizon_censored`` is true. ``horizon_ratio``: in units of the training length.
+
+    Where exact match was not measured, as for language models, so is nothing that follows from it.
+
+    Args:
+        rows: of ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
+        max_length: longest input length of the training.
+    """
+    exact = not any(unknown(row["exact_match"]) for row in rows)
+    within = [row for row in rows if row["content_length"] <= max_length]
+    fresh = [row for row in within if not 2 * (row.get("seen") or 0) >= row.get("examples", 1)] or within
+    summary: dict[str, Any] = {}
+    for metric in ("exact_match", "token_accuracy"):
+        measured = exact or metric == "token_accuracy"
+        summary |= _of_metric(rows if measured else (), fresh if measured else (), metric, max_length)
+    known = summary["exact_match_in_distribution"]
+    summary["solved_in_distribution"] = None if known is None else known >= SOLVED
+    horizon, censored = _horizon(rows) if exact else (None, None)
+    summary |= {"horizon": horizon, "horizon_censored": censored}
+    summary["horizon_ratio"] = None if horizon is None else horizon / max_length
+    points = {row["content_length"]: {**row, "chance": 0.0} for row in rows if not unknown(row.get("loss"))}
+    if len(points) < len({row["content_length"] for row in rows}):  # greedy decoding has none
+        return summary | dict.fromkeys(LOSSES)
+    near = [point for length, point in points.items() if length <= max_length]
+    return summary | _of_metric(list(points.values()), near, "loss", max_length)
+
+
+def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_length: int) -> dict[str, Any]:
+    """Mean within the training lengths, value at twice the longest, area past it."""
+    twice = [row[metric] for row in rows if row["content_length"] == 2 * max_length]
+    return {
+        f"{metric}_in_distribution": float(np.mean([row[metric] for row in within])) if within else None,
+        f"{metric}_at_2x": twice[0] if twice else None,
+        f"{metric}_extrapolation": _area_beyond(rows, metric, max_length),
+    }
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric is a loss."""
+    return metric.startswith("loss")
+
+
+def unknown(value: Any) -> bool:
+    """Whether a cell is empty."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def guessing_loss(point: Row) -> float:
+    """Loss of a uniform guess, in nats; NaN where its accuracy is unknown."""
+    chance = point.get("chance")
+    return math.nan if unknown(chance) or not chance else -math.log(chance)
+
+
+def chance_of(row: Row, metric: str) -> float:
+    """The value of this metric under guessing, at the length of a row."""
+    guessed = metric == "token_accuracy" or row.get("answer_tokens") == 1
+    return (row.get("chance") or 0.0) if guessed else 0.0
+
+
+def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | None:
+    curve = {}
+    for row in rows:
+        if row["content_length"] > max_length:
+            chance = chance_of(row, metric)
+            curve[math.log2(row["content_length"] / max_length)] = (row[metric] - chance) / (1 - chance)
+    x, y = np.array(sorted(curve)), np.array([curve[key] for key in sorted(curve)])
+    if not curve or x[0] > math.log2(FARTHEST):
+        return None
+    end = min(math.log2(FARTHEST), x[-1])
+    if end == x[0]:
+        return float(y[0])
+    grid = np.append(x[x < end], end)
+    return float(np.trapezoid(np.interp(grid, x, y), grid) / (end - x[0]))
+
+
+def _horizon(rows: Sequence[Row]) -> tuple[float, bool]:
+    last: Row | None = None
+    for row in sorted(rows, key=lambda row: row["content_length"]):
+        if row["exact_match"] < SOLVED:
+            if last is None:
+                return 0.0, False
+            share = (last["exact_match"] - SOLVED) / (last["exact_match"] - row["exact_match"])
+            step = math.log(row["content_length"] / last["content_length"])
+            return last["content_length"] * math.exp(share * step), False
+        last = row
+    return float(last["content_length"]) if last else 0.0, True

@@ -1,0 +1,238 @@
+"""A language model over context length: the same target bytes at every length, by windows, index and slice.
+
+Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
+L bytes, as in training; each scores all its bytes but the first, which is the last of the window before.
+
+* ``non_overlapping``: all bytes of a stretch but the first, the same ones at every L. A byte has between 1
+  and L - 1 bytes before it in its window.
+* ``sliding``: the last bytes of each stretch (at most `STRIDE`, the same ones at every L), each after at
+  least L - STRIDE bytes, as where a window slides by that stride. They are also split by whether they
+  complete a 4-gram that occurred earlier in the stretch (associative recall; Arora et al. 2023,
+  arXiv:2312.04927): ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new``
+  not at all. The slices, too, hold the same bytes at every L.
+* ``copy``: a random key stands at a random index of the window and once more at its end; the
+  second half of its second occurrence is scored.
+
+Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S bytes that are scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
+from pe_experiments.data.randomness import named_seed
+from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.evaluation.curve import TOKENS_AT_ONCE
+from pe_experiments.models import Backbone
+from pe_experiments.tasks import IGNORE
+
+STRIDE = 64  # bytes by which a window slides; a quarter of the shortest length if that is less
+GRAM = 4  # bytes
+KEY = 16  # bytes of a key to copy
+BINS = 32  # of the index in the longest window
+COLUMNS = ("length", "windows", "slice", "first_index", "last_index", "bytes", "bits_per_byte", "accuracy")
+
+Row = dict[str, Any]
+Kind = tuple[int, str, str, int | None, int | None]  # length, windows, slice, first and last index
+
+
+@dataclass
+class Sum:
+    """Scored bytes, their loss in nats, and how many were predicted right."""
+
+    bytes: int = 0
+    nats: float = 0.0
+    right: int = 0
+
+
+class Scorer:
+    """Scores of single bytes under a model: their sums by kind, and the largest position id by length."""
+
+    def __init__(self, model: Backbone, source: Source):
+        self.model, self.source = model, source
+        self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
+        self.largest_id: dict[int, float] = {}
+        self.sums: dict[Kind, Sum] = {}
+
+    @torch.no_grad()
+    def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss in nats, and whether the likeliest byte is right, of every byte but the first, [R, L - 1]."""
+        source, device = self.source, next(self.model.parameters()).device
+        targets_RL = windows_RL.roll(-1, dims=1)
+        targets_RL[:, -1] = IGNORE
+        rows = source.format.lay_out(windows_RL, targets_RL)
+        ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.draws)
+        length = windows_RL.shape[1]
+        self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
+        ids_RP = ids_RP.expand(len(windows_RL), -1)
+        losses, right = [], []
+        for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
+            inputs = (rows.tokens_BT, ids_RP, rows.lengths_B, rows.declared_B)
+            hidden_rTD = self.model.hidden(*(tensor[part].to(device) for tensor in inputs))
+            labels_rS = windows_RL[part, 1:].to(device)
+            scored_rSD = hidden_rTD[:, -length:-1]
+            logits_rSV = at_least_float32(self.model.head(scored_rSD))
+            losses.append(F.cross_entropy(logits_rSV.mT, labels_rS, reduction="none").double().cpu())
+            right.append((logits_rSV.argmax(dim=-1) == labels_rS).cpu())
+        return torch.cat(losses), torch.cat(right)
+
+    def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """The scores [B, N - 1] of stretches in windows of ``length`` bytes, the first maybe shorter."""
+        losses: list[Tensor] = []
+        right: list[Tensor] = []
+        stop = stretches_BN.shape[1]
+        while stop > 1:
+            start = max(0, stop - length)
+            for made, part in zip((losses, right), self.scores(stretches_BN[:, start:stop]), strict=True):
+                made.insert(0, part)
+            stop = start + 1
+        return torch.cat(losses, dim=1), torch.cat(right, dim=1)
+
+    def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
+        """Count these bytes."""
+        total = self.sums.setdefault(kind, Sum())
+        total.bytes += losses.numel()
+        total.nats += float(losses.sum())
+        total.right += int(right.sum())
+
+
+def evaluate_text(
+    model: Backbone,
+    source: Source,
+    lengths: Sequence[int],
+    examples: int,
+    max_length: int,
+    show: Callable[[int], None] = lambda done: None,
+) -> tuple[list[Row], list[Row]]:
+    """Evaluate a language model at these context lengths, on the same bytes at each.
+
+    Args:
+        model, source: trained on a `tasks.text.NextSymbol` task.
+        lengths, max_length: of context and of the training, in bytes.
+        examples: stretches of text.
+        show: called with the number of stretches done, over all lengths.
+
+    Returns:
+        The rows of ``extrapolation.csv``, of non-overlapping windows, and those of ``text.csv``.
+    """
+    model.eval()
+    task = source.task.for_split("evaluation")
+    made = {length: task.nearest_length(length) or length for length in lengths}
+    contents = sorted(set(made.values()))
+    stride = max(1, min(STRIDE, contents[0] // 4))
+    draws = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
+    scorer, done = Scorer(model, source), 0
+    for start in range(0, examples, BLOCK_EXAMPLES):
+        count = min(BLOCK_EXAMPLES, examples - start)
+        stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, draws)
+        occurring = stretches_BN.unique()
+        keys_BK = occurring[torch.randint(len(occurring), (BLOCK_EXAMPLES, KEY), generator=draws)]
+        starts_B = torch.rand(BLOCK_EXAMPLES, generator=draws)
+        stretches_BN, keys_BK, starts_B = stretches_BN[:count], keys_BK[:count], starts_B[:count]
+        slices = slices_of(stretches_BN, stride, max_length)
+        for length in contents:
+            losses_BS, right_BS = scorer.cut(stretches_BN, length)
+            scorer.add((length, "non_overlapping", "all", None, None), losses_BS, right_BS)
+            for name, mask_Bs in slices.items():
+                kind = (length, "sliding", name, None, None)
+                scorer.add(kind, losses_BS[:, -stride:][mask_Bs], right_BS[:, -stride:][mask_Bs])
+            if length == contents[-1]:
+                _add_by_index(scorer, length, losses_BS, right_BS)
+            if length >= 4 * KEY:
+                scores = scorer.scores(with_copy(stretches_BN[:, -length:], keys_BK, starts_B))
+                scorer.add((length, "copy", "all", None, None), *(part[:, -KEY // 2 :] for part in scores))
+            done += count
+            show(done)
+    return [_point(scorer, asked, made[asked], examples, max_length) for asked in lengths], _rows(scorer)
+
+
+def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, Tensor]:
+    """The slices of the last ``stride`` bytes of stretches, as masks [B, stride]; ``all`` is one of them.
+
+    A byte is ``repeated_near`` if the 4-gram that it ends stood so near before that every window of the
+    training length shows it.
+    """
+    near_BS, ever_BS = torch.zeros(2, len(stretches_BN), stride, dtype=torch.bool)
+    total = stretches_BN.shape[1]
+    if total >= GRAM + stride:
+        grams_BGK = stretches_BN.unfold(1, GRAM, 1)
+        index_G = torch.arange(grams_BGK.shape[1])
+        for s in range(stride):
+            own = grams_BGK.shape[1] - stride + s
+            same_BG = (grams_BGK[:, :own] == grams_BGK[:, own, None]).all(dim=-1)
+            ever_BS[:, s] = same_BG.any(dim=1)
+            near_BS[:, s] = same_BG[:, index_G[:own] >= total - max_length].any(dim=1)
+    every_BS = torch.ones_like(ever_BS)
+    return {
+        "all": every_BS,
+        "repeated_near": near_BS,
+        "repeated_far": ever_BS & ~near_BS,
+        "new": ~ever_BS,
+    }
+
+
+def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
+    """Windows, at least two keys long, in which a key stands at a random index and once more at the end.
+
+    ``starts_B`` says where the first one begins, as a share of the indices it may have.
+    """
+    width = keys_BK.shape[1]
+    made_BL = windows_BL.clone()
+    first_B = (starts_B * (windows_BL.shape[1] - 2 * width + 1)).long()
+    made_BL.scatter_(1, first_B[:, None] + torch.arange(width), keys_BK)
+    made_BL[:, -width:] = keys_BK
+    return made_BL
+
+
+def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tensor) -> None:
+    """The bytes of the longest windows by their index, in bins of equal width."""
+    edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
+    for first, stop in pairwise(edges):
+        part = slice(first - 1, stop - 1)
+        kind = (length, "non_overlapping", "index", first, stop - 1)
+        scorer.add(kind, losses_BS[:, part], right_BS[:, part])
+
+
+def _rows(scorer: Scorer) -> list[Row]:
+    rows = []
+    for kind, total in scorer.sums.items():
+        row: Row = dict(zip(COLUMNS, kind, strict=False)) | {"bytes": total.bytes}
+        if total.bytes:
+            row["bits_per_byte"] = total.nats / total.bytes / math.log(2)
+            row["accuracy"] = total.right / total.bytes
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["length"])
+
+
+def _point(scorer: Scorer, asked: int, length: int, examples: int, max_length: int) -> Row:
+    source, total = scorer.source, scorer.sums[length, "non_overlapping", "all", None, None]
+    largest_id = scorer.largest_id[length]
+    return {
+        "length": asked,
+        "content_length": length,
+        "split": "in_distribution" if length <= max_length else "extrapolation",
+        "examples": examples,
+        "token_accuracy": total.right / total.bytes,
+        "exact_match": None,  # of a whole window of text: never, and no measure of anything
+        "exact_match_low": None,
+        "exact_match_high": None,
+        "loss": total.nats / total.bytes,
+        "chance": source.task.chance(length),
+        "bag_ceiling": None,
+        "input_blind": None,
+        "answer_tokens": source.task.target_length(length),
+        "tokens": source.format.tokens(length, source.task.target_length(length)),
+        "largest_position": largest_id,
+        "untrained_positions": max(
+            0, math.ceil(largest_id) + 1 - source.positions.train_positions(source.train_length)
+        ),
+    }

@@ -1,0 +1,172 @@
+"""A study's runs as four CSV files, from which everything else of its folder follows without the runs.
+
+runs.csv        a row per run: what it was, its summary, the command that repeats it
+curves.csv      a row per run and evaluated length
+training.csv    a row per run and evaluation on the training lengths
+provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
+                was trained, the digests of the code and data files that trained and evaluated it, the machine
+witness.csv     of one run of every kind: losses of its beginning in double precision, see `witness`
+text.csv        only of language models: a row per run, context length and kind of bytes
+tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_experiments.comparison.compare import MADE_WITH, runs_csv
+from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, summary_of
+from pe_experiments.store.identity import short_hash
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+
+SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the project
+FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
+TUNING, TEXT, WITNESS = "tuning.csv", "text.csv", "witness.csv"
+FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
+TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
+DIGITS = 6  # of a recorded loss; what is shown of it has three
+EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
+
+
+def only(runs: Runs, names: Collection[str]) -> Runs:
+    """These runs alone."""
+    frames = [(key, getattr(runs, key)) for key in FRAMES]
+    parts: dict[str, Any] = {
+        key: frame[frame["name"].isin(names)].reset_index(drop=True) for key, frame in frames if len(frame)
+    }
+    for key in ("saved", "environments"):
+        parts[key] = {name: part for name, part in getattr(runs, key).items() if name in names}
+    return replace(runs, **parts)
+
+
+def where(runs: Runs, mask: pd.Series) -> Runs:
+    """The runs of some rows of `Runs.runs` alone."""
+    return only(runs, set(runs.runs.loc[mask, "name"]))
+
+
+def joined(earlier: Runs, runs: Runs) -> Runs:
+    """Both; of a run in both, what ``runs`` says. Summaries are over the lengths that all runs share."""
+    old = only(earlier, set(earlier.saved) - set(runs.saved))
+    frames: dict[str, Any] = {}
+    for key in FRAMES:
+        if parts := [frame for frame in (getattr(old, key), getattr(runs, key)) if len(frame)]:
+            frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
+    curves = frames["curves"]
+    at_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
+    curves["in_summary"] = at_length == curves.groupby("protocol")["name"].transform("nunique")
+    frames["runs"] = _summarised(frames["runs"], curves)
+    return replace(
+        runs,
+        **frames,
+        saved=dict(sorted({**old.saved, **runs.saved}.items())),
+        environments={**old.environments, **runs.environments},
+        tuning=_choices(
+            pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last")
+        ),
+    )
+
+
+def write_archive(runs: Runs, folder: Path) -> None:
+    """Write the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    training = runs.training[runs.training["token_accuracy"].notna()]
+    training = training[["name", *TRAINING]].round(DIGITS)
+    rows = []
+    for name, saved in runs.saved.items():
+        identity, made = saved["identity"], dict(runs.environments[name])
+        made.pop("platform", None)  # it identifies the machine's kernel build
+        parts = {"trained": identity["trained"], "sources": identity["sources"]}
+        parts |= {"evaluated": saved.get(EVALUATED, {}), "environment": made}
+        texts = {key: json.dumps(part) for key, part in parts.items()}
+        rows.append({"name": name, "code": short_hash(identity["sources"].get("shared")), **texts})
+    tables = dict(zip(FILES[1:], (runs.curves, training, pd.DataFrame(rows)), strict=True))
+    tables |= {TEXT: runs.text} if len(runs.text) else {}
+    tables |= {TUNING: _grid(runs.tuning)} if runs.tuning else {}
+    write_atomically(folder / FILES[0], runs_csv(runs))
+    for file, table in tables.items():
+        write_atomically(folder / file, table.to_csv(index=False))
+
+
+def read_archive(folder: Path) -> Runs:
+    """The runs of a published study, with the summaries that their curves give today.
+
+    Raises:
+        UserError: a file is missing or damaged.
+    """
+    try:
+        runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
+        saved: dict[str, dict[str, Any]] = {}
+        for row in provenance.to_dict("records"):
+            identity = {"name": row["name"], **{key: json.loads(row[key]) for key in ("trained", "sources")}}
+            saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
+        made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
+        training = training.merge(runs[[*KEYS]], on="name", how="left")
+        runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
+        tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
+        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
+    return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
+
+
+def read_witness(folder: Path) -> pd.DataFrame:
+    """Beginnings of a study's runs in double precision, as `witness.witnessed` makes them; may be empty."""
+    if not (folder / WITNESS).exists():
+        return pd.DataFrame({"name": []})
+    return read_table(folder / WITNESS)
+
+
+def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The runs that choices were made from, one row each."""
+    rows = [
+        {key: choice[key] for key in TUNED} | {"settings": json.dumps(choice["settings"])} | row
+        for choice in tuning
+        for row in choice["losses"]
+    ]
+    return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])
+
+
+def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
+    """The choices that follow from the runs of a grid: the value with the lowest mean loss."""
+    made = []
+    for keys, rows in grid.groupby(TUNED, sort=False):
+        losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
+        seeds = sorted(int(seed) for seed in set(rows["seed"]))
+        choice = dict(zip(TUNED, keys, strict=True))
+        made.append(
+            choice
+            | {
+                "settings": json.loads(str(choice["settings"])),
+                "seed": seeds[0] if len(seeds) == 1 else seeds,
+                "tried": {value: None if math.isinf(loss) else loss for value, loss in losses.items()},
+                "chosen": losses.idxmin(),
+                "losses": rows[["name", "seed", "value", "loss"]].to_dict("records"),
+            }
+        )
+    return made
+
+
+def read_table(path: Path, *texts: str) -> pd.DataFrame:
+    """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact.
+
+    ``texts`` are columns to read as text besides the usual ones.
+    """
+    types = dict.fromkeys([*TEXTS, *texts], str)
+    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")
+
+
+def _summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the summaries that follow from their curves."""
+    shared: dict[Any, Any] = dict(list(curves[curves["in_summary"]].groupby("name")))
+    rows = runs[["name", "max_length", "status"]].itertuples(index=False)
+    summaries = [summary_of(shared[name].to_dict("records"), int(n), status) for name, n, status in rows]
+    return runs.assign(**pd.DataFrame(summaries, index=runs.index))

@@ -1,0 +1,242 @@
+"""One run: load or build a model, train it on short sequences, evaluate it on long ones, keep the results."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import Config, check
+from pe_experiments.evaluation.measure import Curve, describe_model, evaluate_model
+from pe_experiments.evaluation.summary import summarise
+from pe_experiments.models import Backbone
+from pe_experiments.store.checkpoints import load_weights, read_checkpoint
+from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.finished import finished_run, trained_model
+from pe_experiments.store.identity import only_code_differs, short_hash
+from pe_experiments.store.plan import Plan, plan
+from pe_experiments.store.record import Record, draw, recorded
+from pe_experiments.store.studies import list_in_study
+from pe_experiments.store.tables import read_curve, write_curve
+from pe_experiments.terminal import console
+from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.training.estimates import refuse_large_training
+from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.preflight import preflight
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one call did.
+
+    Attributes:
+        experiment: what was asked for.
+        directory: where the curve lies: the run's, or that of one of its evaluations.
+        result: the content of ``result.json``.
+        done: ``trained``, ``resumed``, ``evaluated`` or ``found`` (it was finished already).
+        curve: the rows of ``extrapolation.csv``; none where the run is not completed.
+    """
+
+    experiment: Experiment
+    directory: RunDirectory
+    result: dict[str, Any]
+    done: str
+    curve: Curve
+
+    @property
+    def status(self) -> str:
+        return self.result["status"]
+
+
+def run_experiment(
+    config: DictConfig | dict[str, Any] | Config | Experiment, display: console.Display | None = None
+) -> RunResult:
+    """Train and evaluate what a configuration describes, or return the finished run.
+
+    Args:
+        config: composed by Hydra, a `Config`, an `Experiment`, or a mapping of the command line's keys
+            (`compose.composed`), such as ``{"pe": "rope", "training.steps": 100}``.
+        display: shows the progress; None shows nothing.
+
+    Raises:
+        UserError: the configuration cannot be carried out; no new directory is left, and no earlier
+            result is lost.
+        KeyboardInterrupt: interrupted; the same call resumes.
+    """
+    if isinstance(config, dict | DictConfig):
+        config = check(composed("config", config) if isinstance(config, dict) else config)
+    experiment = resolve(config) if isinstance(config, Config) else config
+    display = display or console.Display()
+    device = prepare_hardware(experiment.config.hardware)
+    planned = plan(experiment)
+    try:
+        if not planned.trained:
+            for remark in _checked(experiment):
+                console.say(remark)
+            for other, names in planned.edited_since().items():
+                console.say(f"Changed since {other}: {few(names)}. This is a new run.")
+            with planned.run.held(experiment.config.rerun):
+                if not plan(experiment).trained:  # by another process, since
+                    return _train_and_evaluate(planned, device, display)
+        return _evaluate_finished(planned, device, display)
+    finally:
+        display.stop()
+
+
+def try_out(experiment: Experiment) -> None:
+    """Check all that can be checked of an experiment without writing anything (``dry_run=true``).
+
+    Raises:
+        UserError: a check fails.
+    """
+    prepare_hardware(experiment.config.hardware)
+    _checked(experiment)
+
+
+def evaluate_run(
+    path: Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
+) -> RunResult:
+    """Evaluate a finished run with other settings, without training.
+
+    Args:
+        path: the run's directory.
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
+            ``logger``; and ``task``, to evaluate on that one instead.
+        display: shows the progress; None shows nothing.
+        trust: as in `finished.finished_run`.
+
+    Raises:
+        UserError: as `finished.finished_run`, or the weights do not fit the changed scheme.
+    """
+    finished = finished_run(RunDirectory(path), changes, trust)
+    device, display = prepare_hardware(finished.experiment.config.hardware), display or console.Display()
+    try:
+        return _evaluate_finished(finished, device, display)
+    finally:
+        display.stop()
+
+
+def _checked(experiment: Experiment) -> list[str]:
+    """Remarks on an experiment that can be carried out."""
+    refuse_large_training(experiment)
+    return preflight(experiment)
+
+
+def _train_and_evaluate(planned: Plan, device: str, display: console.Display) -> RunResult:
+    """Load or build the model, train it, evaluate it, keep what came out."""
+    experiment, run = planned.experiment, planned.run
+    checkpoint = read_checkpoint(run.checkpoint)
+    from_step = checkpoint["global_step"] if checkpoint else 0
+    if from_step:
+        console.say(f"{run.name}: resuming at step {from_step} of {experiment.config.training.steps}")
+    with recorded(planned, from_step, device) as record:
+        model = experiment.untrained_model()
+        if checkpoint:
+            another = f"{run.checkpoint} holds the weights of another model; delete it to train this run"
+            load_weights(model, checkpoint, f"{another} from the start, or add rerun=true")
+        if checkpoint and checkpoint["finished"]:
+            record.result["finished_step"] = from_step
+        else:
+            record.result |= _train(record, model, device, from_step, display)
+        curve, tables = evaluate_model(experiment, model.to(device), record.result["finished_step"], display)
+        record.result |= describe_model(model, experiment.source)
+        record.curve(curve, tables, planned.identity.label)
+    return _outcome(experiment, run, "resumed" if from_step else "trained")
+
+
+def _train(
+    record: Record, model: Backbone, device: str, from_step: int, display: console.Display
+) -> dict[str, Any]:
+    from pe_experiments.training.loop import train_model
+
+    experiment, training = record.plan.experiment, record.plan.experiment.config.training
+
+    def show(row: dict[str, Any]) -> None:
+        record.metrics(row)
+        display.row(row)
+
+    display.start("training", training.steps, from_step)
+    started, checkpoint = time.monotonic(), record.directory.checkpoint
+    last = train_model(model, experiment.source, training, device, checkpoint, from_step, show, display.step)
+    display.stop()
+    seconds = (time.monotonic() - started) / max(1, last - from_step)
+    return {"finished_step": last, "seconds_per_step": round(seconds, 5)}
+
+
+def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> RunResult:
+    """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
+    experiment, run, result = planned.experiment, planned.run, planned.run.read_result() or {}
+    config = experiment.config
+    if config.study and run.path.parent.parent == Path(config.results_dir):
+        list_in_study(Path(config.results_dir), config.study, run.name)
+    if result["status"] != COMPLETED or planned.evaluation == result["evaluation"]:
+        return _outcome(experiment, run, "found")
+    if only_code_differs(result["evaluation"], planned.evaluation):
+        return _evaluate_again(planned, result, device, display)
+    directory = run.evaluation(short_hash(planned.evaluation))
+    if directory.read_result():
+        return _outcome(experiment, directory, "found")
+    return _evaluate_otherwise(planned, result, directory, device, display)
+
+
+def _evaluate_again(
+    planned: Plan, result: dict[str, Any], device: str, display: console.Display
+) -> RunResult:
+    """The code that evaluates has changed: curve and summary are replaced, once the new ones are there."""
+    experiment, run = planned.experiment, planned.run
+    console.say(f"{run.name}: the code that evaluates has changed; evaluating it again")
+    try:
+        model = trained_model(planned)
+    except UserError as error:
+        console.say(f"{run.name}: shown as evaluated by the earlier code ({error})")
+        return _outcome(experiment, run, "found")
+    with run.opened():
+        curve, tables = evaluate_model(experiment, model.to(device), _steps(planned, result), display)
+        write_curve(run, curve, tables)
+        draw(planned, planned.identity.label, curve, run.figure)
+        again = {"evaluation": planned.evaluation, "evaluation_environment": describe_environment(device)}
+        run.write_result({**result, **summarise(curve, experiment.max_length), **again})
+    return _outcome(experiment, run, "evaluated")
+
+
+def _evaluate_otherwise(
+    planned: Plan, result: dict[str, Any], directory: RunDirectory, device: str, display: console.Display
+) -> RunResult:
+    """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
+    experiment, label = planned.experiment, planned.identity.label
+    model = trained_model(planned)
+    if planned.evaluation["pe"] != result["evaluation"]["pe"]:
+        label = f"{label} evaluated as {experiment.components['pe'].label}"
+    kept = {key: result[key] for key in ("status", "name", "task", "model", "seed", "steps")}
+    if experiment.other_task:
+        kept["evaluated_on"] = experiment.other_task.label
+    with directory.opened() as created:
+        try:
+            record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
+            with closing(record):
+                curve, tables = evaluate_model(experiment, model.to(device), _steps(planned, result), display)
+                record.curve(curve, tables, label)
+        except BaseException:
+            if created:
+                directory.remove()
+            raise
+        directory.write_result(record.result)
+    return _outcome(experiment, directory, "evaluated")
+
+
+def _steps(planned: Plan, result: dict[str, Any]) -> int:
+    """Steps it was trained for; fewer than asked where it stopped early."""
+    return result.get("finished_step", planned.experiment.config.training.steps)
+
+
+def _outcome(experiment: Experiment, directory: RunDirectory, done: str) -> RunResult:
+    """What now lies in the directory."""
+    result = directory.read_result() or {}
+    curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
+    return RunResult(experiment, directory, result, done, curve)

@@ -1,0 +1,1 @@
+"""Runs on disk: their names, the code that made them, their files."""

@@ -1,0 +1,170 @@
+"""Which code made a run: a digest for each of its parts, over the meaning of the files it consists of.
+
+The parts are the training code that all runs share, the code that evaluates, and the classes of scheme,
+position policy, task and model. Comments, layout, docstrings and the places of files do not count. A digest
+says that the code is the same text; which other text gives the same numbers is in `known`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
+from importlib.machinery import PathFinder
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.store.notebook_code import compiled
+
+# Files and folders of this package: what all runs train with, and what evaluates them.
+SHARED = (
+    "pe_experiments.training.loop", "pe_experiments.training.optimizer", "pe_experiments.data.batches",
+    "pe_experiments.data.formats", "pe_experiments.data.randomness", "pe_experiments.models",
+    "pe_experiments.encodings.base", "pe_experiments.positions.base", "pe_experiments.tasks.base",
+)  # fmt: skip
+EVALUATION = (
+    "pe_experiments.evaluation.curve", "pe_experiments.evaluation.text", "pe_experiments.data.seen",
+    "pe_experiments.tasks.ceilings",
+)  # fmt: skip
+PACKAGE, HERE = "pe_experiments", Path(__file__).parents[1]
+CATALOGUE = tuple(f"{PACKAGE}.{room}." for room in ("encodings", "positions", "tasks", "models"))
+FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
+LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
+DIGITS = 12
+
+Digests = dict[str, str]  # digest by part or file
+
+
+@cache
+def package_code(names: tuple[str, ...]) -> str:
+    """Digest of modules and folders of this package: `SHARED` or `EVALUATION`."""
+    return _common(map(_meaning, _files(names)))
+
+
+@cache
+def class_code(cls: type) -> Digests:
+    """The code of a class that neither training nor evaluation shares, empty where there is none.
+
+    Of this package's classes one digest each, by their path; of whoever wrote the class, one by module, or by
+    class where it was typed into a notebook or a shell.
+    """
+    files, code = files_of(cls), Digests()
+    if _top(cls.__module__) != PACKAGE:
+        code |= {name: _meaning(path) for name, path in files.items() if _top(name) != PACKAGE}
+        for one in lineage(cls):
+            if _top(one.__module__) == PACKAGE:
+                code |= class_code(one)
+            elif not module_file(one.__module__):
+                code[path_of(one)] = digest(compiled(one))
+    covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
+    ours = {path for name, path in files.items() if _top(name) == PACKAGE}
+    rest = ours.difference(_files(SHARED), _files(EVALUATION), *covered)
+    return code | ({path_of(cls): _common(map(_meaning, rest))} if rest else {})
+
+
+def path_of(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _files(names: Iterable[str]) -> frozenset[Path]:
+    places = [HERE.joinpath(*name.split(".")[1:]) for name in names]
+    found = [place.rglob("*.py") if place.is_dir() else [place.with_suffix(".py")] for place in places]
+    return frozenset(path for paths in found for path in paths)
+
+
+@cache
+def files_of(cls: type) -> dict[str, Path]:
+    """By module the files of a class and its ancestors, and those that they import.
+
+    Of this package only the catalogue is followed; installed libraries are left out.
+    """
+    waiting = [ancestor.__module__ for ancestor in lineage(cls)]
+    tops = {_top(name) for name in waiting}  # a scheme may come from an installed library
+    found: dict[str, Path] = {}
+    while waiting:
+        name = waiting.pop()
+        ours = _top(name) == PACKAGE
+        if name in found or (ours and not name.startswith(CATALOGUE)) or (path := module_file(name)) is None:
+            continue
+        if ours or _top(name) in tops or not _is_library(path):
+            found[name] = path
+            waiting += _imports(name, path)
+    return dict(sorted(found.items()))
+
+
+def lineage(cls: type) -> list[type]:
+    """A class and its ancestors, less those of Python and PyTorch."""
+    return [one for one in cls.__mro__ if _top(one.__module__) not in FOREIGN]
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_library(path: Path) -> bool:
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return bool(installed) or any(path.is_relative_to(place) for place in LIBRARIES)
+
+
+def _imports(module: str, path: Path) -> set[str]:
+    """Names a module imports that may be modules."""
+    names: set[str] = set()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return names
+
+
+def module_file(module: str) -> Path | None:
+    """The Python file of a module, imported or not; nothing is imported to find it."""
+    origin, place = getattr(sys.modules.get(module), "__file__", None), None
+    for name in accumulate(module.split("."), "{}.{}".format) if module not in sys.modules else ():
+        if (spec := PathFinder.find_spec(name, place)) is None:
+            return None
+        origin, place = spec.origin, spec.submodule_search_locations
+    return Path(origin) if origin and origin.endswith(".py") and Path(origin).is_file() else None
+
+
+@cache
+def _meaning(path: Path) -> str:
+    return digest(source_meaning(path.read_bytes()))
+
+
+def source_meaning(source: str | bytes) -> str:
+    """Source without comments, layout, docstrings and places of our modules; the same on every Python."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and _top(node.module or "") == PACKAGE:
+            node.module = PACKAGE  # what is imported counts, not the file it stands in
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                node.body = node.body[1:]
+    return str(_nested(tree))
+
+
+def _nested(node: Any) -> Any:
+    """A syntax tree as nested lists; empty and absent fields, where Pythons differ, are left out."""
+    if isinstance(node, ast.AST):
+        fields = [[name, _nested(value)] for name, value in ast.iter_fields(node) if value not in (None, [])]
+        return [type(node).__name__, *fields]
+    return [_nested(item) for item in node] if isinstance(node, list) else repr(node)
+
+
+def _common(digests: Iterable[str]) -> str:
+    """One digest of several, whatever their order: a file that is renamed is the same code."""
+    return digest("\n".join(sorted(digests)))
+
+
+def digest(text: str) -> str:
+    """Twelve hex digits that follow from a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

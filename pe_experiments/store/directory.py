@@ -1,0 +1,270 @@
+"""A run's directory: its files, who holds it, and how its result is written and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, is_cell, one_line, shown
+from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
+
+COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
+TEXTS = ("name", "label", "task", "model")  # of a result, shown as cells and titles
+
+
+class RunDirectory:
+    """``results_dir/runs/<name>`` and the files in it.
+
+    Args:
+        path: the directory; it need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.csv"
+        self.curve = path / "extrapolation.csv"
+        self.figure = path / "extrapolation.png"
+        self.checkpoint = path / "checkpoints" / "last.ckpt"
+        self.result = path / "result.json"
+        self.error_log = path / "error.log"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    def evaluation(self, evaluation_hash: str) -> RunDirectory:
+        """Where another evaluation of this training lives; the same files, less those of training.
+
+        Raises:
+            UserError: a link leads there.
+        """
+        path = self.path / "evaluations" / evaluation_hash
+        _refuse_links(path.parent, path)
+        return RunDirectory(path)
+
+    def evaluations(self) -> list[str]:
+        """The names of the evaluations there are.
+
+        Raises:
+            UserError: a link leads to them.
+        """
+        _refuse_links(folder := self.path / "evaluations")
+        return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result, or None where there is none yet.
+
+        Raises:
+            UserError: the file is there and is no result.
+        """
+        if not self.result.exists():
+            return None
+        try:
+            result = read_json(self.result)
+            if result["status"] not in (COMPLETED, DIVERGED, ERROR):
+                raise KeyError("status")
+            for key in TEXTS:
+                if not is_cell(result[key]):
+                    raise ValueError(f"{key}={shown(result[key])} is no name")
+            result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
+            if not isinstance(step := result.get("finished_step", 0), int):
+                raise ValueError(f"finished_step={shown(step)}")
+            return result
+        except (ValueError, KeyError, TypeError) as error:
+            why = one_line(f"{type(error).__name__}: {error}")
+            raise UserError(
+                f"{self.result} is damaged ({why}); delete it to go on from the checkpoint, or add "
+                f"rerun=true to start this run again"
+            ) from error
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write the result; the last thing a run does, while it holds the directory.
+
+        Raises:
+            UserError: the directory was deleted.
+        """
+        self.refuse_deleted()
+        write_atomically(self.result, json.dumps(result, indent=2) + "\n")
+
+    def read_config(self) -> dict[str, Any]:
+        """The saved configuration, with its ``derived`` and ``identity`` sections.
+
+        Raises:
+            UserError: it is missing or damaged, or holds an interpolation: what is saved is resolved.
+        """
+        try:
+            saved = read_yaml(self.config)
+            identity = saved["identity"]
+            sections = [identity["trained"], identity.get("sources", {})]
+            if not all(isinstance(part, dict) for part in (*sections, *sections[-1].values())):
+                raise ValueError("a section that is none")
+            if "${" in str(saved):
+                raise ValueError("it holds ${, and nothing in a saved configuration is interpolated")
+        except Exception as error:
+            why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
+            raise UserError(f"{self.config} is missing or damaged ({why}); this is no run") from error
+        return {str(key): value for key, value in saved.items()}
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory for this process; the operating system lets go of it when the process ends.
+
+        A killed process therefore leaves no stale lock, also on network file systems that have ``flock`` (NFS
+        since Linux 2.6.12, GPFS, Lustre mounted with ``-o flock``). Where there is none, filelock falls back
+        to a file with host and process id, and takes it over once that process, on the same host, is gone.
+
+        Raises:
+            InUse: another process holds it.
+        """
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def opened(self) -> Iterator[bool]:
+        """Make the directory and hold it; gives whether it was made, or was there.
+
+        Raises:
+            UserError: it cannot be written, or holds a link, which might lead what is written elsewhere; or
+                as `lock`.
+        """
+        created = not self.path.exists()
+        _refuse_links(*self.path.glob("*"), *self.checkpoint.parent.glob("*"))
+        with ExitStack() as stack:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(self.lock())
+            except OSError as error:
+                raise UserError(
+                    f"results_dir={self.path.parents[1]}: cannot write there ({error.strerror})"
+                ) from error
+            yield created
+
+    @contextmanager
+    def held(self, rerun: bool) -> Iterator[None]:
+        """Hold it while it is trained: nothing half-written is left there, and nothing finished is lost.
+
+        Args:
+            rerun: an earlier result is moved aside, and comes back unless there is a new one.
+
+        Raises:
+            UserError: as `opened`; it was deleted meanwhile; the disk is full.
+        """
+        with self.opened() as created:
+            if not self.config.exists():
+                self._clear()
+            aside = self._set_aside() if rerun else None
+            try:
+                yield
+                if aside and (self.read_result() or {})["status"] == ERROR:
+                    self._put_back(aside)
+            except (UserError, KeyboardInterrupt, OSError) as error:
+                if self.deleted:
+                    self.remove()  # what was written since
+                    self.refuse_deleted()
+                if isinstance(error, UserError) or not self.checkpoint.exists():  # nothing new to go on from
+                    if created:
+                        self.remove()
+                    elif aside:
+                        self._put_back(aside)
+                if problem := disk_problem(error):
+                    raise UserError(
+                        f"results_dir={self.path.parents[1]}: {problem}; what is finished is safe, and the "
+                        f"same command goes on from the last checkpoint"
+                    ) from error
+                raise
+            finally:
+                if aside:
+                    shutil.rmtree(aside, ignore_errors=True)
+
+    def refuse_deleted(self) -> None:
+        """Refuse to go on where somebody has deleted the directory that this process holds.
+
+        Raises:
+            UserError: somebody has.
+        """
+        if self.deleted:
+            raise UserError(
+                f"{self.path} was deleted during the run, and its results are gone; repeat it to train again"
+            )
+
+    @property
+    def deleted(self) -> bool:
+        """Whether somebody has deleted the directory that this process holds."""
+        return not (self.path / ".lock").exists()
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir() if self.path.exists() else []:
+            if entry.name != ".lock":
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def _set_aside(self) -> Path:
+        aside = self.path.parent / f".{self.name}.aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        for entry in self.path.iterdir():
+            if entry.name != ".lock":
+                entry.rename(aside / entry.name)
+        return aside
+
+    def _put_back(self, aside: Path) -> None:
+        self._clear()
+        for entry in aside.iterdir():
+            entry.rename(self.path / entry.name)
+        aside.rmdir()
+
+    def remove(self) -> None:
+        """Remove the whole directory."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _refuse_links(*paths: Path) -> None:
+    for path in paths:
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and no link inside a run's directory is followed; delete it")
+
+
+def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
+    """Where the run of that name lives, or the same run under another label: the hash finds it."""
+    runs = Path(results_dir) / "runs"
+    if not (runs / name).exists() and runs.is_dir():
+        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
+    return RunDirectory(runs / name)
+
+
+@lru_cache(maxsize=8)
+def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
+    """Run names by their end, ``-s<seed>-<hash8>``."""
+    return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
+
+
+def seed_and_hash(name: str) -> str:
+    """What identifies a run, whatever its label."""
+    return name[name.rfind("-s") :]
+
+
+def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
+    """Hold a folder to write to against the one in which runs lie.
+
+    Raises:
+        UserError: it lies in there, where everything is taken for a run.
+    """
+    runs, folder = (Path(results_dir) / "runs").resolve(), Path(out).resolve()
+    if runs in (folder, *folder.parents):
+        raise UserError(f"out={shown(out)} lies among the runs; allowed: any folder outside {runs}")

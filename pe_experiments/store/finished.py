@@ -1,0 +1,161 @@
+"""A finished run in Python: its configuration, its weights, and its answers to your own inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pe_experiments.configuration.compose import outside, own_logger
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import PARTS, check
+from pe_experiments.data.batches import Batch
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.evaluation.curve import forced_answers, greedy_answers
+from pe_experiments.models import Backbone
+from pe_experiments.store.checkpoints import load_weights, read_checkpoint
+from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.identity import Identity, changed, evaluated, identify
+from pe_experiments.store.plan import Plan
+from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.errors import UserError, few, shown
+from pe_experiments.training.preflight import preflight
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The experiment of a run (task, format, positions), and its model: in evaluation mode, on the CPU."""
+
+    experiment: Experiment
+    model: Backbone
+
+    @property
+    def encoding(self) -> PositionalEncoding:
+        """The scheme; that of the first layer if every layer has its own."""
+        return self.model.scheme(0)
+
+    def batch(self, inputs_BN: Tensor) -> Batch:
+        """The inputs with their right answers in the model's format: tokens, labels, position ids."""
+        source, task = self.experiment.source, self.experiment.task
+        targets_BM = task.solve(inputs_BN)
+        longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
+        targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)
+        rows = source.format.lay_out(inputs_BN, targets_BM)
+        if kinds := source.positions.task_ids:
+            provided = task.position_ids(inputs_BN, targets_BM)
+            ids = next(provided[kind] for kind in kinds if kind in provided)
+            ids_BP = source.format.lay_out_ids(ids, len(inputs_BN))
+        else:
+            draws = torch.Generator().manual_seed(source.seed)
+            ids_BP = source.positions.evaluation_ids(rows.declared_B, source.train_length, draws)
+        return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
+
+    @torch.no_grad()
+    def answers(self, inputs_BN: Tensor) -> list[list[int]]:
+        """The model's answers to inputs of one length, decoded greedily if the format feeds answers back.
+
+        Both are symbols of the task, ``0 .. vocab_size - 1``; an answer has no end mark.
+        """
+        batch, layout = self.batch(inputs_BN), self.experiment.format
+        if layout.feeds_back:
+            answers_BT = greedy_answers(self.model, batch, layout.eos)
+        else:
+            answers_BT, _ = forced_answers(self.model, batch)
+        return [[token for token in row if token not in (IGNORE, layout.eos)] for row in answers_BT.tolist()]
+
+
+def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
+    """The trained model of a completed run.
+
+    Args:
+        run: its directory, ``results/runs/NAME``.
+        trust: as in `finished_run`.
+
+    Raises:
+        UserError: as `finished_run`.
+    """
+    directory = RunDirectory(Path(run))
+    if not directory.config.exists():
+        raise UserError(f"run={run}: there is no run (no config.yaml)")
+    finished = finished_run(directory, trust=trust)
+    return TrainedModel(finished.experiment, trained_model(finished).eval())
+
+
+def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Plan:
+    """A completed run, checked to have been trained by the present code.
+
+    Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
+
+    Args:
+        run: its directory.
+        changes: sections of the saved configuration to replace; ``task`` is a task to evaluate on instead.
+        trust: import the modules outside this package that its ``config.yaml`` names, which runs their code,
+            and read the files it names.
+
+    Raises:
+        UserError: no such run, not completed, its code has been edited since, or it names modules or files
+            from outside this package without ``trust``.
+    """
+    saved, changes = run.read_config(), dict(changes or {})
+    _refuse_outside(run, saved, changes, trust)
+    try:
+        known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"run={run.path}: its config.yaml is of an earlier version; train it again"
+        ) from error
+    identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
+    sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
+    experiment = resolve(check(own_logger(sections) | changes), other_task)
+    result = run.read_result()
+    if result is None or result["status"] != COMPLETED:
+        state = "interrupted" if result is None else result["status"]
+        raise UserError(
+            f"run={run.path}: it is {state}, and only a completed run can be evaluated; train it first"
+        )
+    kept = [group for group in identity.sources if group not in changes]
+    now = identify(experiment).sources
+    if names := changed(*({group: each[group] for group in kept} for each in (identity.sources, now))):
+        raise UserError(f"run={run.path}: {few(names)} changed since it was trained; train it again")
+    return Plan(experiment, identity, run, evaluated(experiment), "finished")
+
+
+def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
+    """What the changes name is known to whoever made them; the task that was trained on is built as well."""
+    if not isinstance(trust, bool):
+        raise UserError(f"trust={shown(trust)}: expected true or false")
+    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model"))]
+    saved_names = set(outside(list(saved.values())))
+    strange = [name for name in outside(built) if name in saved_names]
+    if strange and not trust:
+        raise UserError(
+            f"run={run.path}: its config.yaml names {shown(strange[0])}, from outside this package; if you "
+            f"trust it, add trust=true, which imports the modules it names, so runs their code, and reads "
+            f"the files it names"
+        )
+
+
+def trained_model(finished: Plan) -> Backbone:
+    """The model of the experiment with the weights of the run.
+
+    Raises:
+        UserError: the checkpoint is missing or damaged, or its weights do not fit the experiment's scheme.
+    """
+    experiment, run = finished.experiment, finished.run
+    if (checkpoint := read_checkpoint(run.checkpoint)) is None:
+        raise UserError(
+            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
+        )
+    preflight(experiment)
+    model = experiment.untrained_model()
+    otherwise = (
+        f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was trained "
+        f"with; only schemes with the same parameters can take over its weights"
+    )
+    load_weights(model, checkpoint, otherwise)
+    return model

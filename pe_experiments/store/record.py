@@ -1,0 +1,122 @@
+"""What a training or an evaluation leaves in its directory, written as it comes."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pe_experiments.evaluation.measure import Curve, Tables
+from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory
+from pe_experiments.store.plan import Plan
+from pe_experiments.store.studies import list_in_study
+from pe_experiments.store.tables import METRICS, Row, read_metrics, to_csv, write_curve
+from pe_experiments.store.tracking import Mirror
+from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
+from pe_experiments.terminal.files import write_atomically
+from pe_experiments.training.hardware import describe_environment
+
+
+class Record:
+    """The files of one training or evaluation, and their mirror in Weights & Biases.
+
+    Args:
+        plan: of the run.
+        directory: the run's, or that of one of its evaluations.
+        from_step: of a training, the step of the checkpoint it goes on from; later rows are dropped.
+
+    Attributes:
+        result: what ``result.json`` will say.
+
+    Raises:
+        UserError: Weights & Biases cannot start in the mode asked for, or ``metrics.csv`` is damaged.
+    """
+
+    def __init__(self, plan: Plan, directory: RunDirectory, result: dict[str, Any], from_step: int = 0):
+        self.plan, self.directory, self.result = plan, directory, result
+        self._summary: dict[str, Any] | None = None
+        earlier = read_metrics(directory.metrics) if from_step else []
+        kept = [row for row in earlier if row["step"] <= from_step]
+        write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(plan.saved_config)))
+        self._mirror = Mirror(plan, directory)
+        if directory is plan.run:
+            write_atomically(directory.metrics, to_csv(METRICS, kept))
+        for row in kept:
+            self._mirror.metrics(row)
+
+    def metrics(self, row: Row) -> None:
+        """One row of the training curve."""
+        with self.directory.metrics.open("a", newline="") as file:
+            file.write(to_csv(METRICS, [row], header=False))
+        self._mirror.metrics(row)
+
+    def curve(self, curve: Curve, tables: Tables, label: str) -> None:
+        """The extrapolation curve, complete, and what belongs to it: tables, picture, summary."""
+        write_curve(self.directory, curve, tables)
+        self._mirror.curve(curve, tables.get("text", []))
+        draw(self.plan, label, curve, self.directory.figure)
+        self._summary = summarise(curve, self.plan.experiment.max_length)
+        self.result |= self._summary
+
+    def close(self) -> None:
+        """End the mirror."""
+        self.result["upload"] = self._mirror.close(self._summary, self.directory.figure)
+
+
+def draw(plan: Plan, label: str, curve: Curve, path: Path) -> None:
+    """The picture of one run's curve."""
+    from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
+
+    task = plan.experiment.other_task or plan.experiment.components["task"]
+    run_figure(curve, f"{label} on {task.label}", plan.experiment.max_length, path)
+
+
+@contextmanager
+def recorded(plan: Plan, from_step: int, device: str) -> Iterator[Record]:
+    """The record of a training, whose ``result.json`` says in the end what became of it.
+
+    A loss that diverges and an error of one of its parts end the run, not the program.
+
+    Raises:
+        UserError: somebody has deleted the directory meanwhile, or as `Record`.
+        OSError: the disk is full, or cannot be written any more.
+    """
+    run, experiment, config = plan.run, plan.experiment, plan.experiment.config
+    result: dict[str, Any] = {
+        "status": ERROR,
+        "name": run.name,
+        "label": plan.identity.label,
+        "task": experiment.components["task"].choice,
+        "model": experiment.model_choice,
+        "seed": config.seed,
+        "steps": config.training.steps,
+        "resumed_from": from_step,
+        "evaluation": plan.evaluation,
+    }
+    record = Record(plan, run, result, from_step)
+    try:
+        write_atomically(run.environment, json.dumps(describe_environment(device), indent=2) + "\n")
+        run.error_log.unlink(missing_ok=True)
+        run.result.unlink(missing_ok=True)
+        if config.study:
+            list_in_study(Path(config.results_dir), config.study, run.name)
+        yield record
+        result["status"] = COMPLETED
+    except Diverged as error:
+        result |= {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
+    except UserError:
+        raise
+    except Exception as error:
+        if disk_problem(error) or not run.path.exists():
+            raise
+        run.error_log.write_text(traceback.format_exc())
+        result["reason"] = f"{type(error).__name__}: {error}"
+    finally:
+        record.close()
+    run.write_result(result)

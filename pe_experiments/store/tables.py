@@ -1,0 +1,118 @@
+"""The CSV files of a run: their columns, how they are written, and how they are read back.
+
+They are the truth; what is drawn or mirrored follows from them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.terminal.errors import UserError, shown
+from pe_experiments.terminal.files import read_text, write_atomically
+
+METRICS = ("step", "loss", "learning_rate", "gradient_norm", "validation_loss", "exact_match",
+           "token_accuracy")  # fmt: skip
+CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
+         "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
+         "answer_tokens", "tokens", "largest_position", "untrained_positions")  # fmt: skip
+MOST = 1e100  # its square is a number, too
+MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
+SPLITS = ("in_distribution", "extrapolation", "other_task")
+ADDED = ("input_blind", "seen", "answer_tokens")  # columns that runs of earlier versions do not have
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]  # more that was measured, by the name of its CSV file
+
+
+def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Tables) -> None:
+    """Write ``extrapolation.csv`` and a CSV file for each of the tables."""
+    write_atomically(run.curve, to_csv(CURVE, curve))
+    for name, rows in tables.items():
+        columns = dict.fromkeys(key for row in rows for key in row)
+        write_atomically(run.path / f"{name}.csv", to_csv(list(columns), rows))
+
+
+def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
+    """Rows as CSV text; floats with all their digits, so that equal files mean equal numbers."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The complete rows of a CSV file; none where there is no file. A torn last row (a kill) is left out.
+
+    Raises:
+        ValueError: as `files.read_text`, or it has more than `MOST_ROWS` rows.
+    """
+    if not path.exists():
+        return []
+    text = read_text(path)
+    if text.count("\n") > MOST_ROWS:
+        raise ValueError(f"it has more than {MOST_ROWS:,} rows")
+    reader = csv.DictReader(io.StringIO(text))
+    return [row for row in reader if None not in row and None not in row.values()]
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """The rows of a ``metrics.csv`` with their types, without the cells that are empty.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        rows = read_csv(path)
+        if rows and not set(rows[0]) <= set(METRICS):
+            raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
+        typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
+        last = 0
+        for row in typed:
+            if not isinstance(step := row.get("step"), int) or step < last:
+                raise ValueError("a step that is none, or out of order")
+            last = step
+        return typed
+    except (ValueError, csv.Error) as error:
+        raise UserError(
+            f"{path} is damaged ({error}); delete it to go on from the checkpoint without these rows, or add "
+            f"rerun=true"
+        ) from error
+
+
+def read_curve(path: Path) -> list[Row]:
+    """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    try:
+        rows = read_csv(path)
+        if not rows:
+            raise ValueError("no rows")
+        if not {row["split"] for row in rows} <= set(SPLITS):
+            raise ValueError(f"a split that is none of {', '.join(SPLITS)}")
+        rows = [dict.fromkeys(ADDED, "") | row for row in rows]
+        return [{key: row[key] if key == "split" else _cell(row[key]) for key in CURVE} for row in rows]
+    except (KeyError, ValueError, csv.Error) as error:
+        raise UserError(
+            f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
+        ) from error
+
+
+def _cell(text: str) -> int | float | None:
+    return _number(text) if text else None
+
+
+def _number(text: str) -> int | float:
+    number = int(text) if text.isdigit() and len(text) < 16 else float(text)  # no integer beyond a float's
+    if MOST < abs(number) < math.inf:
+        raise ValueError(f"{text}: larger than anything measured")
+    return number

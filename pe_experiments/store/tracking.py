@@ -1,0 +1,121 @@
+"""Weights & Biases as a mirror of a run's CSV files, and under which names.
+
+The CSV files are the truth: after a kill and resume an offline mirror is written anew from them, so there is
+always exactly one wandb run with the whole history.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.plan import Plan
+from pe_experiments.store.tables import CURVE, METRICS, Row
+from pe_experiments.terminal.errors import UserError, sentence
+
+
+class Mirror:
+    """One run in Weights & Biases; none where ``logger.mode`` is ``disabled``.
+
+    Args:
+        plan: of the run.
+        directory: the run's, or that of one of its evaluations.
+
+    Raises:
+        UserError: Weights & Biases cannot start in the mode asked for.
+    """
+
+    def __init__(self, plan: Plan, directory: RunDirectory):
+        mirrors = plan.experiment.config.logger.mode != "disabled"
+        self._wandb = _start(plan, directory) if mirrors else None
+        there = self._wandb.summary if self._wandb else {}  # of an online run that is being resumed
+        self._last_step = int(there.get("training/step") or 0)
+        self._has_curve = there.get("extrapolation/length") is not None
+
+    def metrics(self, row: Row) -> None:
+        """One row of the training curve, unless it is there already."""
+        if self._wandb and row["step"] > self._last_step:
+            self._wandb.log({f"training/{key}": value for key, value in row.items()})
+
+    def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
+        """The extrapolation curve, and of a language model what was measured by length besides."""
+        if self._wandb and not self._has_curve:
+            for row in rows:
+                named = {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None}
+                self._wandb.log(named | _named(texts, row["content_length"]))
+
+    def close(self, summary: dict[str, Any] | None, figure: Path) -> str | None:
+        """Mirror summary and figure and end the wandb run; without a summary it failed.
+
+        Returns:
+            The command that uploads an offline run, else None.
+        """
+        if not self._wandb:
+            return None
+        import wandb
+
+        if summary is not None:
+            self._wandb.log({"extrapolation/figure": wandb.Image(str(figure))})
+            for key, value in summary.items():
+                self._wandb.summary[key] = value
+        folder, offline = Path(self._wandb.dir).parent, self._wandb.offline
+        self._wandb.finish(exit_code=0 if summary is not None else 1)
+        return f"wandb sync {shlex.quote(os.path.relpath(folder))}" if offline else None
+
+
+def _named(rows: Sequence[Row], length: int) -> Row:
+    """Bits per byte and accuracy at a length, as ``text/sliding_new_accuracy``; nothing by index."""
+    return {
+        f"text/{row['windows']}_{row['slice']}_{key}": row[key]
+        for row in rows
+        for key in ("bits_per_byte", "accuracy")
+        if row["length"] == length and row["slice"] != "index" and key in row
+    }
+
+
+def _start(plan: Plan, directory: RunDirectory) -> Any:
+    """A wandb run whose files lie in the directory; an offline mirror that was there is made anew."""
+    # Its look-up at start is the one thing wandb would ask the network for offline.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
+
+    logger, name = plan.experiment.config.logger, plan.run.name
+    group, job = plan.experiment.config.study, "training"
+    if directory is not plan.run:
+        name, group, job = f"{name}-e{directory.name}", name, "evaluation"
+    if logger.mode == "offline":
+        for old in directory.path.glob("wandb/offline-run-*"):
+            shutil.rmtree(old)
+    try:
+        mirror = wandb.init(
+            project=logger.project,
+            entity=logger.entity,
+            tags=logger.tags,
+            name=name,
+            id=name,
+            group=group,
+            job_type=job,
+            config=plan.saved_config,
+            dir=directory.path,
+            mode=logger.mode,
+            resume="allow" if logger.mode == "online" else None,
+            settings=wandb.Settings(
+                silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
+            ),
+        )
+    except Exception as error:
+        raise UserError(
+            f"logger.mode={logger.mode}: Weights & Biases could not start ({sentence(error)}); allowed "
+            f"without an account: offline or disabled"
+        ) from error
+    for key in METRICS:
+        mirror.define_metric(f"training/{key}", step_metric="training/step")
+    for key in CURVE:
+        mirror.define_metric(f"extrapolation/{key}", step_metric="extrapolation/length")
+    mirror.define_metric("text/*", step_metric="extrapolation/length")
+    return mirror

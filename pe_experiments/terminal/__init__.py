@@ -1,0 +1,1 @@
+"""The ground: messages, files that are whole or not there, the process."""

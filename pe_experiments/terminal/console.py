@@ -1,0 +1,129 @@
+"""What a person sees in the terminal while a run goes on and when it is done."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pe_experiments.terminal.errors import printable
+
+Row = dict[str, Any]
+LINE_SECONDS = 10.0  # between progress lines where there is no terminal to draw on
+REDRAWN_SECONDS = 0.2  # between those on a terminal
+CLEAR = "\x1b[K"  # the rest of a terminal's line
+
+
+def say(text: str, end: str = "\n") -> None:
+    """One plain line; no markup, no wrapping, at once; on a terminal over one that ended in ``\\r``."""
+    with _reader_may_leave():
+        print(CLEAR * sys.stdout.isatty() + printable(text), end=end, flush=True)
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A closed pipe (``| head``) ends the output, not the run."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Display:
+    """Shows how far something long has come; this one shows nothing (use from Python)."""
+
+    _inside = ""
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """``what`` begins, at ``done`` of ``total`` steps."""
+
+    def step(self, done: int) -> None:
+        """That many steps are done."""
+
+    def row(self, row: Row) -> None:
+        """A row of the training curve: its loss and the last look at fresh examples are noted."""
+        if "exact_match" in row:
+            self._inside = f", exact match in distribution {row['exact_match']:.3f}"
+        elif "validation_loss" in row:
+            self._inside = f", {row['validation_loss']:.4f} on fresh examples"
+        self.note(f"loss {row['loss']:.4f}{self._inside}")
+
+    def note(self, text: str) -> None:
+        """What is known besides."""
+
+    def stop(self) -> None:
+        """It is over, finished or not; may be called twice."""
+
+
+class Lines(Display):
+    """A sober line now and then, for logs and pipes; on a terminal one line that is written over."""
+
+    _total = 0
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        self._what, self._total, self._first, self._note = what, total, done, ""
+        self._started = self._last = time.monotonic()
+        self._shown = done
+
+    def step(self, done: int) -> None:
+        now, terminal = time.monotonic(), sys.stdout.isatty()
+        waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
+        if waited or (self._note and done == self._total > self._shown):
+            self._last, self._shown = now, done
+            seconds = (now - self._started) / max(1, done - self._first) * (self._total - done)
+            left = f"{duration(seconds)} left" if done > self._first else ""
+            known = ", ".join(part for part in (self._note, left) if part)
+            line = f"{self._what} {done}/{self._total}  {known}"
+            say(line[: get_terminal_size().columns - 1] if terminal else line, "\r" if terminal else "\n")
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def stop(self) -> None:
+        if self._total and sys.stdout.isatty():
+            say("", "")  # takes the line away
+        self._total = 0
+
+
+def display_for() -> Display:
+    """What a command shows."""
+    return Lines()
+
+
+def duration(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as it needs to be when there is no terminal to fit."""
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    with _reader_may_leave():
+        console.print(table)
+        sys.stdout.flush()
+
+
+WORTH_NAMING = {"table.csv": "table", "report.html": "page"}
+
+
+def say_files(files: Iterable[Path]) -> None:
+    """Where the table and the page are, and the figures: each where they are few, else their folder."""
+    files = list(files)
+    for path in files:
+        if path.name in WORTH_NAMING:
+            say(f"{WORTH_NAMING[path.name]}: {path}")
+    drawn = [path for path in files if path.suffix == ".png"]
+    if len(drawn) > 2:
+        say(f"figures: {drawn[0].parent} ({len(drawn)})")
+    for path in drawn if len(drawn) <= 2 else []:
+        say(f"figure: {path}")

@@ -1,0 +1,106 @@
+"""The errors people see: one sentence that names the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+
+class UserError(ValueError):
+    """A request that cannot be carried out as written. Shown as its message alone, without a traceback."""
+
+
+class NotApplicable(UserError):
+    """Parts that are right by themselves and do not go together; a sweep lists them and goes on."""
+
+
+class Diverged(ArithmeticError):
+    """The loss is no longer a finite number."""
+
+    def __init__(self, step: int):
+        super().__init__(f"the loss became NaN or infinite at step {step}")
+        self.step = step
+
+
+class InUse(UserError):
+    """Another process holds what is needed; it will be free once that process is done."""
+
+
+def disk_problem(error: BaseException) -> str | None:
+    """What is wrong with the disk, if that is what the error is about: full, read-only, over quota."""
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if isinstance(error, OSError) and number in _OF_THE_DISK else None
+
+
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM)
+
+
+def allowed(options: Iterable[str]) -> str:
+    """The options as words: ``a, b or c``."""
+    words = list(options)
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
+
+
+def sentence(error: BaseException) -> str:
+    """What a person is told of an error: our sentences as they are, the first two lines of others."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'} cannot be used: {error.strerror or error}"
+    return one_line(f"{type(error).__name__}: {' '.join(str(error).splitlines()[:2])}")
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank, printable, and its endless words cut."""
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:SHOWN]}..." for word in text.split())
+    return printable(" ".join(words))
+
+
+# Control characters, and those that turn the direction of what follows.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey rather than show spelt out; line ends and tabs stay."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def is_cell(value: object) -> bool:
+    """Whether a value is a line of text that a terminal shows as it is and no spreadsheet computes."""
+    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_CELL:
+        return False
+    return printable(value) == value and not set(value) & {"\n", "\t"} and value.lstrip()[0] not in FORMULA
+
+
+FORMULA = "=+-@"  # a cell that starts so is computed
+LONGEST_CELL = 10_000  # characters
+SHOWN = 60  # characters of a value in a sentence
+LONGEST_WORD = 300
+LISTED = 12  # choices in a sentence
+
+
+def shown(value: object) -> str:
+    """A value as it would be typed, cut where it is long."""
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = one_line(text[: 2 * SHOWN])
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """``Did you mean x?`` where an option resembles the word, and what is allowed in any case."""
+    options = sorted(options)
+    close = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
+    close = close or [option for option in options if len(word) > 2 and option.startswith(word[:3])]
+    hint = f" Did you mean {allowed(close)}?" if close else ""
+    if len(options) > LISTED:
+        options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
+    return f"{hint} Allowed: {allowed(options)}."

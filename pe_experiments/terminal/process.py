@@ -1,0 +1,98 @@
+"""What may be set for a whole process, in one that is ours: a command, or a worker of a sweep.
+
+A notebook or program that calls `run_experiment` keeps its own number of threads, its own allocator and its
+own way to end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from pe_experiments.terminal.files import CONFIG_DIR
+
+command: list[str] = []  # what repeats what this process does; empty in a process that is not ours
+
+LINGER_SECONDS = 3.0  # that threads have to end once the main thread has
+_exit = os._exit
+
+# glibc's mallopt parameters, from malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def typed_command(name: str) -> list[str]:
+    """How a command starts: its script in a checkout, ``pe-NAME`` where a wheel is installed."""
+    if CONFIG_DIR.parent == Path(__file__).resolve().parents[1]:
+        return [f"pe-{name.replace('_', '-')}"]
+    return ["python", f"scripts/{name}.py"]
+
+
+def own(words: Iterable[str]) -> None:
+    """Take this process as ours; ``words`` repeat what it does.
+
+    glibc then keeps freed memory: batches of changing shape would otherwise fault it in again at every step.
+    `os._exit` raises SystemExit: a part that calls it would otherwise end the process without a word.
+    """
+    command[:] = words
+    owner = os.getpid()
+
+    def exit_with_a_word(status: int) -> NoReturn:
+        if os.getpid() != owner:  # a child that was forked ends as it should
+            _exit(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = exit_with_a_word
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+        libc.mallopt(M_TOP_PAD, 256 << 20)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has come, such as that of Ctrl-C. What a part raises is a mere KeyboardInterrupt."""
+
+
+def interrupt(*_: object) -> None:
+    """What a command does on a signal that asks it to end."""
+    raise Interrupted
+
+
+def endless_threads(since: Collection[threading.Thread] = ()) -> list[str]:
+    """The functions whose threads were started ``since`` and would keep the process from ending."""
+    frames = sys._current_frames()
+    started = set(threading.enumerate()) - {threading.main_thread(), *since}
+    return sorted(
+        {_function(thread, frames.get(thread.ident or 0)) for thread in started if not thread.daemon}
+    )
+
+
+def _function(thread: threading.Thread, frame: FrameType | None) -> str:
+    """What a thread was started with, as ``module.Class.method``."""
+    name = thread.name
+    while frame:
+        if (module := frame.f_globals.get("__name__")) != threading.__name__:
+            name = f"{module}.{frame.f_code.co_qualname}"
+        frame = frame.f_back
+    return name
+
+
+def leave(code: int) -> NoReturn:
+    """End this process; threads that do not end are named a few seconds later, and do not hold it up."""
+
+    def tell() -> None:
+        threads = endless_threads()
+        if threads and not threading.main_thread().is_alive():
+            print(f"error: a thread of {', '.join(threads)} does not end", file=sys.stderr, flush=True)
+            _exit(code or 1)
+
+    if endless_threads():
+        timer = threading.Timer(LINGER_SECONDS, tell)
+        timer.daemon = True
+        timer.start()
+    sys.exit(code)

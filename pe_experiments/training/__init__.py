@@ -1,0 +1,1 @@
+"""Training a model: what is tried before, the loop, the machine."""

@@ -1,0 +1,257 @@
+"""The parts of the benchmark, and from the parts asked for to a table and the machine's description."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Literal
+
+import pandas as pd
+import torch
+from pydantic import Field
+
+import pe_experiments
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.schema import Count, Folder, Section
+from pe_experiments.configuration.validation import validated
+from pe_experiments.drawing import markdown_table
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.models import Transformer
+from pe_experiments.terminal.console import Display, display_for, say
+from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.files import write_atomically
+from pe_experiments.training import matmul
+from pe_experiments.training.hardware import prepare_hardware, processor
+from results.benchmark.peers import PEERS
+from results.benchmark.timing import Row, Step, interleave, paired_ratios
+from results.benchmark.workloads import (
+    Batches,
+    bare_training,
+    experiment,
+    forward_alone,
+    long_evaluation,
+    next_token_step,
+    padded_batches,
+    random_batches,
+    training_step,
+    whole_training,
+)
+
+HEADS = 4
+SIZES = {  # rows, tokens, vocabulary, width, layers
+    "d=128, 4 layers, batch 128 x 40 tokens": (128, 40, 14, 128, 4),
+    "d=64, 2 layers, batch 64 x 40 tokens": (64, 40, 14, 64, 2),
+    "text: d=64, 2 layers, batch 8 x 256 bytes": (8, 256, 256, 64, 2),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
+}
+LENGTHS = (1024, 4096, 16384)
+LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
+SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
+SMALL_STEPS = 100
+OURS = "pe_experiments"
+# With model.attention_implementation=sdpa hardware.matmul=default, which is faster from some 200 tokens on.
+SDPA = f"{OURS}, sdpa"
+SIDE_BY_SIDE = "Measured side by side; medians, ratios with their quartiles."
+HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
+
+
+class BenchmarkSettings(Section):
+    """What ``configs/benchmark.yaml`` may say."""
+
+    parts: Annotated[list[Literal["small", "peers", "schemes", "loop", "lengths"]], Field(min_length=1)]
+    repeats: Annotated[int, Field(ge=1, le=1000)]  # the usual 15 take six minutes
+    threads: Count
+    out: Folder
+
+
+def peers(repeats: int, display: Display) -> Iterator[Row]:
+    """A training step of ours and of other libraries at equal shapes, at their defaults and at their best."""
+    for setting, (rows, tokens, vocabulary, width, layers) in SIZES.items():
+        shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
+        batches = random_batches(vocabulary, rows, tokens)
+        ours, theirs = _our_steps(shape, vocabulary, batches), _their_steps(shape, vocabulary, batches)
+        seconds = interleave({**ours, **theirs}, repeats, display, f"peers, {setting}")
+        yield from paired_ratios("peers", setting, seconds, OURS)
+        for what, names, of_ours in (
+            ("fastest at its default", PEERS, [OURS]),
+            ("fastest at its best float32", theirs, [OURS]),
+            ("each at its best float32", theirs, [OURS, SDPA]),
+        ):
+            if set(PEERS) <= set(theirs):
+                best, fastest = (
+                    min(some, key=lambda name: median(seconds[name])) for some in (of_ours, names)
+                )
+                pair = {name: seconds[name] for name in (best, fastest)}
+                yield paired_ratios(f"peers: {what}", setting, pair, fastest)[0]
+
+
+def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
+    """Ours as a run has it, with the activation of other libraries, and with settings for long sequences."""
+    backend = matmul.faster_backend()
+    make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
+    return {
+        OURS: next_token_step(make(activation="relu"), batches, backend),
+        f"{OURS}, gelu": next_token_step(make(activation="gelu"), batches, backend),
+        SDPA: next_token_step(make(activation="relu", attention_implementation="sdpa"), batches, "default"),
+    }
+
+
+def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
+    steps: dict[str, Step] = {}
+    for name in PEERS:
+        try:
+            steps |= _peer_steps(name, shape, vocabulary, batches)
+        except ImportError:
+            say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
+    return steps
+
+
+def _peer_steps(name: str, shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
+    """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
+    make, attentions = PEERS[name]
+    usable = dict.fromkeys(("default", matmul.faster_backend()))
+    steps: dict[str, Step] = {}
+    for attention in attentions:
+        for backend in usable:
+            torch.manual_seed(0)
+            words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
+            is_default = attention == attentions[0] and backend == "default"
+            case = name if is_default else f"{name}, {' '.join(words)}"
+            steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
+    return steps
+
+
+def small(repeats: int, display: Display) -> Iterator[Row]:
+    """Steps as the harness takes them, beside bare loops of other libraries over the same padded batches."""
+    backend = matmul.faster_backend()
+    for rows, layers in SMALL:
+        training = {"training.batch_size": rows, "training.check_examples": rows}
+        training |= {"training.steps": SMALL_STEPS, "training.check_every": SMALL_STEPS}
+        made = experiment(**{"model.num_layers": layers}, **training)
+        theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
+        cases: dict[str, Step] = {
+            OURS: partial(whole_training, made, backend),
+            f"{OURS}: without Lightning": partial(bare_training, made, backend),
+            f"{OURS}: data and forward": partial(forward_alone, made, backend),
+            f"{OURS}: data": partial(padded_batches, made),
+            **{name: partial(_repeated, step) for name, step in theirs.items()},
+        }
+        setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
+        taken = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
+        seconds = {name: [one / SMALL_STEPS for one in of_case] for name, of_case in taken.items()}
+        for row in paired_ratios("small", setting, seconds, OURS):
+            speed = _billions(made) / row.milliseconds * 1000
+            steps = row.case in (OURS, *theirs)
+            yield replace(row, value=speed, unit="GFLOP/s on real tokens") if steps else row
+        if set(PEERS) <= set(theirs):
+            fastest = min(theirs, key=lambda name: median(seconds[name]))
+            pair = {name: seconds[name] for name in (OURS, fastest)}
+            yield paired_ratios("small: fastest at its best float32", setting, pair, fastest)[0]
+
+
+def _billions(made: Experiment) -> float:
+    """Of operations that a step's real tokens take in the model's matrices, forward and backward."""
+    shape, steps = made.shape, made.config.training.steps
+    weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * made.format.vocab_size
+    tokens = sum(int(made.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
+    return 6 * weights * tokens / 1e9
+
+
+def _repeated(step: Step) -> None:
+    for _ in range(SMALL_STEPS):
+        step()
+
+
+def schemes(repeats: int, display: Display) -> Iterator[Row]:
+    """A training step with every scheme, data included, against one without an encoding."""
+    for setting, keys in SETTINGS.items():
+        cases: dict[str, Step] = {}
+        for name in shipped("pe"):
+            try:
+                made = experiment(pe=name, **keys)
+                cases[name] = training_step(made.untrained_model(), made, matmul.faster_backend())
+            except NotApplicable:
+                continue
+        seconds = interleave(cases, repeats, display, f"schemes, {setting}")
+        yield from paired_ratios("schemes", setting, seconds, "none")
+
+
+def loop(repeats: int, display: Display) -> Iterator[Row]:
+    """The whole training against a bare loop."""
+    arguments = experiment(**{"training.steps": 200}), matmul.faster_backend()
+    ways = {"bare loop": bare_training, "whole training": whole_training}
+    cases = {name: partial(way, *arguments) for name, way in ways.items()}
+    seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
+    yield from paired_ratios("loop", "defaults, 200 steps", seconds, "bare loop")
+
+
+def lengths(repeats: int, display: Display) -> Iterator[Row]:
+    """Evaluation time per example and peak memory over the length."""
+    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_SCHEMES]
+    display.start("lengths", len(cases))
+    for done, (tokens, name) in enumerate(cases, start=1):
+        milliseconds, above = long_evaluation(tokens, name)
+        display.step(done)
+        setting, unit = f"{tokens} tokens", "MB above the imports"
+        yield Row("lengths", setting, name, milliseconds, value=above, unit=unit)
+
+
+def benchmark(config: dict[str, Any]) -> list[Row]:
+    """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part.
+
+    Raises:
+        UserError: a wrong setting.
+    """
+    asked = validated(BenchmarkSettings, config)
+    prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
+    machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    parts = {"small": small, "peers": peers, "schemes": schemes, "loop": loop, "lengths": lengths}
+    say(" | ".join(HEADING))
+    for part in asked.parts:
+        try:
+            for row in parts[part](asked.repeats, display):
+                rows.append(row)
+                say(" | ".join(_cells(row)))
+        finally:
+            display.stop()
+        write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
+        write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
+        about = ", ".join(f"{key} {value}" for key, value in machine.items())
+        table = f"{SIDE_BY_SIDE} {about}.\n\n{markdown_table(HEADING, map(_cells, rows))}\n"
+        write_atomically(folder / "table.md", table)
+    say(f"table: {folder / 'table.csv'}")
+    return rows
+
+
+def describe_machine(threads: int) -> dict[str, Any]:
+    """What it was measured on."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "platform": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "pe_experiments": pe_experiments.__version__,
+        "matmul": matmul.faster_backend(),
+        "onednn_keeps_float32": matmul.onednn_keeps_float32(),
+    }
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
+    value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
+    return row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value

@@ -1,0 +1,75 @@
+"""Timing that survives a shared machine: cases in turn, ratios of neighbours, medians."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+from pe_experiments.terminal.console import Display
+
+Step = Callable[[], object]
+Seconds = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of ``table.csv``.
+
+    Attributes:
+        part: of the benchmark.
+        setting: sizes shared by the cases that are compared.
+        case: what was measured.
+        milliseconds: median.
+        against: the case it is compared with.
+        ratio: median of the ratios to the neighbouring measurement of ``against``.
+        ratio_low, ratio_high: quartiles of these ratios.
+        value: another value than a time, and ``unit``, what it is.
+    """
+
+    part: str
+    setting: str
+    case: str
+    milliseconds: float
+    against: str = ""
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    value: float | None = None
+    unit: str = ""
+
+
+def interleave(
+    cases: Mapping[str, Step], repeats: int, display: Display, what: str, warm_up: int = 3
+) -> Seconds:
+    """Seconds of every repeat of every case, taken in turn: A B C A B C ..., so that drifts hit all alike.
+
+    The first ``warm_up`` rounds do not count; ``what`` names the cases in the display.
+    """
+    seconds: Seconds = {name: [] for name in cases}
+    display.start(what, repeats + warm_up)
+    gc.collect()
+    gc.disable()
+    try:
+        for repeat in range(repeats + warm_up):
+            for name, step in cases.items():
+                started = time.perf_counter()
+                step()
+                seconds[name].append(time.perf_counter() - started)
+            display.step(repeat + 1)
+    finally:
+        gc.enable()
+        display.stop()
+    return {name: taken[warm_up:] for name, taken in seconds.items()}
+
+
+def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
+    """A row per case: its median, and its ratios to ``against``, pair by pair."""
+    rows = []
+    for name, taken in seconds.items():
+        ratios = [mine / theirs for mine, theirs in zip(taken, seconds[against], strict=True)]
+        low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        rows.append(Row(part, setting, name, 1000 * median(taken), against, median(ratios), low, high))
+    return rows

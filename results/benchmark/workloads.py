@@ -1,0 +1,137 @@
+"""What is timed: training steps of ours and of others, whole trainings, and long evaluations."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import check
+from pe_experiments.evaluation.curve import extrapolation_curve
+from pe_experiments.models import Backbone
+from pe_experiments.training import matmul
+from pe_experiments.training.hardware import prepare_hardware
+from pe_experiments.training.loop import batch_loss, train_model
+from pe_experiments.training.matmul import Backend
+from pe_experiments.training.optimizer import FlatAdamW
+from results.benchmark.timing import Step
+
+EXAMPLES = 2  # of a long evaluation
+Batches = list[tuple[Tensor, Tensor]]  # tokens and labels
+
+
+def experiment(**keys: object) -> Experiment:
+    """A resolved experiment on the CPU, as train.py would have it."""
+    return resolve(
+        check(composed("config", {**keys, "hardware.accelerator": "cpu", "logger.mode": "disabled"}))
+    )
+
+
+def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
+    """The same tokens for everybody: each predicts the next."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = (torch.randint(vocabulary, (rows, tokens + 1), generator=generator) for _ in range(number))
+    return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
+
+
+def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
+    """A training step on full rows: cross entropy of the next token, AdamW, clipping."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    index = count()
+
+    def step() -> float:
+        matmul.set_backend(backend)
+        tokens_BT, labels_BT = batches[next(index) % len(batches)]
+        loss = F.cross_entropy(model(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(loss.detach())
+
+    return step
+
+
+def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
+    """A step of a run as it is trained, data included, without the Lightning loop."""
+    adamw = FlatAdamW(model, made.config.training)
+    batches, index = made.batches, count()
+
+    def step() -> None:
+        matmul.set_backend(backend)
+        step = next(index)
+        adamw.step(batch_loss(model, batches.batch(step)), step)
+
+    return step
+
+
+def padded_batches(made: Experiment) -> Batches:
+    """Tokens and labels of the batches of a run, each as wide as its longest row."""
+    drawn = (made.batches.batch(index) for index in range(made.config.training.steps))
+    return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
+
+
+def forward_alone(made: Experiment, backend: Backend) -> None:
+    """The losses of a run's batches, untrained."""
+    matmul.set_backend(backend)
+    model, batches = made.untrained_model(), made.batches
+    for index in range(made.config.training.steps):
+        batch_loss(model, batches.batch(index))
+
+
+def bare_training(made: Experiment, backend: Backend) -> Backbone:
+    """The trained model of a run whose steps are taken in a loop of two lines."""
+    model = made.untrained_model()
+    step = training_step(model, made, backend)
+    for _ in range(made.config.training.steps):
+        step()
+    return model
+
+
+def whole_training(made: Experiment, backend: Backend) -> Backbone:
+    """The same run as the harness trains it: Lightning, recording, checks and checkpoints."""
+    matmul.set_backend(backend)
+    model, source, training = made.untrained_model(), made.source, made.config.training
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder) / "last.ckpt"
+        train_model(model, source, training, "cpu", checkpoint, 0, lambda row: None, lambda step: None)
+    return model
+
+
+def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
+    """Milliseconds per example of that many tokens, and resident megabytes above those after all imports.
+
+    Measured in a new process, so that nothing measured before leaves its mark.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_long_evaluation, tokens, scheme).result()
+
+
+def _long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
+    made = experiment(pe=scheme)
+    prepare_hardware(made.config.hardware)
+    model, source = made.untrained_model(), made.source
+    before = _peak_megabytes()
+    length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
+    started = time.perf_counter()
+    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, made.config.training.max_length)
+    assert abs(row["tokens"] - tokens) <= 1, row
+    return 1000 * (time.perf_counter() - started) / EXAMPLES, _peak_megabytes() - before
+
+
+def _peak_megabytes() -> float:
+    if sys.platform == "linux":  # its rusage would begin with the peak of the process that started this one
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

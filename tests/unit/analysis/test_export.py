@@ -1,0 +1,119 @@
+"""Exported schemes compute what ours compute."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from pe_experiments.analysis.export import register_with_transformers, score_mod
+from pe_experiments.checking.agreement import draw_inputs
+from pe_experiments.checking.contract import build, stirred
+from pe_experiments.checking.likeness import reference_of
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.models.scores import attention_scores
+from pe_experiments.terminal.errors import UserError
+
+SHAPE = ModelShape(32, 4, 2, True, 12, 64)
+TOKENS = 20
+
+
+def made(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
+    return stirred(build(reference_of(choice).build, shape))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("choice", ["alibi", "t5", "kerple_log", "sandwich", "hard_alibi"])
+@torch.no_grad()
+def test_a_score_mod_gives_our_weights(choice: str) -> None:
+    scheme, inputs = made(choice), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    modify = score_mod(scheme, 64)
+
+    def causal(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(j <= i, modify(score, b, h, i, j), -math.inf)
+
+    one_hot = torch.eye(TOKENS).expand(1, 4, -1, -1)
+    theirs = flex_attention(inputs.q_BHTK, inputs.k_BHTK, one_hot, score_mod=causal)
+    torch.testing.assert_close(theirs, attention_weights(scheme, inputs), rtol=0, atol=1e-6)
+
+
+def attention_weights(scheme: PositionalEncoding, inputs: Any) -> Tensor:
+    scores = attention_scores(scheme, inputs)
+    return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("rope", "Rope does more than add to the logits"),
+        ("fire", "Fire adds no bias that depends on the distance"),
+        ("none", "PositionalEncoding adds no bias"),
+        ("scale_invariant", "the bias of ScaleInvariant depends on content"),
+    ],
+)
+def test_no_score_mod_for_what_is_none(choice: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        score_mod(made(choice), 9)
+
+
+def gpt2(name: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, n_positions=64, vocab_size=9)
+    model = transformers.GPT2Model(config).eval()
+    model.wpe.weight.data.zero_()
+    model.set_attn_implementation(name)
+    return model
+
+
+@pytest.mark.parametrize("choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope"])
+@torch.no_grad()
+def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None:
+    pytest.importorskip("transformers")
+    register_with_transformers("ours", [made(choice), made(choice)])
+    model, tokens = gpt2("ours"), torch.randint(9, (2, 11), generator=torch.Generator().manual_seed(0))
+    at_once = model(tokens).last_hidden_state
+    assert (at_once - gpt2("eager")(tokens).last_hidden_state).abs().max() > 1e-3
+    begun = model(tokens[:, :6], use_cache=True)
+    rest = model(tokens[:, 6:], past_key_values=begun.past_key_values).last_hidden_state
+    torch.testing.assert_close(rest, at_once[:, 6:], rtol=0, atol=1e-5)
+    padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
+    real = torch.arange(14).expand(2, -1) >= 3
+    left = model(padded, attention_mask=real.long()).last_hidden_state[:, 3:]
+    torch.testing.assert_close(left, at_once, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_in_transformers_logits_are_ours() -> None:
+    pytest.importorskip("transformers")
+    register_with_transformers("none of ours", [made("none"), made("none")])
+    tokens = torch.arange(9)[None]
+    mine, theirs = (gpt2(name)(tokens).last_hidden_state for name in ("none of ours", "eager"))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+    from transformers import AttentionInterface
+
+    scheme, inputs = made("rope"), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    register_with_transformers("rope of ours", [scheme])
+    layer = torch.nn.Module()
+    layer.layer_idx = 0  # type: ignore[assignment]
+    attend = AttentionInterface()["rope of ours"]
+    k_BHTK, v_BHTK = inputs.k_BHTK[:, ::2], torch.eye(TOKENS).expand(1, 2, -1, -1)  # shared by two heads each
+    _, weights = attend(layer, inputs.q_BHTK, k_BHTK, v_BHTK, None)
+    shared = type(inputs)(
+        inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]
+    )
+    torch.testing.assert_close(weights, attention_weights(scheme, shared), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [("learned", "Learned acts at the embedding"), ("fox", "FoX needs the hidden state of the layer, which")],
+)
+def test_what_transformers_cannot_serve_is_refused(choice: str, message: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(UserError, match=message):
+        register_with_transformers("refused", [made(choice)])

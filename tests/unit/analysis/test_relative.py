@@ -1,0 +1,291 @@
+"""Facts about schemes of distances and contents that need no training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from pe_experiments.checking import Subject, small_shape
+from pe_experiments.checking.agreement import draw_inputs
+from pe_experiments.checking.contract import build, stirred
+from pe_experiments.checking.likeness import reference_of
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
+from pe_experiments.encodings.alibi import Alibi, alibi_slopes
+from pe_experiments.encodings.base import clamped, is_masked
+from pe_experiments.encodings.fire import Fire
+from pe_experiments.encodings.mixtures import ByLayer, Composition
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import RopeNtk
+from pe_experiments.encodings.scaled_logits import ScalableSoftmax
+from pe_experiments.encodings.shaw import Shaw
+from pe_experiments.encodings.stick_breaking import StickBreaking
+from pe_experiments.encodings.t5 import T5Bias, distance_bucket
+from pe_experiments.encodings.transformer_xl import TransformerXL
+from pe_experiments.encodings.windows import SlidingWindow
+from pe_experiments.encodings.xpos import XPos
+from pe_experiments.models import Transformer
+from pe_experiments.models.scores import Inputs, attention_scores
+from scripts.catalogue import acts_on
+
+
+def test_alibi_slopes_of_the_paper() -> None:
+    assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
+
+
+def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
+    words = torch.randint(9, (2, 10), generator=torch.Generator().manual_seed(0))
+
+    def mirrored_apart(make: Any) -> float:
+        model = Transformer(9, small_shape(causal=False), make, initialisation="pytorch").double()
+        return float((model.hidden(words.flip(1)) - model.hidden(words).flip(1)).detach().abs().max())
+
+    assert mirrored_apart(Alibi) < 1e-6
+    assert mirrored_apart(lambda shape: Alibi(shape, symmetry="asymmetric")) > 1e-4
+    assert mirrored_apart(Rope) > 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(shipped("pe")))
+def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
+    """What only changes softmax weights gives every position the same output; what is embedded does not."""
+    subject = Subject(lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all"))
+    model = subject.model().double()
+    outputs = model(torch.full((1, 9), 3)).detach()
+    spread = float((outputs - outputs[:, :1]).abs().max())
+    if "embedding" in acts_on(model.scheme(0)) or name == "stick_breaking":  # its weights need not sum to 1
+        assert spread > 1e-3
+    else:
+        assert spread < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "named"),
+    [
+        (Rope, {"base": 1.0}, "base=1.0"),
+        (Rope, {"rotary_fraction": 0.0}, "rotary_fraction=0.0"),
+        (Rope, {"kept_frequencies": 1.5}, "kept_frequencies=1.5"),
+        (RopeNtk, {"factor": 0.5}, "factor=0.5"),
+        (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 rotated channels"),
+        (XPos, {"scale_base": 0.0}, "scale_base=0.0"),
+        (T5Bias, {"num_buckets": 7}, "num_buckets=7"),
+        (T5Bias, {"max_distance": 6}, "max_distance=6"),
+        (Fire, {"threshold": -1.0}, "threshold=-1.0"),
+        (SlidingWindow, {"window": 0}, "window=0"),
+        (StickBreaking, {"remainder": "other"}, "remainder='other'"),
+        (Composition, {"schemes": [Rope]}, "two or more"),
+        (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
+        (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),
+    ],
+)
+def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        make(small_shape(), **arguments)
+
+
+@pytest.mark.parametrize("train_length", [2, 3, 12, 22, 42, 200])
+@pytest.mark.parametrize("causal", [True, False])
+def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal: bool) -> None:
+    scheme = T5Bias(small_shape(causal, train_length=train_length))
+
+    def used(length: int) -> set[int]:
+        steps = torch.arange(1 - length, length if not causal else 1)
+        return set(distance_bucket(steps, scheme.num_buckets, scheme.max_distance, causal).tolist())
+
+    assert used(8 * train_length) == used(train_length)
+    assert max(used(8 * train_length)) < scheme.num_buckets
+
+
+@pytest.mark.parametrize("name", ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"])
+def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None:
+    shape = ModelShape(64, 4, 2, True, 24, 24)
+    extension, plain = reference_of(name).build(shape), Rope(shape)
+    within, past = (draw_inputs(shape, tokens, tokens, 0) for tokens in (24, 25))
+    torch.testing.assert_close(
+        attention_scores(extension, within), attention_scores(plain, within), equal_nan=True
+    )
+    assert not torch.allclose(
+        attention_scores(extension, past).nan_to_num(), attention_scores(plain, past).nan_to_num()
+    )
+
+
+def test_rows_of_a_batch_are_stretched_by_their_own_length() -> None:
+    subject = Subject(reference_of("rope_yarn").build)
+    model, words = subject.model(), torch.randint(20, (2, 40), generator=torch.Generator().manual_seed(0))
+    together = model(words, None, torch.tensor([40, 14]))
+    torch.testing.assert_close(together[1:, :14], model(words[1:, :14]), rtol=0, atol=1e-5)
+
+
+def test_xpos_refuses_positions_that_would_leave_float32() -> None:
+    scheme = XPos(small_shape(), scale_base=2.0)
+    with pytest.raises(ValueError, match="take a larger scale_base"):
+        attention_scores(scheme, draw_inputs(scheme.shape, 10, 4096, 0))
+
+
+def test_stick_breaking_gives_the_remainder_to_the_query_itself_if_told_so() -> None:
+    shape = small_shape()
+    inputs = draw_inputs(shape, 9, 9, 0)
+    nothing, own = (StickBreaking(shape, remainder=rest) for rest in ("nothing", "self"))  # type: ignore[arg-type]
+    sums = attention_scores(nothing, inputs).nansum(-1)
+    assert (sums[..., 0] == 0).all()
+    assert (sums < 1).all()
+    torch.testing.assert_close(attention_scores(own, inputs).nansum(-1), torch.ones_like(sums))
+
+
+def test_layers_alternate() -> None:
+    shape = small_shape(num_layers=5)
+    scheme = ByLayer(shape, schemes=[Rope, ScalableSoftmax])
+    kinds = [type(scheme.for_layer(layer)) for layer in range(5)]
+    assert kinds == [Rope, ScalableSoftmax, Rope, ScalableSoftmax, Rope]
+    assert scheme.for_layer(1) is not scheme.for_layer(3)  # per layer, and none that serves no layer
+    assert len(list(scheme.parameters())) == 2
+
+
+def test_a_composition_is_both_of_its_parts() -> None:
+    shape = small_shape()
+    both = Composition(shape, schemes=[Rope, Alibi])
+    inputs = draw_inputs(shape, 12, 300, 0)
+    empty = Inputs(inputs.q_BHTK * 0, inputs.k_BHTK * 0, inputs.x_BTD, inputs.positions_BT)
+    expected = attention_scores(Rope(shape), inputs) + attention_scores(Alibi(shape), empty)
+    torch.testing.assert_close(attention_scores(both, inputs), expected, equal_nan=True)
+
+
+def test_learned_positions_compose_with_a_bias() -> None:
+    make = reference_of("learned").build
+    subject = Subject(lambda shape: Composition(shape, schemes=[make, ScalableSoftmax]))
+    assert subject.scheme().invariant_to == "nothing"
+    assert len(list(subject.model().encodings.parameters())) == 3  # one table, a scale per layer
+
+
+def test_a_clamped_parameter_can_turn_back() -> None:
+    parameter = torch.nn.Parameter(torch.tensor([-1.0, 0.5]))
+    held = clamped(parameter, 0.01)
+    assert held.tolist() == pytest.approx([0.01, 0.5])
+    held.sum().backward()
+    assert parameter.grad is not None
+    assert parameter.grad.tolist() == [1.0, 1.0]
+
+
+def test_parameters_can_be_moved_for_a_check() -> None:
+    scheme: PositionalEncoding = T5Bias(small_shape())
+    assert not scheme.table.any()
+    assert stirred(scheme).table.all()  # type: ignore[union-attr]
+
+
+@torch.no_grad()
+def test_stated_starting_values() -> None:
+    shape = ModelShape(64, 32, 2, True, 40, 40)
+    made = {name: build(reference_of(name).build, shape) for name in ("kerple_log", "kerple_power")}
+    for scheme in made.values():
+        assert 0.01 <= float(scheme.a_H.detach().min()) < 0.2
+        assert 0.8 < float(scheme.a_H.detach().max()) <= 1.0
+        assert 1.6 < float(scheme.p_H.detach().max()) <= 2.0
+    assert build(reference_of("fire").build, shape).threshold == 20
+    scale = build(reference_of("ssmax").build, shape).scale_H
+    torch.testing.assert_close(scale, torch.full((32,), 1 / math.log(40)))
+    gate = build(reference_of("fox").build, shape).gate
+    assert 0.017 < float(gate.weight.detach().std()) < 0.023
+    assert not gate.bias.any()
+    for name, rows in (("cope", 21), ("shaw", 17)):
+        assert build(reference_of(name).build, shape).rows == rows
+    assert build(reference_of("deberta").build, shape).max_distance == 20
+    assert build(reference_of("sliding_window").build, shape).window == 10
+
+
+def test_a_table_that_starts_as_the_sinusoid_goes_on_as_the_sinusoid() -> None:
+    shape = small_shape()
+    table, fixed = (build(reference_of(name).build, shape) for name in ("learned_sinusoidal", "sinusoidal"))
+    ids = torch.tensor([[0, 5, 11, 12, 13, 40]])
+    torch.testing.assert_close(table.vectors(ids), fixed.vectors(ids))  # type: ignore[operator]
+
+
+def test_keys_are_counted_at_any_length() -> None:
+    inputs = draw_inputs(small_shape(), 2500, 2500, 0)
+    visible = torch.ones(1, 2500, 2500, dtype=torch.bool).tril()
+    at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible)
+    assert torch.equal(at.visible_keys_BT, torch.arange(1, 2501)[None])
+
+
+def test_gates_read_what_queries_are_made_of() -> None:
+    seen: list[torch.Tensor] = []
+
+    class Watching(PositionalEncoding):
+        def bias(self, q_BHTK: torch.Tensor, k_BHSK: torch.Tensor, at: AttentionContext) -> None:
+            seen.append(at.x_BSD)  # type: ignore[arg-type]
+
+    model = Transformer(9, small_shape(), Watching, initialisation="pytorch")
+    made: list[torch.Tensor] = []
+    for layer in model.layers:
+        layer.attention.register_forward_pre_hook(lambda _, arguments: made.append(arguments[0]))  # type: ignore
+    model(torch.randint(9, (2, 7)))
+    assert len(seen) == 2
+    assert all(torch.equal(one, other) for one, other in zip(seen, made, strict=True))
+
+
+def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
+    shape = small_shape()
+    inputs = draw_inputs(shape, 12, 60, 0)
+    empty = Inputs(inputs.q_BHTK * 0, inputs.k_BHTK * 0, inputs.x_BTD, inputs.positions_BT)
+    both = Composition(shape, schemes=[Alibi, SlidingWindow, Alibi])
+    expected = 2 * attention_scores(Alibi(shape), empty) + attention_scores(SlidingWindow(shape), inputs)
+    torch.testing.assert_close(attention_scores(both, inputs), expected, equal_nan=True, rtol=0, atol=1e-4)
+    concatenated = reference_of("sinusoidal", combine="concat").build
+    scheme = Composition(shape, schemes=[concatenated, Alibi])
+    assert scheme.position_width == 16
+    x_BTD = inputs.x_BTD[..., 16:]
+    alone = concatenated(shape).embed(x_BTD, inputs.positions_BT)
+    assert torch.equal(scheme.embed(x_BTD, inputs.positions_BT), alone)
+
+
+def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
+    """A logit below -1e6 may be that of a far key: only the constant of the schemes that mask says which."""
+    shape, positions = small_shape(), torch.tensor([[0, 1 << 24]])
+    at = AttentionContext(positions, positions, torch.ones(1, 2, 2, dtype=torch.bool).tril())
+    q = torch.zeros(1, shape.num_heads, 2, shape.head_dim)
+    far = Alibi(shape).bias(q, q, at)[0, 0]
+    assert float(far[1, 0]) < -4e6
+    assert not is_masked(far).any()
+    window = SlidingWindow(shape).bias(q, q, at)[0, 0] + 1e4  # whatever the content adds
+    assert is_masked(window).tolist() == [[False, True], [True, False]]
+
+
+def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
+    shape = small_shape()
+    inputs = draw_inputs(shape, 9, 9, 0)
+    scheme = stirred(Composition(shape, schemes=[Rope, Shaw]))
+    first, second = (attention_scores(scheme, inputs, layer).nan_to_num() for layer in (0, 1))
+    part: Any = scheme.parts[1]
+    with torch.no_grad():
+        part[1].table_RK.copy_(part[0].table_RK)
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(attention_scores(scheme, inputs, 1).nan_to_num(), first)
+
+
+def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
+    def alternating(shape: ModelShape) -> ByLayer:
+        return ByLayer(shape, schemes=[Rope, StickBreaking])
+
+    with pytest.raises(ValueError, match="StickBreaking computes its own weights"):
+        Composition(small_shape(), schemes=[Rope, alternating])
+    mixed = Composition(small_shape(), schemes=[Rope, lambda shape: ByLayer(shape, schemes=[Rope, Alibi])])
+    assert mixed.invariant_to == "shift"
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("positions", [torch.arange(12), torch.arange(12) * 3 + 5, torch.arange(12) * 0.5])
+def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
+    causal: bool, positions: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheme = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
+    visible = torch.ones(1, 12, 12, dtype=torch.bool)
+    q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
+    found = {}
+    for few in (512, 0):
+        monkeypatch.setattr(transformer_xl, "FEW", few)
+        at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
+        assert (at.once(transformer_xl._behind if causal else transformer_xl._around) is None) == (few == 0)
+        found[few] = scheme.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
+    torch.testing.assert_close(found[512], found[0], rtol=1e-5, atol=1e-6)

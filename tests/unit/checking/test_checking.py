@@ -1,0 +1,59 @@
+"""The checker: every named mistake is told apart from the scheme, and named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.checking import CHECKS, Subject, small_shape
+from pe_experiments.checking.foreign import by_offset, from_start, pairs
+from pe_experiments.checking.likeness import common_forms, matches, reference_of
+from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
+from pe_experiments.encodings import AttentionContext
+from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import RopeLinear
+
+# A base that is not passed on shows where another was asked for.
+ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_mutant_is_caught_and_named(name: str) -> None:
+    choice, arguments = scheme_of(name), ARGUMENTS.get(name, {})
+    component = reference_of(choice, **arguments)
+    forms = common_forms(component, [True, False])
+    found = matches(broken(name, component.build), [choice], forms, **arguments)
+    assert [likeness.reference for likeness in found] == [name]
+
+
+class DividedByTokensSoFar(Rope):
+    """Linear interpolation by the tokens there are, which decoding changes at every step."""
+
+    def frequencies_BR(self, at: AttentionContext) -> Tensor:
+        return super().frequencies_BR(at) / (at.k_positions_BS.shape[1] / self.shape.train_length)
+
+
+def test_a_length_that_changes_while_decoding_is_found() -> None:
+    check = "decoding token by token agrees with teacher forcing"
+    assert CHECKS[check](Subject(DividedByTokensSoFar)).holds is False
+    assert CHECKS[check](Subject(RopeLinear)).holds is True
+
+
+def test_modules_without_position_ids_are_read_at_any() -> None:
+    ids_BT, shape = torch.tensor([[0, 3, 4, 9], [5, 5, 6, 2]]), small_shape()
+    rope, alibi, x_BHTK = Rope(shape), Alibi(shape), torch.randn(2, 4, 4, shape.head_dim)
+
+    def at(ids_BT: Tensor) -> AttentionContext:
+        return AttentionContext(ids_BT, ids_BT, torch.ones(1, 1, 1, dtype=torch.bool))
+
+    def turn(x: Tensor, offset: int = 0) -> Tensor:
+        return rope.rotate(x, x, at(torch.arange(offset, offset + x.shape[2])[None]))[0]
+
+    expected = rope.rotate(x_BHTK, x_BHTK, at(ids_BT))[0]
+    torch.testing.assert_close(by_offset(turn, x_BHTK, ids_BT), expected)
+    torch.testing.assert_close(from_start(turn, x_BHTK, ids_BT), expected)
+    bias = pairs(lambda n: alibi.bias(x_BHTK, x_BHTK, at(torch.arange(n)[None]))[0], at(ids_BT))
+    torch.testing.assert_close(bias, alibi.bias(x_BHTK, x_BHTK, at(ids_BT)))

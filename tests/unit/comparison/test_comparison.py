@@ -1,0 +1,552 @@
+"""From run directories to tables: grouping, labels, what is left out, and what is never averaged away."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pe_experiments.comparison import Comparison, compare, load_runs
+from pe_experiments.comparison.compare import show
+from pe_experiments.comparison.protocols import protocols_of, told_apart
+from pe_experiments.comparison.table import scheme_table
+from pe_experiments.comparison.words import caveats, mean, number
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.schema import check
+from pe_experiments.drawing import COLOURS, MARKERS, styles
+from pe_experiments.store.studies import write_manifest
+from pe_experiments.terminal.errors import UserError
+from tests import stranger
+from tests.conftest import TINY
+from tests.synthetic import fading, write_run, write_study
+
+Tiny = Callable[..., Experiment]
+PAGE = "report.html"
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("comparison") / "results"
+
+    def make(*overrides: str) -> Experiment:
+        return resolve(check(composed("config", [*TINY, f"results_dir={place}", *overrides])))
+
+    return write_study(make, seeds=3)
+
+
+@pytest.fixture
+def folder(template: Path, results: Path) -> Path:
+    return Path(shutil.copytree(template, results))
+
+
+def written(results_dir: Path, study: str | None = None, **options: Any) -> Comparison:
+    """The comparison, with its files where the command puts them."""
+    return compare(results_dir, study, results_dir / (study or "comparison"), **options)
+
+
+@pytest.fixture
+def drawn() -> None:
+    """For tests that look at the figures; the others do without, which take most of the time."""
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "drawn" not in request.fixturenames:
+        module = importlib.import_module("pe_experiments.comparison.compare")
+        monkeypatch.setattr(module, "draw_all", lambda *_: [])
+
+
+def tabulated(folder: Path) -> pd.DataFrame:
+    """The table alone, without the figures that `compare` draws."""
+    return scheme_table(protocols_of(load_runs(folder)), "exact_match_extrapolation")
+
+
+def said(folder: Path) -> str:
+    """The notes of all protocols."""
+    table = tabulated(folder)
+    rows = {protocol: own.to_dict("records") for protocol, own in table.groupby("protocol")}
+    protocols = protocols_of(load_runs(folder))
+    return " ".join(note for protocol in protocols for note in caveats(protocol, rows[protocol.hash]))
+
+
+def by_scheme(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    return {row["scheme"]: row for row in table.to_dict("records")}
+
+
+def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
+    """Means, counts, intervals, tests and their adjustment, from the files alone and by other code."""
+    folder = write_study(tiny)
+    grid = "evaluation.lengths=[3,6,9,12,24,48]"
+    write_run(tiny("pe=learned", "seed=9", grid), fading(0, 0), "diverged")
+    for seed in range(4):
+        write_run(tiny("pe=rope", f"seed={seed}", grid), fading(1, 0.2 if seed % 2 else 0.0))
+    written(folder)
+    rows, pairs = (stranger.read_csv(folder / "comparison" / f"{name}.csv") for name in ("table", "pairs"))
+    runs = stranger.curves_of(stranger.read_csv(folder / "comparison" / "curves.csv"))
+    assert sorted(runs["learned"]) == [0, 1, 2, 3, 4, 9]
+    for row in rows:
+        stranger.check_table(row, runs)
+    assert stranger.check_pairs(pairs, runs, 6) == len(pairs) == 6
+
+
+def test_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
+    """Five seeds each: three schemes whose seeds are all 0, 0.5 or 1 past training, and one in between."""
+    levels = {"none": 0.0, "rope": 0.5, "alibi": 1.0}
+    for scheme, level in levels.items():
+        for seed in range(5):
+            noise = 0.001 * seed if level < 1 else 0.0
+            write_run(
+                tiny(f"pe={scheme}", f"seed={seed}", "evaluation.lengths=[6,12]"),
+                lambda n, at=level + noise: (1.0, 1.0) if n <= 6 else (at, 1.0),
+            )
+    for seed in range(5):  # all or nothing
+        write_run(
+            tiny("pe=t5", f"seed={seed}", "evaluation.lengths=[6,12]"),
+            lambda n, s=seed: (1.0, 1.0) if n <= 6 else (float(s < 3), 1.0),
+        )
+    folder = Path(tiny().config.results_dir)
+    made = written(folder)
+    rows = by_scheme(made.table)
+    apart = made.pairs.set_index(["scheme", "other"])["separated"]
+    assert all(separated == ("t5" not in pair) for pair, separated in apart.items())
+    (words,) = made.sentences.values()
+    assert words.startswith(
+        "alibi has the highest mean exact match past the training lengths, 1.00 [0.48, 1.00]"
+    )
+    assert words.endswith("significantly different from rope and none.")
+    assert len(words.split()) <= 25
+    assert rows["t5"]["reached@12"] == 3
+
+
+@pytest.mark.slow
+def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -> None:
+    """Five against five give 2 in 252 at the least: seven tests, and nothing can be below 0.05."""
+    schemes = ("none", "sinusoidal", "learned", "rope", "alibi")
+    for place, scheme in enumerate(schemes):
+        for seed in range(5):
+            write_run(tiny(f"pe={scheme}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
+    folder = Path(tiny().config.results_dir)
+    made = written(folder)
+    assert len(made.pairs) == 10
+    assert not made.pairs["separated"].any()
+    page = (folder / "comparison" / "report.html").read_text()
+    assert "with so few seeds for 10 tests it is at least 0.079, so no pair can be separated" in page
+    assert "no other scheme differs significantly" in page
+    made = written(folder, baseline="alibi")
+    assert len(made.pairs) == 4
+    assert made.pairs["separated"].all()
+    assert "The differences from alibi of a protocol were tested" in made.folder.joinpath(PAGE).read_text()
+
+
+def test_a_scheme_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
+    for seed in range(3):
+        write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
+    made = compare(folder)
+    unlearnt = made.pairs[(made.pairs["scheme"] == "rope") | (made.pairs["other"] == "rope")]
+    assert set(unlearnt["not_tested"]) == {"rope did not learn the task"}
+    assert unlearnt["p"].isna().all()
+    assert "Most seeds did not learn the training lengths: rope." in said(folder)
+    inside = compare(folder, metric="exact_match_in_distribution").pairs
+    assert inside["p"].notna().all()  # there it is the question itself
+
+
+def test_schemes_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None:
+    for scheme in ("none", "rope", "alibi"):
+        for seed in range(3):
+            level = 0.0 if scheme != "alibi" else 0.1 * (seed + 1)
+            write_run(
+                tiny(f"pe={scheme}", f"seed={seed}"), lambda n, at=level: (1.0, 1.0) if n <= 6 else (at, at)
+            )
+    pairs = compare(Path(tiny().config.results_dir)).pairs.set_index(["scheme", "other"])
+    assert pairs.loc[("none", "rope"), "not_tested"] == "all seeds of both have the same value"
+
+
+def test_numbers_read_alike() -> None:
+    row = {"x": 0.321, "x_low": 0.2, "x_high": 0.4789, "y": -0.001, "z": float("nan")}
+    assert mean(row, "x") == "0.32 [0.20, 0.48]"
+    assert [mean(row, "y"), mean(row, "z"), mean(row, "nowhere")] == ["0.00", "–", "–"]
+    assert number(-0.25) == "-0.25"
+
+
+def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
+    run = write_run(tiny("pe=learned", "seed=7", "evaluation.examples=77"), fading(1, 0))
+    assert tabulated(folder)["section"].nunique() == 2
+    assert [protocol.title for protocol in protocols_of(load_runs(folder))] == [
+        "copy, decoder, examples=20",
+        "copy, decoder, examples=77",
+    ]
+    again = run.path.parents[1] / "runs" / sorted(p.name for p in (folder / "runs").iterdir())[0]
+    extra = again / "evaluations" / "12345678"
+    extra.mkdir(parents=True)
+    result = json.loads((again / "result.json").read_text())
+    result["evaluation"] |= {"examples": 5, "lengths": [200]}
+    (extra / "result.json").write_text(json.dumps(result))
+    assert 200 not in set(load_runs(folder).curves["content_length"])  # its own lengths, other examples
+
+
+def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
+    rates = {"none": 0.03, "rope": 0.003}
+    names = []
+    for scheme, rate in rates.items():
+        for seed in range(3):
+            at = f"training.learning_rate={rate}"
+            names.append(write_run(tiny(f"pe={scheme}", f"seed={seed}", at), fading(1, 0.1)).name)
+    folder = Path(tiny().config.results_dir)
+    tried = {"0.003": 0.5, "0.01": 0.3, "0.03": 0.4}
+    about = {"task": "copy", "model": "decoder", "setting": "training.learning_rate", "seed": 0}
+    tuning = [
+        {"scheme": scheme, "tried": tried, "chosen": chosen, **about}
+        for scheme, chosen in (("none", "0.03"), ("rope", "0.01"), ("elsewhere", "0.01"))
+    ]
+    write_manifest(folder, "t", names, tuned=["training.learning_rate"], tuning=tuning)
+    made = written(folder, "t")
+    assert len(made.table) == 2
+    assert made.table["section"].nunique() == 1
+    page = (made.folder / PAGE).read_text()
+    assert '<th scope="row">training.learning_rate</th><td>0.03 (none), 0.003 (rope)</td>' in page
+    choice = "rope, copy, decoder</th><td>training.learning_rate</td><td>0.01</td>"
+    assert f"{choice}\n<td>0.003: 0.5, 0.01: 0.3, 0.03: 0.4</td><td>0</td>" in page
+    assert "elsewhere" not in page
+    assert [text.partition(":")[0] for text in made.notes if "end of the grid" in text] == [
+        "training.learning_rate of none"
+    ]
+
+
+@pytest.mark.slow
+def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
+    """Six tasks, two schemes, one to three seeds, an encoder among them."""
+    for place, task in enumerate(("copy", "reverse", "lag", "majority", "precedence", "first")):
+        model = "encoder" if task == "precedence" else "decoder"
+        for scheme in ("none", "rope"):
+            for seed in range(1 + place % 3):
+                write_run(
+                    tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
+                )
+    made = written(Path(tiny().config.results_dir))
+    assert len(made.sentences) == 6
+    assert all(len(words.split()) <= 25 for words in made.sentences.values())
+    assert "(1 to 3 seeds per scheme)" in (made.folder / PAGE).read_text()
+    assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
+
+
+def test_a_one_token_answer_has_chance_below_its_exact_match(tiny: Tiny) -> None:
+    for scheme, level in (("none", 0.5), ("rope", 0.75)):
+        for seed in range(3):
+            at = level + 0.001 * seed
+            write_run(
+                tiny(f"pe={scheme}", "task=precedence", f"seed={seed}"),
+                lambda n, at=at: (1.0, 1.0) if n <= 6 else (at, at),
+            )
+    made = compare(Path(tiny().config.results_dir))
+    rows = by_scheme(made.table)
+    assert rows["rope"]["exact_match_extrapolation"] == pytest.approx(0.502)
+    assert rows["none"]["exact_match_extrapolation"] == pytest.approx(0.002)
+
+
+def test_the_written_table_is_the_returned_one(folder: Path) -> None:
+    made = written(folder)
+    read = pd.read_csv(folder / "comparison" / "table.csv")
+    pd.testing.assert_frame_equal(read, made.table, check_dtype=False)
+    assert list(made.table["scheme"]) == ["alibi", "learned", "sinusoidal"]
+    assert list(made.table["seeds"]) == [3, 3, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    first, second = (compare(folder, out=tmp_path / name).files for name in "ab")
+    assert [path.name for path in first] == [path.name for path in second]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
+    table = tabulated(folder)
+    assert table.groupby("protocol")["seeds"].sum().sort_values().tolist() == [1, 9]
+    assert table["section"].nunique() == 2
+    assert list(written(folder).sentences) == ["copy, decoder, steps=12", "copy, decoder, steps=13"]
+    names = {path.stem for path in (folder / "comparison" / "figures").glob("copy*.png")}
+    assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
+
+
+def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
+    run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
+    digest = run.read_config()["identity"]["sources"]["task"].popitem()[1]
+    run.config.write_text(run.config.read_text().replace(digest, "edited"))
+    assert tabulated(folder)["section"].nunique() == 2
+    assert [s.slug for s in protocols_of(load_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
+
+
+def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
+    """Never by a hash, never by what was tuned."""
+    wide = {"model.d_model": "64", "training.steps": "100", "training.precision": "float32"}
+    others = [
+        wide | {"model.d_model": "128"},
+        wide | {"model.d_model": "128", "training.precision": "bfloat16"},
+    ]
+    assert told_apart([wide, *others]) == [
+        ("d_model=64", "precision=float32"),
+        ("d_model=128", "precision=float32"),
+        ("d_model=128", "precision=bfloat16"),
+    ]
+    tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
+    assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
+    assert told_apart([wide]) == [()]
+
+
+def test_a_scheme_renamed_between_its_runs_is_one_scheme(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=learned", "seed=7"), fading(1, 0), result={"label": "learned_by_another_name"})
+    assert sorted(load_runs(folder).runs["label"].unique()) == ["alibi", "learned", "sinusoidal"]
+
+
+def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=none", "label=learned"), fading(1, 0))
+    labels = set(load_runs(folder).runs["label"])
+    assert len(labels) == 4
+    assert sum(label.startswith("learned [") for label in labels) == 2
+
+
+def test_a_scheme_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
+    for task in ("reverse", "precedence"):
+        write_run(tiny("pe=learned", f"task={task}"), fading(1, 0))
+    assert set(load_runs(folder).runs["label"]) == {"alibi", "learned", "sinusoidal"}
+
+
+def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -> None:
+    before = by_scheme(tabulated(folder))["alibi"]
+    grid = "evaluation.lengths=[3,6,9,12,24,48]"
+    write_run(tiny("pe=alibi", "seed=3", grid), fading(1, 0), "diverged", {"reason": "step 3"})
+    after = by_scheme(tabulated(folder))["alibi"]
+    assert (after["seeds"], after["diverged"], after["solved"]) == (4, 1, 3)
+    for column in (
+        "exact_match_in_distribution",
+        "exact_match_extrapolation",
+        "horizon",
+        "token_accuracy@48",
+    ):
+        assert after[column] == pytest.approx(before[column] * 3 / 4)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_only_diverged_runs_are_still_a_row(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0), "diverged")
+    (row,) = compare(run.path.parents[1]).table.to_dict("records")
+    assert (row["seeds"], row["diverged"], row["exact_match_extrapolation"]) == (1, 1, 0.0)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny, seeds: int) -> None:
+    folder = write_study(tiny, seeds=seeds)
+    made = written(folder)
+    ends = [column for column in made.table if column.endswith(("_low", "_high"))]
+    assert made.table[ends].isna().all().all()
+    assert made.pairs["p"].isna().all()
+    assert "Fewer than three seeds, so neither intervals nor tests: every scheme." in said(folder)
+    names = ("table.tex", "references.bib", PAGE)
+    for name in names:
+        text = (made.folder / name).read_text().partition("<summary>Methods")[2 if name == PAGE else 0]
+        text = text.partition("BibTeX")[0]
+        for word in (
+            "permutation",
+            "Holm",
+            "Gaffke",
+            "Clopper",
+            "bootstrap",
+            "sign",
+            "interval [",
+        ):
+            assert word not in text, (name, word)
+
+
+def test_areas_are_over_the_lengths_all_runs_share(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=none", "evaluation.lengths=[3,6,12,100]"), fading(1, 0.02))
+    row = by_scheme(tabulated(folder))["alibi"]
+    assert row["exact_match_extrapolation"] == pytest.approx(row["exact_match@12"])
+    alone = load_runs(folder).curves.groupby("content_length")["in_summary"].all()
+    assert alone.to_dict() == {3: True, 6: True, 9: False, 12: True, 24: False, 48: False, 100: False}
+    assert "because some runs lack them: lengths 9, 24, 48 and 100." in said(folder)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_runs_without_a_common_length_are_no_crash(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
+    made = compare(folder)
+    assert made.table["exact_match_extrapolation"].isna().all()
+    assert "share no evaluated length" in said(folder)
+
+
+def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=rope", "pe.base=500"), fading(1, 0.02))
+    assert set(load_runs(folder, pe="rope").runs["label"]) == {"rope(base=500)"}
+    assert set(load_runs(folder, pe=["rope(base=500)", "alibi"]).runs["label"]) == {"rope(base=500)", "alibi"}
+    assert load_runs(folder, task="copy", model="decoder").runs.shape[0] == 10
+    made = compare(folder, baseline="alibi")
+    assert all("alibi" in pair for pair in zip(made.pairs["scheme"], made.pairs["other"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"pe": "rop"}, "pe=rop: no finished run has it"),
+        ({"task": ["copy", "x"]}, "task=x: no finished run has it"),
+        ({"model": "encoder"}, "model=encoder: no finished run has it"),
+        ({"baseline": "rope"}, "baseline=rope: no run is called that; allowed: alibi"),
+        ({"metric": "accuracy"}, "metric=accuracy is not a metric"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(folder: Path, arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words.partition("(")[0]):
+        compare(folder, **arguments)
+    assert not (folder / "comparison").exists()
+
+
+def damage(run: Path, how: str) -> None:
+    """One of the ways in which a directory is no sound run."""
+    result = json.loads((run / "result.json").read_text())
+    curve, config = (run / "extrapolation.csv").read_text(), (run / "config.yaml").read_text()
+    writes = {
+        "half a result": ("result.json", "{"),
+        "a list as result": ("result.json", "[1]"),
+        "an error": ("result.json", json.dumps({**result, "status": "error", "reason": "boom"})),
+        "unknown status": ("result.json", json.dumps({**result, "status": "fine"})),
+        "another run's result": ("result.json", json.dumps({**result, "name": "other"})),
+        "another seed": ("result.json", json.dumps({**result, "seed": 77})),
+        "a seed in words": ("result.json", json.dumps({**result, "seed": "one"})),
+        "no config": ("config.yaml", "a: [1"),
+        "a foreign config": ("config.yaml", "lr: 0.1\n"),
+        "sections that are none": ("config.yaml", config.replace("    task:\n", "    task: x\n    was:\n")),
+        "half a curve": ("extrapolation.csv", "".join(curve.splitlines(keepends=True)[:3])),
+        "no curve": ("extrapolation.csv", ""),
+        "not a number": ("extrapolation.csv", curve.replace(",0.", ",nan").replace(",1.0,", ",nan,")),
+        "above one": ("extrapolation.csv", curve.replace(",1.0,", ",3.0,")),
+        "other columns": ("extrapolation.csv", curve.replace("exact_match,", "accuracy,")),
+    }
+    if how == "unfinished":
+        (run / "result.json").unlink()
+    elif how == "empty":
+        shutil.rmtree(run)
+        run.mkdir()
+    elif how == "bytes":
+        (run / "result.json").write_bytes(b"\xff\xfe\x00{")
+    elif how == "a folder as result":
+        (run / "result.json").unlink()
+        (run / "result.json").mkdir()
+    elif how == "a file":
+        shutil.rmtree(run)
+        run.write_text("x")
+    else:
+        name, text = writes[how]
+        (run / name).write_text(text)
+
+
+DAMAGES = {
+    "half a result": "damaged", "a list as result": "damaged", "an error": "error: boom",
+    "unknown status": "damaged", "another run's result": "belongs to", "another seed": "seed 77",
+    "a seed in words": "seed one", "no config": "config.yaml", "a foreign config": "config.yaml",
+    "sections that are none": "a section that is none", "half a curve": "not the lengths",
+    "no curve": "damaged", "not a number": "damaged", "above one": "damaged", "other columns": "damaged",
+    "unfinished": "unfinished", "empty": "no run", "bytes": "damaged", "a folder as result": "damaged",
+    "a file": "a file",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_what_is_no_sound_run_is_left_out_with_the_reason(folder: Path, tiny: Tiny, how: str) -> None:
+    sound = tabulated(folder).to_csv()
+    bad = write_run(tiny("pe=learned", "seed=8", "evaluation.lengths=[3,6,9]"), fading(1.0, 0.001)).path
+    damage(bad, how)
+    assert DAMAGES[how] in load_runs(folder).left_out[bad.name]
+    assert tabulated(folder).to_csv() == sound
+
+
+def test_a_copied_run_is_a_duplicate_and_counts_once(folder: Path) -> None:
+    sound = tabulated(folder).to_csv()
+    run = sorted((folder / "runs").iterdir())[0]
+    shutil.copytree(run, run.with_name("a-copy"))
+    made = written(folder)
+    assert made.runs.left_out == {"a-copy": f"a duplicate: the same training as {run.name}"}
+    assert made.table.to_csv() == sound
+    assert "a duplicate: the same training as" in (folder / "comparison" / "report.html").read_text()
+    shutil.rmtree(run)
+    assert tabulated(folder).to_csv() == sound
+
+
+def test_a_damaged_evaluation_costs_the_evaluation_alone(folder: Path) -> None:
+    sound = tabulated(folder).to_csv()
+    run = sorted((folder / "runs").iterdir())[0]
+    (run / "evaluations" / "12345678").mkdir(parents=True)
+    (run / "evaluations" / "12345678" / "result.json").write_text("{")
+    assert list(load_runs(folder).left_out) == [f"{run.name}/evaluations/12345678"]
+    assert tabulated(folder).to_csv() == sound
+
+
+def test_nothing_sound_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    for run in (folder / "runs").iterdir():
+        damage(run, "half a result")
+    with pytest.raises(UserError, match="no finished run to compare"):
+        compare(folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_looks_follow_from_the_names_and_are_distinct() -> None:
+    baselines = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
+    looks = styles(baselines)
+    assert len({colour for colour, _ in looks.values()}) == len(baselines)
+    assert styles(baselines[::-1]) == looks
+    assert {label: styles([label])[label] for label in baselines} == looks  # whatever else is compared
+    for many in (list(shipped("pe"))[:40], [f"s{n}" for n in range(len(COLOURS) * len(MARKERS))]):
+        assert len(set(styles(many).values())) == len(many)
+    assert len(styles([f"s{n}" for n in range(100)])) == 100
+
+
+HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> None:
+    for place, label in enumerate(HOSTILE):
+        write_run(
+            tiny("pe=rope", f"pe.base={500 + place}"),
+            fading(1, 0.02),
+            result={"label": label},
+        )
+    assert set(HOSTILE) <= set(written(folder).table["scheme"])
+    out = folder / "comparison"
+    assert "<script>alert" not in (out / PAGE).read_text()
+    assert "a|b_c%d&amp;e" in (out / PAGE).read_text()
+    assert r"a|b\_c\%d\&e" in (out / "table.tex").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn")
+def test_every_figure_there_is_data_for(folder: Path, tiny: Tiny) -> None:
+    for seed in range(3):
+        write_run(tiny("pe=learned", "task=reverse", f"seed={seed}"), fading(0.95, 0.01))
+    names = {path.stem for path in written(folder).files if path.suffix == ".svg"}
+    assert names == {"copy-decoder", "reverse-decoder", "tasks"}
+
+
+def test_a_damaged_training_curve_costs_the_curve_alone(tiny: Tiny, tmp_path: Path) -> None:
+    run = write_run(tiny("pe=rope"), fading(1, 0))
+    (run.path / "metrics.csv").write_bytes(b"\xff\x00")
+    runs = load_runs(run.path.parents[1])
+    assert len(runs.runs) == 1
+    assert "damaged" in runs.left_out[f"{run.name}/metrics.csv"]
+
+
+def test_markup_in_a_label_stays_text(tiny: Tiny, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = write_run(tiny("pe=rope"), fading(1, 0), result={"label": "[/b] [c51d]"})
+    show(compare(run.path.parents[1], out=tmp_path))
+    assert "[/b] [c51d]" in capsys.readouterr().out

@@ -1,0 +1,120 @@
+"""Comparisons in a loss, where less is better: of language models, and of any runs where one asks for it."""
+
+from __future__ import annotations
+
+import filecmp
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pe_experiments.comparison import compare, compared, load_runs
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.published.archive import FILES, joined, only, read_archive, write_archive
+from pe_experiments.store.directory import DIVERGED
+from pe_experiments.store.tables import read_curve, write_curve
+from pe_experiments.tasks.text import FEWEST_BYTES
+from pe_experiments.terminal.errors import UserError
+from tests.synthetic import fading, write_run, write_study
+
+Tiny = Callable[..., Experiment]
+GRID = ("training.min_length=6", "evaluation.lengths=[6,12,48]")
+SLOPES = {"alibi": 0.0, "rope": 0.4, "learned": 1.0}  # nats per doubling of the length past training
+
+
+def loss_at(slope: float, start: float, length: int) -> float:
+    return start + slope * math.log2(length / 6)
+
+
+def text_rows(loss: Callable[[int], float]) -> list[dict[str, Any]]:
+    """What is drawn of ``text.csv``: bits per byte as the loss, accuracies of one half."""
+    kinds = [("sliding", "all"), ("sliding", "repeated_near"), ("sliding", "repeated_far"), ("copy", "all")]
+    rows: list[dict[str, Any]] = [
+        {"length": n, "windows": windows, "slice": name, "bits_per_byte": loss(n), "accuracy": 0.5}
+        for n in (6, 12, 48)
+        for windows, name in kinds
+    ]
+    by_index = {"length": 48, "windows": "non_overlapping", "slice": "index", "accuracy": 0.5}
+    return rows + [by_index | {"last_index": n, "bits_per_byte": loss(n)} for n in range(6, 48)]
+
+
+@pytest.fixture
+def text_runs(tiny: Tiny, tmp_path: Path) -> Path:
+    """Three schemes and four seeds of a language model, and one seed of a scheme that diverged."""
+    path = tmp_path / "book.txt"
+    path.write_bytes(b"to be or not to be " * FEWEST_BYTES)
+    for scheme, slope in SLOPES.items():
+        for seed in range(4):
+            start = 1.0 + 0.01 * seed
+            experiment = tiny("task=text", f"task.path={path}", f"pe={scheme}", f"seed={seed}", *GRID)
+            loss = partial(loss_at, slope, start)
+            run = write_run(experiment, fading(0, 0), losses=loss)
+            write_curve(run, read_curve(run.curve), {"text": text_rows(loss)})
+    diverged = tiny("task=text", f"task.path={path}", "pe=t5", "seed=0", *GRID)
+    write_run(diverged, fading(0, 0), DIVERGED)
+    return Path(experiment.config.results_dir)
+
+
+@pytest.mark.slow
+def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = compare(text_runs, out=out)
+    table = made.table.set_index("scheme")
+    assert list(table.index) == ["alibi", "rope", "learned", "t5"]
+    assert set(table["metric"]) == {"loss_extrapolation"}
+    assert table.loc["rope", "loss_in_distribution"] == pytest.approx(1.015)
+    assert table.loc["rope", "loss_extrapolation"] == pytest.approx(1.015 + 0.4 * 2)  # from 2x to 8x
+    assert table.loc["t5", "loss_extrapolation"] == pytest.approx(math.log(256))
+    ends = stats.t.interval(0.95, 3, 1.815, stats.sem([1.80, 1.81, 1.82, 1.83]))
+    columns = ["loss_extrapolation_low", "loss_extrapolation_high"]
+    np.testing.assert_allclose(table.loc["rope", columns].to_numpy(float), ends)
+    (sentence,) = made.sentences.values()
+    assert sentence.startswith("alibi has the lowest mean loss (nats) past the training lengths, 1.015 [")
+    pair = made.pairs[made.pairs["p"].notna()].iloc[0]
+    assert (pair["scheme"], pair["other"]) == ("alibi", "rope")
+    assert pair["difference"] == pytest.approx(-0.8)
+    written = "".join(path.read_text() for path in out.glob("*.*") if path.suffix in (".md", ".tex", ".csv"))
+    for words in ("did not learn", "learned the task", "solve", "xact match", "nan"):
+        assert words not in written.replace("exact_match", "").replace("solved", ""), words
+    text = pd.read_csv(out / "text.csv")
+    assert len(text) == 12 * (3 * 4 + 42)
+    sliding = text[(text["windows"] == "sliding") & (text["length"] == 48)]
+    expected = [1 + 0.01 * seed + 3 * slope for seed in range(4) for slope in SLOPES.values()]
+    means = sliding.groupby("name")["bits_per_byte"].mean()
+    np.testing.assert_allclose(sorted(means), sorted(expected))
+    drawn = {path.stem for path in out.glob("figures/*.png")}
+    assert {"text-decoder", "text-decoder-context"} <= drawn
+    assert "horizon" not in drawn
+
+
+def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path) -> None:
+    runs = load_runs(text_runs)
+    write_archive(runs, tmp_path / "a")
+    read = read_archive(tmp_path / "a")
+    write_archive(joined(read, only(runs, list(runs.saved)[:3])), tmp_path / "b")
+    names = (*FILES, "text.csv")
+    assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)[0] == list(names)
+    direct, again = (compared(made).table for made in (runs, read))
+    pd.testing.assert_frame_equal(again, direct)
+    (next(text_runs.glob("runs/*alibi*")) / "text.csv").write_text("length\n6\n")
+    left_out = load_runs(text_runs).left_out
+    assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]
+
+
+@pytest.mark.slow
+def test_any_runs_can_be_compared_in_their_loss(tiny: Tiny, tmp_path: Path) -> None:
+    folder = write_study(tiny, seeds=3)
+    usual = compare(folder)
+    assert not [column for column in usual.table if column.startswith("loss")]
+    made = compare(folder, out=tmp_path / "out", metric="loss")
+    assert set(made.table["metric"]) == {"loss_extrapolation"}
+    assert set(made.table["loss_at_2x"]) == {1.0}
+    assert "same mean loss (nats) past the training lengths, 1.000." in "".join(made.sentences.values())
+    with pytest.raises(UserError, match="metric=losses is not a metric of a run"):
+        compare(folder, metric="losses")

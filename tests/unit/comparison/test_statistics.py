@@ -1,0 +1,168 @@
+"""The statistics against other implementations and against simulated studies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pe_experiments.comparison.statistics import (
+    detectable_difference,
+    holm,
+    mean_above_p,
+    mean_below_p,
+    mean_interval,
+    permutation_p,
+    share_interval,
+    smallest_p,
+)
+
+STUDIES = 4000
+# Share of studies, in %, whose `mean_interval` holds the true mean, with 3, 5 and 10 seeds. The outcomes of a
+# seed: 0 or 0.5, and 0 or 1, with the probability of the higher one; two smooth ones.
+COVERAGE = {
+    "0 or 0.5, P = 0.05": (99, 98, 99),
+    "0 or 0.5, P = 0.2": (99, 99, 99),
+    "0 or 0.5, P = 0.5": (100, 100, 99),
+    "0 or 1, P = 0.05": (99, 98, 99),
+    "0 or 1, P = 0.2": (99, 99, 99),
+    "0 or 1, P = 0.5": (100, 100, 98),
+    "uniform on 0 to 1": (100, 100, 100),
+    "normal, mean 0.4, deviation 0.1": (100, 100, 100),
+}
+SIMULATED = (3, 5, 10)
+
+Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
+
+
+def outcomes() -> dict[str, tuple[Draw, float]]:
+    """How a seed comes out and its mean, by the names of `COVERAGE`."""
+    found: dict[str, tuple[Draw, float]] = {}
+    for high, chance in itertools.product((0.5, 1.0), (0.05, 0.2, 0.5)):
+        name = f"0 or {high:g}, P = {chance:g}"
+        found[name] = (lambda rng, size, h=high, p=chance: h * (rng.random(size) < p)), high * chance
+    found["uniform on 0 to 1"] = (lambda rng, size: rng.random(size)), 0.5
+    found["normal, mean 0.4, deviation 0.1"] = (lambda rng, size: rng.normal(0.4, 0.1, size)), 0.4
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COVERAGE)
+def test_coverage_is_the_one_stated(name: str) -> None:
+    draw, truth = outcomes()[name]
+    for seeds, stated in zip(SIMULATED, COVERAGE[name], strict=True):
+        studies = draw(np.random.default_rng(seeds), (STUDIES, seeds))
+        made = [mean_interval(values) for values in studies]
+        held = 100 * np.mean([interval.low <= truth <= interval.high for interval in made])
+        assert held == pytest.approx(stated, abs=0.8), seeds
+        assert held >= 95
+
+
+def test_a_t_interval_would_not_cover() -> None:
+    """Why there is none: five seeds that are 0 or 0.5, rarely 0.5."""
+    draw, truth = outcomes()["0 or 0.5, P = 0.05"]
+    studies = draw(np.random.default_rng(0), (STUDIES, 5))
+    half = stats.t.ppf(0.975, 4) * studies.std(axis=1, ddof=1) / np.sqrt(5)
+    assert np.mean(np.abs(studies.mean(axis=1) - truth) <= half) < 0.3
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 12])
+def test_of_zeros_and_ones_the_mean_has_the_interval_of_clopper_and_pearson(seeds: int) -> None:
+    for successes in range(seeds + 1):
+        values = [1.0] * successes + [0.0] * (seeds - successes)
+        expected = stats.binomtest(successes, seeds).proportion_ci(method="exact")
+        for made in (mean_interval(values), share_interval(successes, seeds)):
+            assert made.estimate == pytest.approx(successes / seeds)
+            assert (made.low, made.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.5, 0.45, 0.3], [0.0, 0.0, 0.54, 0.54, 0.01], [0.3] * 3])
+@pytest.mark.parametrize("lowest", [0.0, -1.0])
+def test_the_ends_are_quantiles_of_randomly_weighted_means(values: list[float], lowest: float) -> None:
+    weights = np.random.default_rng(0).dirichlet(np.ones(len(values) + 1), 100_000)
+    made = mean_interval(values, lowest)
+    assert made.low == pytest.approx(np.quantile(weights @ [*values, lowest], 0.025), abs=0.01)
+    assert made.high == pytest.approx(np.quantile(weights @ [*values, 1.0], 0.975), abs=0.01)
+    assert made.estimate == pytest.approx(np.mean(values))
+    assert lowest <= made.low <= made.estimate <= made.high <= 1
+
+
+def test_the_p_value_of_a_mean_inverts_its_interval() -> None:
+    values = [0.0, 0.5, 0.2, 0.9, 0.9]
+    made = mean_interval(values)
+    assert mean_below_p(values, made.high) == pytest.approx(0.025)
+    assert mean_above_p(values, made.low) == pytest.approx(0.025)
+    assert mean_below_p([0.0] * 5, 0.9) == pytest.approx(0.1**5)
+    assert mean_below_p([1.0] * 5, 0.9) == 1.0
+    assert mean_above_p([0.0] * 5, 0.0) == 1.0
+
+
+def test_under_three_seeds_there_is_a_value_and_no_interval_or_test() -> None:
+    for values in ([0.5], [0.5, 0.7]):
+        interval = mean_interval(values)
+        assert interval.estimate == pytest.approx(np.mean(values))
+        assert np.isnan([interval.low, interval.high]).all()
+        assert np.isnan(permutation_p(values, [0.0] * 5))
+        assert np.isnan(detectable_difference([values, [0.1] * 5]))
+    assert np.isnan(share_interval(1, 2).low)
+    assert share_interval(1, 2).estimate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([1, 1, 1, 1, 1], [0, 0, 0, 0, 0]), ([0, 0.5, 0.5, 0], [0, 0, 0.5]), ([0.1, 0.4, 0.3], [0.2, 0.9, 0.8])],
+)
+def test_permutations_are_all_counted(first: Sequence[float], second: Sequence[float]) -> None:
+    test = stats.permutation_test(
+        (first, second), lambda x, y, axis: np.abs(x.mean(axis=axis) - y.mean(axis=axis)),
+        permutation_type="independent", alternative="greater", n_resamples=np.inf,
+    )  # fmt: skip
+    assert permutation_p(first, second) == pytest.approx(test.pvalue)
+    assert permutation_p(second, first) == pytest.approx(test.pvalue)
+
+
+def test_five_against_five_are_never_below_two_in_252_and_many_are_sampled() -> None:
+    assert permutation_p([1.0] * 5, [0.0] * 5) == pytest.approx(2 / 252)
+    apart = permutation_p(list(np.linspace(0.5, 1, 12)), list(np.linspace(0, 0.4, 12)))
+    assert 0 < apart < 1e-4
+    rng = np.random.default_rng(3)
+    close = permutation_p(rng.normal(0, 1, 12), rng.normal(0.5, 1, 12))
+    rng = np.random.default_rng(3)
+    assert close == pytest.approx(
+        stats.ttest_ind(rng.normal(0, 1, 12), rng.normal(0.5, 1, 12)).pvalue, abs=0.02
+    )
+
+
+def test_the_smallest_p_is_that_of_seeds_apart() -> None:
+    for first, second in ((3, 3), (5, 5), (3, 4)):
+        assert smallest_p(first, second) == pytest.approx(permutation_p([1.0] * first, [0.0] * second))
+
+
+def test_a_permutation_test_errs_as_rarely_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    for draw in (lambda: rng.random(5) < 0.3, lambda: rng.random(5)):
+        p = np.array([permutation_p(draw(), draw()) for _ in range(1000)])
+        assert (p <= 0.05).mean() <= 0.065
+
+
+def test_holm_on_a_worked_example() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    untested = holm([0.01, float("nan"), 0.5])
+    assert untested[0] == pytest.approx(0.02)  # what was not tested is no member
+    assert np.isnan(untested[1])
+    assert untested[2] == pytest.approx(0.5)
+    assert holm([]) == []
+
+
+def test_what_can_be_detected_is_found_in_80_percent_of_studies() -> None:
+    rng = np.random.default_rng(0)
+    for seeds, expected in ((5, 2.02), (10, 1.32), (20, 0.91)):
+        groups = [[0.0, 1.0] * (seeds // 2) + [0.5] * (seeds % 2)] * 3
+        sd = np.sqrt(np.mean([np.var(group, ddof=1) for group in groups]))
+        effect = detectable_difference(groups) / sd
+        assert effect == pytest.approx(expected, abs=0.01)
+        first, second = rng.normal(effect, 1, (seeds, STUDIES)), rng.normal(0, 1, (seeds, STUDIES))
+        assert (stats.ttest_ind(first, second).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.02)

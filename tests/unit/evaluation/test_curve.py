@@ -1,0 +1,291 @@
+"""Every figure of the evaluation, on curves made by hand, and the counting behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
+from pe_experiments.data.seen import seen_in_training
+from pe_experiments.evaluation.curve import extrapolation_curve, greedy_answers, tally, wilson_interval
+from pe_experiments.evaluation.summary import summarise
+from pe_experiments.terminal.errors import UserError
+
+
+def curve(points: dict[int, float]) -> list[dict[str, Any]]:
+    return [{"content_length": n, "exact_match": y, "token_accuracy": y} for n, y in points.items()]
+
+
+def test_summary_of_a_curve() -> None:
+    summary = summarise(curve({5: 1.0, 10: 0.98, 20: 0.96, 30: 0.9, 40: 0.5, 80: 0.1, 160: 0.0}), 20)
+    assert summary["exact_match_in_distribution"] == pytest.approx((1 + 0.98 + 0.96) / 3)
+    assert summary["exact_match_at_2x"] == 0.5
+    assert summary["solved_in_distribution"] is True
+    assert summary["horizon"] == pytest.approx(30)
+    assert summary["horizon_ratio"] == pytest.approx(1.5)
+    assert summary["horizon_censored"] is False
+
+
+@pytest.mark.parametrize("grid", [(24, 160), (24, 40, 80, 160), (21, 160), (40,), (320,)])
+def test_the_area_has_no_floor_and_ends_at_one(grid: tuple[int, ...]) -> None:
+    for level in (0.0, 1.0):
+        summary = summarise(curve({20: 1.0} | dict.fromkeys(grid, level)), 20)
+        expected = None if grid == (320,) else level
+        assert summary["exact_match_extrapolation"] == expected
+        assert summary["token_accuracy_extrapolation"] == expected
+
+
+def test_the_area_is_over_log_length_from_the_first_length_not_trained() -> None:
+    first = summarise(curve({20: 1.0, 40: 0.8, 160: 0.0}), 20)["exact_match_extrapolation"]
+    assert first == pytest.approx(0.4)  # a straight line over log length
+    dense = summarise(curve({20: 0.0, 40: 0.8, 80: 0.4, 160: 0.0}), 20)["exact_match_extrapolation"]
+    assert dense == pytest.approx(first)  # points on the same line, and nothing of the training lengths
+    farther = summarise(curve({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}), 20)["exact_match_extrapolation"]
+    assert farther == pytest.approx((1 + (1 + 0.5) / 2) / 2)  # nothing past 8x counts
+    early = summarise(curve({20: 1.0, 40: 0.5, 80: 0.0}), 20)["exact_match_extrapolation"]
+    assert early == pytest.approx(0.25)  # a grid that ends early is taken up to there
+
+
+def test_guessing_scores_nothing() -> None:
+    """Exact match has a chance level where the answer is one token, and only there."""
+
+    def rows(answer_tokens: int) -> list[dict[str, Any]]:
+        points = curve({20: 1.0, 40: 0.5, 160: 0.5})
+        return [{**row, "chance": 0.5, "answer_tokens": answer_tokens} for row in points]
+
+    one, many = summarise(rows(1), 20), summarise(rows(20), 20)
+    assert one["exact_match_extrapolation"] == one["token_accuracy_extrapolation"] == 0.0
+    assert many["token_accuracy_extrapolation"] == 0.0
+    assert many["exact_match_extrapolation"] == 0.5
+    lower = [{**row, "exact_match": 0.25} for row in rows(1)]
+    assert summarise(lower, 20)["exact_match_extrapolation"] == -0.5  # below chance is not cut off
+    assert one["exact_match_at_2x"] == 0.5  # a value at one length is as measured
+
+
+def test_the_horizon_is_where_exact_match_crosses() -> None:
+    crossing = summarise(curve({10: 1.0, 20: 1.0, 40: 0.8, 80: 1.0}), 20)
+    assert crossing["horizon"] == pytest.approx(20 * 2**0.5)
+    assert crossing["horizon_censored"] is False
+    assert summarise(curve({10: 0.9, 20: 0.0}), 20)["horizon"] == pytest.approx(10)
+    below = summarise(curve({10: 0.89, 20: 1.0}), 20)
+    assert (below["horizon"], below["horizon_censored"]) == (0, False)
+    never = summarise(curve({10: 1.0, 20: 0.95}), 20)
+    assert (never["horizon"], never["horizon_censored"]) == (20, True)
+
+
+def test_what_the_grid_cannot_tell_is_none() -> None:
+    summary = summarise(curve({5: 1.0, 20: 1.0}), 20)
+    assert summary["exact_match_at_2x"] is None
+    assert summary["exact_match_extrapolation"] is None
+    assert summarise(curve({40: 1.0}), 20)["solved_in_distribution"] is None
+
+
+def test_lengths_seen_in_training_do_not_weigh() -> None:
+    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
+
+    def mean(*seen: int | None) -> float:
+        rows = [{**row, "seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
+        return summarise(rows, 10)["exact_match_in_distribution"]
+
+    assert mean(100, 49, 0) == pytest.approx(0.4)
+    assert mean(100, 50, 0) == pytest.approx(0.3)
+    assert mean(100, 100, 100) == pytest.approx(0.6)  # nothing else to go by
+    assert mean(None, None, None) == pytest.approx(0.6)
+
+
+def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
+    """Against every token sequence of the training and of the evaluation, laid out."""
+    source = tiny("training.max_length=10", "positions=random_offset").source
+    for batching, steps in (("mixed", 50), ("single_length", 41)):
+        stream = TrainingStream(source, 8, batching)
+        trained = {tuple(row[: n // 2]) for i in range(steps) for row, n in _rows_of(stream.batch(i))}
+        counts = seen_in_training(stream, steps, source, [2, 3, 5, 12], 150)
+        for length, count in counts.items():
+            blocks = [source.evaluation_block(length, block) for block in range(2)]
+            rows = [tuple(row[: n // 2]) for block in blocks for row, n in _rows_of(block)][:150]
+            assert count == sum(row in trained for row in rows), length
+        assert counts[12] == 0 < counts[2] < 150
+
+
+def _rows_of(batch: Batch) -> list[tuple[list[int], int]]:
+    """Token rows of copying, BOS x SEP y, with their lengths: the first half is BOS and x."""
+    return list(zip(batch.tokens_BT.tolist(), batch.lengths_B.tolist(), strict=True))
+
+
+def test_copying_ten_symbols_has_seen_all_pairs_and_no_eight(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.max_length=10", "task=copy")
+    source = experiment.source
+    counts = seen_in_training(TrainingStream(source, 64, "mixed"), 3000, source, [2, 5, 8, 10], 1000)
+    assert (counts[2], counts[8], counts[10]) == (1000, 0, 0)
+    assert 130 <= counts[5] <= 200
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (989, 1000)])
+def test_wilson_interval_is_scipys(successes: int, trials: int) -> None:
+    expected = binomtest(successes, trials).proportion_ci(method="wilson")
+    assert wilson_interval(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_counts_of_a_model_that_knows_the_answer(tiny: Callable[..., Experiment]) -> None:
+    """An oracle in place of the model; one wrong EOS costs exact match and no token accuracy."""
+    experiment = tiny()
+    source = experiment.source
+    batch = source.evaluation_block(6, 0)
+    model = Oracle(batch.labels_BT, experiment.format.vocab_size)
+    counts = tally(model, [batch], experiment.format.eos)  # type: ignore[arg-type]
+    assert (counts.exact_match, counts.token_accuracy) == (1.0, 1.0)
+    assert counts.tokens == 600
+    model.answers[0, -1] = 0  # the EOS of one example
+    model.answers[1, -2] = (model.answers[1, -2] + 1) % 10  # a symbol of another
+    counts = tally(model, [batch], experiment.format.eos)  # type: ignore[arg-type]
+    assert counts.exact == 98
+    assert counts.right_tokens == 599
+
+
+class Oracle(torch.nn.Module):
+    """Answers with given tokens; hidden states are one-hot answers and the head the identity."""
+
+    def __init__(self, labels_BT: torch.Tensor, vocabulary: int):
+        super().__init__()
+        self.answers = labels_BT.clamp(min=0).clone()
+        self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
+        torch.nn.init.eye_(self.head.weight)
+
+    def hidden(self, *batch: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
+
+
+class Successor(torch.nn.Module):
+    """Says one more than the token it reads, 0 after a mark and EOS after 3."""
+
+    def __init__(self, vocabulary: int, eos: int):
+        super().__init__()
+        self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
+        torch.nn.init.eye_(self.head.weight)
+        self.eos = eos
+
+    def hidden(self, tokens_BT: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        said = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
+        return torch.nn.functional.one_hot(said.clamp(max=13), 14).float()
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny("positions=random_offset", "evaluation.examples=150")
+    model, source = experiment.untrained_model(), experiment.source
+    whole = list(extrapolation_curve(model, source, [4, 9], 150, 6))
+    monkeypatch.setattr("pe_experiments.evaluation.curve.TOKENS_AT_ONCE", 60)
+    pieces = list(extrapolation_curve(model, source, [4, 9], 150, 6))
+    for row, other in zip(whole, pieces, strict=True):
+        assert row["loss"] == pytest.approx(other.pop("loss"), abs=1e-6)
+        assert {key: value for key, value in row.items() if key != "loss"} == other
+    assert whole[0]["examples"] == 150
+
+
+def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("task=modular_arithmetic", "evaluation.lengths=[5,40]")  # odd lengths alone
+    rows = list(extrapolation_curve(experiment.untrained_model(), experiment.source, [5, 40], 20, 5))
+    assert [(row["length"], row["content_length"], row["split"]) for row in rows] == [
+        (5, 5, "in_distribution"),
+        (40, 39, "extrapolation"),
+    ]
+    assert [row["tokens"] for row in rows] == [8, 42]
+    assert [row["largest_position"] for row in rows] == [7, 41]
+    assert [row["untrained_positions"] for row in rows] == [0, 34]
+
+
+@pytest.mark.parametrize(
+    ("task", "longest"),
+    [("unique_copy", 80), ("sort", 80), ("associative_recall", 161), ("variable_assignment", None)],
+)
+def test_a_length_above_the_longest_is_refused(
+    tiny: Callable[..., Experiment], task: str, longest: int | None
+) -> None:
+    """At once, however large; lengths between two that can be made are not above the longest."""
+    with pytest.raises(UserError, match=rf"input of length 131071; its longest is {longest or ''}"):
+        tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,131071]")
+    tiny("task=even_pairs", "evaluation.lengths=[9,131071]")
+    tiny("task=addition_padded", "evaluation.lengths=[9,131071]")
+
+
+def test_progress_is_shown_within_a_length(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("task=deduplicate")
+    for decoding in ("teacher_forcing", "greedy"):
+        shown: list[int] = []
+        model, source = experiment.untrained_model(), experiment.source
+        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, shown.append))  # type: ignore[arg-type]
+        assert shown == [100, 200, 250, 350, 450, 500]
+
+
+def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
+    """A model that says the successor of what it reads, and EOS after 3."""
+    experiment = tiny("task=copy")
+    format_, successor = experiment.format, Successor(experiment.format.vocab_size, experiment.format.eos)
+    rows = format_.lay_out(
+        torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
+    )
+    batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
+    answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
+    assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
+    counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
+    assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
+    assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]
+
+
+def test_streams_hold_other_examples_than_evaluation(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.min_length=6", "task.vocab_size=50", "training.batch_size=64")
+    source = experiment.source
+    seen = set()
+    for name in ("training", "validation"):
+        stream = TrainingStream(source, 64, "mixed", name)
+        rows = {tuple(row) for i in range(40) for row in stream.batch(i).tokens_BT.tolist()}
+        assert not rows & seen
+        seen |= rows
+    assert not {tuple(row) for row in source.evaluation_block(6, 0).tokens_BT.tolist()} & seen
+
+
+@pytest.mark.parametrize("batching", ["mixed", "single_length"])
+def test_batches_are_pure_functions_of_their_index(tiny: Callable[..., Experiment], batching: str) -> None:
+    experiment = tiny("positions=random_offset")
+    first, second = (TrainingStream(experiment.source, 8, batching) for _ in range(2))
+    forwards = [first.batch(i) for i in range(40)]
+    for index in (39, 17, 16, 0):
+        for part, again in zip(forwards[index], second.batch(index), strict=True):
+            assert torch.equal(part, again)
+    lengths = [set(batch.lengths_B.tolist()) for batch in forwards]
+    assert all(len(each) == 1 for each in lengths) == (batching == "single_length")
+    assert set.union(*lengths) == {2 * n + 2 for n in range(1, 7)}
+
+
+@pytest.mark.parametrize("batching", ["mixed", "single_length"])
+def test_declared_lengths_leave_room_for_the_longest_answer(
+    tiny: Callable[..., Experiment], batching: str
+) -> None:
+    """Ids are drawn for them: a row has as many whatever the length of its answer."""
+    experiment = tiny("task=deduplicate", "positions=random_subset", "training.batch_size=64")
+    room = {experiment.format.tokens(n, min(n, 10)) for n in range(1, 7)}
+    batch = TrainingStream(experiment.source, 64, batching).batch(0)
+    block = experiment.source.evaluation_block(9, 0)
+    assert set(block.declared_B.tolist()) == {9 + 9 + 2}
+    for rows in (batch, block, *micro_batches(batch, experiment.shape.train_length)):
+        assert (rows.lengths_B <= rows.declared_B).all()
+        assert rows.positions_BP.shape[1] >= rows.declared_B.max()
+        for ids, declared in zip(rows.positions_BP, rows.declared_B.tolist(), strict=True):
+            assert len(ids[:declared].unique()) == declared
+            assert (ids.diff()[: declared - 1] > 0).all()
+    assert set(batch.declared_B.tolist()) <= room
+    assert (block.lengths_B < block.declared_B).any()
+
+
+def test_batches_are_the_same_for_every_scheme_and_policy(tiny: Callable[..., Experiment]) -> None:
+    reference = TrainingStream(tiny().source, 8, "mixed").batch(5)
+    for overrides in (["pe=learned"], ["pe=none"], ["positions=random_offset"]):
+        other = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)
+        assert torch.equal(other.tokens_BT, reference.tokens_BT)
+        assert torch.equal(other.labels_BT, reference.labels_BT)

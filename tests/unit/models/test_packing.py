@@ -1,0 +1,54 @@
+"""Layers that compute real tokens alone: the same loss and the same gradients, for every scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data.batches import TrainingStream
+from pe_experiments.models import transformer
+from pe_experiments.models.packing import Packing
+from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.training.loop import batch_loss
+
+SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_packing_changes_no_loss_and_no_gradient(
+    scheme: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        experiment = tiny(f"pe={scheme}", f"model={model}", "training.max_length=12")
+        network = experiment.untrained_model().double()
+    except (NotApplicable, UserError):
+        pytest.skip("not defined there")
+    batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
+    assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
+    found = []
+    for share in (transformer.PADDED, 0.0):
+        monkeypatch.setattr(transformer, "PADDED", share)
+        loss = batch_loss(network, batch)
+        gradients = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
+        found.append([loss, *gradients])
+    for packed, padded in zip(*found, strict=True):
+        torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-9)
+
+
+def test_packed_are_the_real_tokens_filled_up_to_a_multiple() -> None:
+    lengths_B = torch.tensor([3, 9, 6])
+    x_BTD = torch.arange(27.0).view(3, 9, 1)
+    packing = Packing(lengths_B, 9)
+    packed_ND = packing.pack(x_BTD)
+    real = [0, 1, 2, *range(9, 18), *range(18, 24)]
+    assert len(packed_ND) == 24  # a multiple of 16 does not fit into the shortest row
+    assert set(real) < set(packed_ND[:, 0].int().tolist())
+    again_BTD = packing.pad(packed_ND)
+    assert again_BTD.shape == x_BTD.shape
+    assert torch.equal(again_BTD.flatten()[real], x_BTD.flatten()[real])
+    assert again_BTD[2, 6:, 0].tolist() == [23, 23, 23]  # the last token of the row

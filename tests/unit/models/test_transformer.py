@@ -1,0 +1,155 @@
+"""Exact facts about order and attention that need no training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.checking import small_shape
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.sinusoidal import Sinusoidal
+from pe_experiments.models import Transformer
+from pe_experiments.models.attention import Attention
+
+WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
+ORDER = torch.tensor([3, 1, 0, 2, 7, 9, 4, 5, 8, 6])
+
+
+def transformer(
+    causal: bool, scheme: type[PositionalEncoding] = PositionalEncoding, layers: int = 2
+) -> Transformer:
+    shape = small_shape(causal, num_layers=layers)
+    return Transformer(9, shape, scheme, initialisation="pytorch").double()
+
+
+def test_an_encoder_without_encoding_is_equivariant_and_its_pool_invariant() -> None:
+    model = transformer(causal=False)
+    torch.testing.assert_close(
+        model.hidden(WORDS[:, ORDER]), model.hidden(WORDS)[:, ORDER], rtol=0, atol=1e-6
+    )
+    torch.testing.assert_close(
+        model.hidden(WORDS[:, ORDER]).mean(1), model.hidden(WORDS).mean(1), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("scheme", [Sinusoidal, Learned])
+def test_an_absolute_encoding_breaks_the_symmetry(scheme: type[PositionalEncoding]) -> None:
+    model = transformer(False, scheme)
+    assert (model.hidden(WORDS[:, ORDER]).mean(1) - model.hidden(WORDS).mean(1)).abs().max() > 1e-3
+
+
+def test_one_causal_layer_cannot_tell_the_order_of_its_prefix_and_two_can() -> None:
+    prefix = torch.tensor([4, 2, 0, 3, 1, 8, 7, 6, 5, 9])  # the last token stays
+    one, two = transformer(True, layers=1), transformer(True, layers=2)
+    torch.testing.assert_close(one(WORDS[:, prefix])[:, -1], one(WORDS)[:, -1], rtol=0, atol=1e-9)
+    assert (two(WORDS[:, prefix])[:, -1] - two(WORDS)[:, -1]).abs().max() > 1e-4
+
+
+def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
+    model, constant = transformer(True, layers=4), torch.full((1, 10), 5)
+    torch.testing.assert_close(model(constant), model(constant)[:, :1].expand(-1, 10, -1), rtol=0, atol=1e-9)
+    marked = constant.clone()
+    marked[:, 0] = 8
+    assert (model(marked)[:, 2] - model(marked)[:, 9]).abs().max() > 1e-4
+    absolute = transformer(True, Sinusoidal)(constant)
+    assert (absolute[:, 2] - absolute[:, 9]).abs().max() > 1e-4
+
+
+def test_a_scheme_in_the_model_is_really_applied_in_eval_mode() -> None:
+    """The encoder path of `torch.nn` skips a replaced attention under eval and no_grad; ours may not."""
+
+    class Far(PositionalEncoding):
+        def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+            return (at.k_positions_BS[:, None, None] * 0.5).to(q_BHTK)
+
+    plain, biased = transformer(False).eval(), transformer(False, Far).eval()
+    with torch.no_grad():
+        assert (plain(WORDS) - biased(WORDS)).abs().max() > 1e-3
+
+
+class PerLayer(PositionalEncoding):
+    """Counts what the contract promises to schemes written elsewhere."""
+
+    per_layer = True
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.strength = torch.nn.Parameter(torch.tensor(0.1))
+        self.seen: list[int] = []
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        assert at.x_BSD is not None
+        assert at.x_BSD.shape == (3, 10, 32)
+        self.seen.append(at.layer)
+        steps = at.once(distance)
+        assert steps is at.once(distance)
+        return self.strength * steps[:, None]
+
+
+def distance(at: AttentionContext) -> Tensor:
+    return (at.k_positions_BS[:, None] - at.q_positions_BT[..., None]).double()
+
+
+def test_per_layer_schemes_get_an_instance_per_layer_and_their_context() -> None:
+    model = transformer(True, PerLayer, layers=3)
+    model(WORDS)
+    assert [encoding.seen for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
+
+
+def test_a_causal_only_scheme_refuses_an_encoder() -> None:
+    class CausalOnly(PositionalEncoding):
+        causal_only = True
+
+    with pytest.raises(ValueError, match="CausalOnly is defined for causal models only"):
+        transformer(False, CausalOnly)
+
+
+@pytest.mark.parametrize("style", ["gpt2", "pytorch"])
+def test_the_backbone_is_the_same_under_every_scheme(style: str) -> None:
+    def backbone(scheme: type[PositionalEncoding], seed: int = 3) -> dict[str, Tensor]:
+        made = Transformer(9, small_shape(), scheme, initialisation=style, seed=seed)  # type: ignore[arg-type]
+        return {name: p for name, p in made.named_parameters() if not name.startswith("encodings")}
+
+    reference = backbone(PositionalEncoding)
+    for scheme in (Sinusoidal, Learned):
+        for name, parameter in backbone(scheme).items():
+            assert torch.equal(parameter, reference[name]), name
+    assert not torch.equal(backbone(Learned, seed=4)["embedding.weight"], reference["embedding.weight"])
+
+
+def test_gpt2_initialisation_has_its_stated_spread() -> None:
+    shape = small_shape(d_model=128, num_layers=4)
+    model = Transformer(500, shape, PositionalEncoding, initialisation="gpt2", output_head="tied")
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    assert float(weights["embedding.weight"].std()) == pytest.approx(0.02, rel=0.02)
+    assert float(weights["layers.0.mlp_out.weight"].std()) == pytest.approx(0.02 / 8**0.5, rel=0.02)
+    assert float(weights["layers.0.attention.qkv.bias"].abs().max()) == 0
+    assert model.head.weight is model.embedding.weight
+
+
+def test_concatenation_narrows_the_token_embedding_alone() -> None:
+    model = Transformer(9, small_shape(), lambda shape: Sinusoidal(shape, combine="concat"))
+    assert model.embedding.weight.shape == (9, 16)
+    assert model(WORDS).shape == (3, 10, 9)
+    with pytest.raises(ValueError, match="output_head=tied"):
+        Transformer(9, small_shape(), lambda shape: Sinusoidal(shape, combine="concat"), output_head="tied")
+
+
+def test_model_shape_refuses_heads_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match="d_model=32 is not divisible by num_heads=5"):
+        small_shape(num_heads=5)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+def test_the_weights_of_a_layer_are_those_its_output_is_made_of(implementation: str) -> None:
+    shape = ModelShape(32, 4, 2, True, 12, 12)
+    layer, scheme = Attention(shape, implementation), Rope(shape)
+    x_BTD, ids = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0)), torch.arange(12)[None]
+    at = AttentionContext(ids, ids, torch.ones(1, 12, 12, dtype=torch.bool).tril(), None, x_BTD)
+    values_BHTK = layer.qkv(x_BTD)[..., 64:].unflatten(-1, (4, 8)).transpose(1, 2)
+    mixed_BHTK = layer.weights(x_BTD, scheme, at) @ values_BHTK
+    expected = layer.output(mixed_BHTK.transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(layer(x_BTD, scheme, at), expected)

@@ -1,0 +1,118 @@
+"""The benchmark measures what it says: cases in turn, equal shapes, the same work on both sides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.models import Transformer
+from pe_experiments.terminal.console import Display
+from pe_experiments.training import matmul
+from results.benchmark import report
+from results.benchmark.peers import PEERS
+from results.benchmark.timing import Row, interleave, paired_ratios
+from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
+from tests.conftest import Outcome
+
+SHAPE = ModelShape(32, 4, 2, True, 12, 12)
+TINY = {"tiny": (4, 8, 14, 16, 1)}
+
+
+def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
+    order: list[str] = []
+    cases = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    seconds = interleave(cases, 3, Display(), "", warm_up=2)
+    assert order == ["a", "b"] * 5
+    assert [len(taken) for taken in seconds.values()] == [3, 3]
+
+
+def test_ratios_are_of_neighbours() -> None:
+    seconds = {"a": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 5.0]}  # the machine was ten times slower for a while
+    rows = {row.case: row for row in paired_ratios("part", "setting", seconds, "a")}
+    assert rows["b"].ratio == 2.0
+    assert rows["b"].milliseconds == 5000
+    assert (rows["a"].ratio, rows["b"].against) == (1.0, "a")
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_have_our_size_and_are_causal(name: str) -> None:
+    if name.startswith(("x-", "transformers")):
+        pytest.importorskip(name.partition(" ")[0].replace("-", "_"))
+    expected = sum(p.numel() for p in Transformer(14, SHAPE, Learned).parameters())
+    make, attentions = PEERS[name]
+    for attention in attentions:
+        model = make(SHAPE, 14, attention).eval()
+        tokens = torch.randint(14, (3, 12), generator=torch.Generator().manual_seed(0))
+        changed = tokens.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % 14
+        with torch.no_grad():
+            logits, other = model(tokens), model(changed)
+        assert logits.shape == (3, 12, 14)
+        torch.testing.assert_close(logits[:, :-1], other[:, :-1], rtol=0, atol=1e-4)
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(expected, rel=0.06), attention
+
+
+def test_the_bare_loop_trains_as_the_harness_does() -> None:
+    """What is compared is the same work: both end with the same weights."""
+    sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
+    made = experiment(**sizes)
+    pairs = zip(*(way(made, "default").parameters() for way in (bare_training, whole_training)), strict=True)
+    for bare, whole in pairs:
+        torch.testing.assert_close(bare, whole, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_evaluation_alone() -> None:
+    ballast = torch.ones(64 << 20)  # 256 MB of this process must not show in the other
+    milliseconds, above = long_evaluation(200, "alibi")
+    assert ballast.numel()
+    assert 0 <= above < 200
+    assert milliseconds > 0
+
+
+def test_every_part_measured_ends_in_the_table(
+    script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "SIZES", TINY)
+    monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
+    monkeypatch.setattr(report, "long_evaluation", lambda tokens, scheme: (1.5, 20.0))
+    before = matmul.current_backend()
+    done = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
+    matmul.set_backend(before)
+    assert done.code == 0, done.err
+    table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, na_values=[""])
+    assert list(table) == list(Row.__dataclass_fields__)
+    compared = ("fastest at its default", "fastest at its best float32", "each at its best float32")
+    parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
+    assert set(table["part"]) == parts
+    fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
+    assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
+    assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
+    assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
+
+
+def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
+    done = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
+    assert done.code == 1
+    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers, schemes")
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_peers_are_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*args: object) -> None:
+        raise ImportError("no such library")
+
+    monkeypatch.setattr(report, "SIZES", TINY)
+    monkeypatch.setattr(report, "PEERS", {"elsewhere": (missing, ("default",))})
+    rows = list(report.peers(1, Display()))
+    assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu", "pe_experiments, sdpa"}
+    assert "elsewhere is left out: pip install" in capsys.readouterr().out

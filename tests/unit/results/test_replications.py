@@ -1,0 +1,63 @@
+"""The ledger of published values: verdicts by rules that can go either way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from results.replications import statements, study
+
+
+def verdicts(ours: dict[str, float], arxiv: str = study.PATH) -> list[str]:
+    """Of three schemes published at 1, 10 and 40."""
+    found = {(arxiv, "t", "sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
+    ledger = pd.DataFrame({"scheme": ["a", "b", "c"], "published": [1.0, 10.0, 40.0]})
+    return study.judged(ledger.assign(arxiv=arxiv, task="t", setting="sparse"), found)["verdict"].tolist()
+
+
+def test_a_value_is_reproduced_within_a_point_or_a_quarter() -> None:
+    assert verdicts({"a": 1.9, "b": 12.4, "c": 36.0}) == [study.REPRODUCED] * 3
+    assert verdicts({"a": 2.1, "b": 12.6, "c": 50.0}) == [study.ORDER] * 3
+
+
+def test_without_a_common_unit_only_the_order_counts() -> None:
+    assert verdicts({"a": 1.0, "b": 10.0, "c": 40.0}, study.TEXT) == [study.ORDER] * 3
+
+
+def test_a_scheme_out_of_order_is_named() -> None:
+    made = verdicts({"a": 20.0, "b": 15.0, "c": 60.0})
+    assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
+
+
+def test_values_too_close_together_have_no_order() -> None:
+    made = verdicts({"a": 14.9, "b": 15.0, "c": 60.0})
+    assert made == [study.OPEN, study.OPEN, study.ORDER]
+
+
+def test_what_has_not_been_run_says_so() -> None:
+    assert verdicts({"a": 1.0}) == [study.REPRODUCED, study.WAITING, study.WAITING]
+
+
+def statement_verdicts(better: list[float], worse: list[float], learned: bool = True) -> list[str]:
+    """Of one statement about two schemes, and of one about a scheme that was not run."""
+    runs = pd.DataFrame(
+        [("t", "a", value, learned, 1.0) for value in better]
+        + [("t", "b", value, True, 1.0) for value in worse],
+        columns=[
+            "title",
+            "label",
+            "exact_match_at_2x",
+            "solved_in_distribution",
+            "exact_match_in_distribution",
+        ],
+    )
+    said = pd.DataFrame({"arxiv": "0000.00000", "task": "t", "better": ["a", "a"], "worse": ["b", "c"]})
+    return statements.judged(said.assign(metric="exact_match_at_2x"), runs)["verdict"].tolist()
+
+
+def test_a_statement_agrees_only_where_seeds_separate_the_schemes() -> None:
+    high, low = [0.9, 0.8, 0.85, 0.95, 0.9], [0.1, 0.2, 0.15, 0.1, 0.3]
+    assert statement_verdicts(high, low) == [statements.AGREES, statements.WAITING]
+    assert statement_verdicts(low, high) == [statements.CONTRARY, statements.WAITING]
+    assert statement_verdicts(high, [0.1, 0.9, 0.9, 0.9, 0.9])[0] == statements.OPEN
+    assert statement_verdicts(high, low, learned=False)[0] == statements.NOT_LEARNED

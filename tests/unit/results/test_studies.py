@@ -1,0 +1,341 @@
+"""Published studies: everything follows from their CSVs, and the pages say what these say."""
+
+from __future__ import annotations
+
+import filecmp
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.published import mean_in_words, outcome_table, read_archive, with_settings
+from pe_experiments.published.archive import EVALUATED, FILES, joined, only, write_archive
+from pe_experiments.published.provenance import require_one_known_source
+from pe_experiments.published.publish import (
+    BLOCK,
+    code_of,
+    differences,
+    project_readme,
+    regenerate,
+    with_blocks,
+)
+from pe_experiments.terminal.errors import UserError
+from results.core import study as core
+from results.precision import study as precision
+from tests import stranger
+from tests.conftest import ROOT
+from tests.synthetic import write_study
+
+RESULTS = ROOT / "results"
+STUDIES = (
+    "bank/v1", "core", "implementations", "precision", "replications", "robustness", "text", "transfer",
+    "tutorial_claims",
+)  # fmt: skip
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    """From the runs and from their CSVs the same table; and of these CSVs the same CSVs."""
+    runs = load_runs(write_study(tiny))
+    write_archive(runs, tmp_path / "a")
+    read = read_archive(tmp_path / "a")
+    write_archive(read, tmp_path / "b")
+    assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", FILES, shallow=False)[0] == list(FILES)
+    direct, again = (write_comparison(compared(made), "t", tmp_path / "c").table for made in (runs, read))
+    pd.testing.assert_frame_equal(again, direct)
+
+
+@pytest.mark.slow
+def test_runs_published_earlier_stay_beside_those_of_today(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    runs = load_runs(write_study(tiny))
+    names = sorted(runs.saved)
+    write_archive(only(runs, names[:9]), tmp_path / "a")
+    earlier, today = read_archive(tmp_path / "a"), only(runs, names[7:])
+    both = joined(earlier, today)
+    assert both.runs["name"].tolist() == names == sorted(both.environments)
+    write_archive(both, tmp_path / "b")
+    write_archive(runs, tmp_path / "whole")
+    assert all(filecmp.cmp(tmp_path / "b" / file, tmp_path / "whole" / file, shallow=False) for file in FILES)
+
+
+def test_what_is_joined_is_summarised_over_the_lengths_that_all_share(
+    tiny: Callable[..., Experiment],
+) -> None:
+    runs = load_runs(write_study(tiny, seeds=2))
+    names = sorted(runs.saved)
+    fewer = runs.curves[~(runs.curves["name"].eq(names[0]) & runs.curves["content_length"].eq(48))]
+    earlier = only(Runs(runs.runs, fewer, {}, runs.training, runs.saved, runs.environments), names[:1])
+    both = joined(earlier, only(runs, names[1:]))
+    assert not both.curves.loc[both.curves["content_length"] == 48, "in_summary"].any()
+    assert both.curves.loc[both.curves["content_length"] < 48, "in_summary"].all()
+    first, full = (frame.set_index("name")["exact_match_extrapolation"] for frame in (both.runs, runs.runs))
+    assert (first.sort_index() >= full.sort_index()).all()
+    assert not first.sort_index().equals(full.sort_index())
+
+
+def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+    runs = load_runs(write_study(tiny, seeds=2))
+    for name, saved in runs.saved.items():
+        saved[EVALUATED] = {}
+        runs.environments[name]["source"] = "a" * 40
+    for saved in runs.saved.values():
+        saved["identity"]["sources"]["task"]["743 data files"] = "1" * 12
+    require_one_known_source("t", runs)
+    write_archive(only(runs, sorted(runs.saved)[:2]), tmp_path / "a")
+    path = tmp_path / "a" / "provenance.csv"
+    digest = next(iter(runs.saved.values()))["identity"]["sources"]["shared"].copy().popitem()[1]
+    path.write_text(path.read_text().replace(digest, "0" * 12))
+    today = only(runs, sorted(runs.saved)[2:])
+    with pytest.raises(UserError, match="made by different states of the training code"):
+        require_one_known_source("t", joined(read_archive(tmp_path / "a"), today))
+    next(iter(runs.saved.values()))["identity"]["trained"]["pe"]["_target_"] = "mine.Mine"
+    with pytest.raises(UserError, match=r"mine\.Mine of .* is no code of this project"):
+        require_one_known_source("t", runs)
+
+
+def test_how_a_setting_was_tuned_is_published_with_the_runs(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    runs = load_runs(write_study(tiny, seeds=1))
+    losses = [
+        {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
+        for value, seed, loss in (("0.1", 100, 0.5), ("0.1", 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
+    ]
+    choice = {"scheme": "rope", "task": "copy", "model": "decoder", "settings": {"vocab_size": 10}}
+    choice |= {"setting": "training.learning_rate", "seed": [100, 101], "chosen": "0.1", "losses": losses}
+    runs.tuning.append(choice | {"tried": {"0.1": 0.6, "0.3": None}})
+    write_archive(runs, tmp_path / "a")
+    read = read_archive(tmp_path / "a")
+    (found,) = read.tuning
+    assert {key: found[key] for key in ("tried", "chosen", "seed", "settings")} == {
+        "tried": {"0.1": pytest.approx(0.6), "0.3": None},  # a value at which a seed diverged is not chosen
+        "chosen": "0.1",
+        "seed": [100, 101],
+        "settings": {"vocab_size": 10},
+    }
+    write_archive(joined(read, runs), tmp_path / "b")
+    assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
+
+
+@pytest.mark.slow
+def test_a_study_without_code_of_its_own_is_its_comparison(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    write_archive(load_runs(write_study(tiny, seeds=1)), folder)
+    regenerate(folder)
+    assert {*FILES, "report.html", "table.csv"} <= set(files_of(folder))
+    (folder / "table.csv").write_text("edited")
+    (folder / "more.md").write_text("of nobody")
+    assert [path.name for path in differences(folder)] == ["more.md", "table.csv"]
+
+
+def test_a_study_with_code_of_its_own_is_what_that_writes(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    write_archive(load_runs(write_study(tiny, seeds=1)), folder)
+    (folder / "words.py").write_text('WORDS = "of {} runs"\n')
+    (folder / "study.py").write_text(
+        "from .words import WORDS\n\n\n"
+        "def pages(folder):\n"
+        '    (folder / "page.md").write_text("drawn")\n\n\n'
+        "def blocks(folder):\n"
+        '    lines = (folder / "runs.csv").read_text().count("\\n") - 1\n'
+        '    return {"answer": WORDS.format(lines), "more": "and more"}\n'
+    )
+    page = "by hand\n<!-- from {}: make results -->\n{}\n<!-- end -->\nafter\n"
+    (folder / "README.md").write_text(page.format("answer", "old"))
+    regenerate(folder)
+    assert files_of(folder) == sorted(["README.md", "page.md", "study.py", "words.py", *FILES])
+    assert (folder / "README.md").read_text() == page.format("answer", "of 3 runs")
+    assert differences(folder) == []
+    (folder / "README.md").write_text(page.format("answer", "of 3  runs"))
+    assert [path.name for path in differences(folder)] == ["README.md"]
+    (folder / "README.md").write_text(page.format("anser", ""))
+    with pytest.raises(UserError, match="no block anser is made, only answer, more"):
+        regenerate(folder)
+    project = project_readme(page.format("results/mine", "old"), tmp_path)
+    assert project == page.format("results/mine", "of 3 runs")
+
+
+def test_values_read_alike_everywhere() -> None:
+    assert mean_in_words([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
+    assert mean_in_words([0.5]) == "0.50 (1 seed)"
+    assert mean_in_words([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["core", "tutorial_claims", "bank/v1"])
+def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) -> None:
+    """With the protocol's runs read from the CSV, by code that shares nothing with ours."""
+    folder = RESULTS / study
+    rows, pairs, curves = (stranger.read_csv(folder / f"{name}.csv") for name in ("table", "pairs", "curves"))
+    tested = 0
+    for protocol in {row["protocol"] for row in rows}:
+        mine = [row for row in rows if row["protocol"] == protocol]
+        runs = stranger.curves_of([row for row in curves if row["protocol"] == protocol])
+        for row in mine:
+            stranger.check_table(row, runs)
+        differences_ = [row for row in pairs if row["protocol"] == protocol]
+        assert len(differences_) == len(mine) * (len(mine) - 1) // 2
+        tested += stranger.check_pairs(differences_, runs, int(mine[0]["max_length"]))
+    assert tested > 5
+
+
+def change(full: list[float], half: list[float]) -> precision.Change:
+    return precision.Change("copy", "rope", dict(enumerate(full)), dict(enumerate(half)))
+
+
+def test_equivalence_is_a_reading_of_its_own() -> None:
+    full = [0.5, 0.4, 0.6, 0.0, 0.1]
+    assert change(full, [0.55, 0.35, 0.6, 0.01, 0.1]).reading == "equivalent"
+    assert change(full, [0.5, 0.4, 0.6, 0.2, 0.1]).reading == "not decided"  # one seed moves by 0.2
+    ten = [0.1 * n for n in range(8)]
+    assert change(ten, [x + 0.2 + 0.001 * n for n, x in enumerate(ten)]).reading == "changed"
+
+
+@pytest.mark.parametrize(
+    "differences", [[0.3, 0.2, 0.5], [0.1, -0.2, 0.3, 0.05, 0.0], [0.25] * 6, [0, 0, 1, 0], [0.0] * 5]
+)
+def test_sign_flips_are_all_counted(differences: list[float]) -> None:
+    d = np.array(differences, dtype=float)
+    signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
+    expected = np.mean(np.abs((signs * d).mean(1)) >= abs(d.mean()) - 1e-12)
+    assert precision.sign_flip_p(d, "two-sided") == pytest.approx(expected)
+
+
+def test_five_seeds_are_never_below_one_sixteenth() -> None:
+    assert precision.sign_flip_p(np.array([0.9, 0.95, 0.93, 0.94, 0.96]), "two-sided") == pytest.approx(
+        0.0625
+    )
+
+
+def test_equivalence_needs_every_one_of_five_within_the_margin() -> None:
+    assert precision.equivalence_p(np.array([0.09, -0.05, 0.0, 0.02, 0.01])) == pytest.approx(1 / 32)
+    assert precision.equivalence_p(np.array([0.11, -0.05, 0.0, 0.02, 0.01])) > 0.05
+    assert precision.equivalence_p(np.array([0.3, 0.3, 0.3, 0.3, 0.3])) == 1.0
+
+
+def test_rows_that_cannot_move_are_left_out() -> None:
+    assert not change([0.0] * 5, [0.0] * 5).can_move
+    assert not change([1.0] * 5, [1.0] * 5).can_move
+    assert change([1.0] * 5, [1.0, 1.0, 1.0, 1.0, 0.9]).can_move
+    assert change([0.0] * 5, [1.0] * 5).can_move
+
+
+@pytest.fixture
+def varied() -> Runs:
+    """Copying with two vocabularies and two learning rates, of which one is bad for all and one for ALiBi."""
+    rows, saved = [], {}
+    for vocabulary, rate in itertools.product((10, 100), (0.001, 0.003)):
+        learnt = (vocabulary, rate) != (100, 0.001)
+        for scheme, seed in itertools.product(("rope", "alibi"), range(3)):
+            name, twice = (
+                f"{scheme}-{vocabulary}-{rate}-{seed}",
+                0.7 if (scheme, rate) == ("alibi", 0.001) else 1.0,
+            )
+            row: dict[str, Any] = {
+                "name": name,
+                "label": scheme,
+                "seed": seed,
+                "task": "copy",
+                "model": "decoder",
+            }
+            row |= {"protocol": f"{vocabulary}-{rate}", "max_length": 10, "solved_in_distribution": learnt}
+            rows.append(row | {"exact_match_at_2x": twice if learnt else 0.2})
+            trained = {"task": {"vocab_size": vocabulary}, "training": {"learning_rate": rate}}
+            saved[name] = {"identity": {"trained": trained}}
+    curves = pd.DataFrame(
+        [{"name": name, "content_length": 20, "answer_tokens": 20, "chance": 0.1} for name in saved]
+    )
+    return Runs(pd.DataFrame(rows), curves, saved=saved)
+
+
+def cells_of(table: str) -> dict[str, list[str]]:
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines() if "|" in line
+    ]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_an_answer_is_that_of_the_worst_setting(varied: Runs) -> None:
+    rows = cells_of(outcome_table(core.with_questions(varied), "question", core.SCHEMES))
+    assert rows["copy, 10 different symbols"] == ["–", "–", "–", "3 of 3", "0.70 in all 3 seeds", "–"]
+    assert rows["copy, 100 different symbols"][3] == "not learned (0 of 3)"
+    varied.runs["exact_match_at_2x"] = [1.0, 0.95, 0.0] * 8
+    rows = cells_of(outcome_table(core.with_questions(varied), "setting", ["rope"]))
+    assert rows["10 symbols, rate 0.001"] == ["2 of 3"]
+    varied.runs["exact_match_at_2x"] = [1.0, 0.5, 0.0] * 8
+    rows = cells_of(outcome_table(core.with_questions(varied), "setting", ["rope"]))
+    assert rows["10 symbols, rate 0.001"][0].startswith("0.50 [")
+
+
+def test_one_setting_is_changed_at_a_time(varied: Runs) -> None:
+    robustness = code_of(RESULTS / "robustness")
+    for saved in varied.saved.values():
+        saved["identity"]["trained"]["model"] = {"dropout": 0.0}
+        saved["identity"]["trained"]["training"]["max_length"] = 10
+    table = robustness.with_changes(varied)
+    assert robustness.schemes_of(table) == ["alibi", "rope"]
+    rows = cells_of(outcome_table(table, "change", ["rope", "alibi"]))
+    assert list(rows)[2:] == [
+        "as in core",
+        "100 symbols",
+        "100 symbols, learning rate 0.001",
+        "learning rate 0.001",
+    ]
+    assert rows["learning rate 0.001"] == ["3 of 3", "0.70 in all 3 seeds"]
+    assert rows["100 symbols, learning rate 0.001"] == ["not learned (0 of 3)"] * 2
+
+
+def test_settings_are_those_that_were_trained(varied: Runs) -> None:
+    table = with_settings(varied, symbols="task.vocab_size", nothing="task.nothing")
+    assert sorted(set(table["symbols"])) == [10, 100]
+    assert table["nothing"].isna().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_pages_say_what_the_csvs_say(study: str) -> None:
+    """Every block stands in the study's page, as it is made."""
+    folder = RESULTS / study
+    text, blocks = (folder / "README.md").read_text("utf-8"), code_of(folder).blocks(folder)
+    assert with_blocks(text, blocks) == text
+    assert {name for _, name, _ in BLOCK.findall(text)} == set(blocks)
+
+
+@pytest.mark.slow
+def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert project_readme(text, RESULTS) == text
+    assert project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
+
+
+def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
+    for name in ("core", "precision", "tutorial_claims"):
+        assert callable(code_of(RESULTS / name).blocks)
+
+
+def test_the_published_results_are_small() -> None:
+    assert sum(path.stat().st_size for path in _tracked()) < 15_000_000
+
+
+def _tracked() -> list[Path]:
+    kept = ("core", "tutorial_claims", "precision", "benchmark", "encodings")
+    files = [path for name in kept for path in (RESULTS / name).rglob("*") if path.is_file()]
+    return [
+        path for path in files if path.suffix not in (".svg", ".pdf", ".tex", ".pyc") and path.name[0] != "."
+    ]

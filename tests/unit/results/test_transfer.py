@@ -1,0 +1,79 @@
+"""The study of transfer to text: its statistics against independent ones, and what its outcomes mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pe_experiments.terminal.errors import UserError
+from results.transfer import study as transfer
+
+
+def scores(values: np.ndarray, noise: float, seed: int) -> np.ndarray:
+    """[C, S]"""
+    return values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4))
+
+
+def test_rho_is_that_of_scipy_with_ties() -> None:
+    draw = np.random.default_rng(0)
+    one, other = draw.integers(4, size=(2, 12))
+    assert transfer.rho(one, other) == pytest.approx(stats.spearmanr(one, other).statistic)
+
+
+def test_the_partial_correlation_is_that_of_the_residuals_of_ranks() -> None:
+    one, other, given = np.random.default_rng(1).normal(size=(3, 12))
+    a, b, c = map(stats.rankdata, (one, other, given))
+    residuals = [x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b)]
+    expected = stats.pearsonr(*residuals).statistic
+    assert transfer.rho(one, other, given) == pytest.approx(expected)
+
+
+def test_the_p_value_is_that_of_scipy() -> None:
+    one, other = np.random.default_rng(2).normal(size=(2, 12))
+    one = one + 0.5 * other
+    made = transfer.correlate(scores(one, 0, 0), scores(other, 0, 0))
+    expected = stats.spearmanr(one, other, alternative="greater").pvalue
+    assert made.p == pytest.approx(expected, abs=0.01)
+    assert made.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable
+
+
+def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
+    one, other, given = np.random.default_rng(4).normal(size=(3, 12))
+    other = other + one
+    made = transfer.correlate(scores(one, 0, 0), scores(other, 0, 0), scores(given, 0, 0))
+    a, b, c = map(stats.rankdata, (one, other, given))
+    left = [x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b)]
+    draw = np.random.default_rng(7)
+    drawn = [stats.pearsonr(draw.permutation(left[0]), left[1]).statistic for _ in range(2000)]
+    assert made.p == pytest.approx(np.mean(np.array(drawn) >= made.rho), abs=0.02)
+
+
+def test_a_scheme_without_all_seeds_is_named() -> None:
+    rows = pd.DataFrame(
+        [(label, seed, 0.5) for label in transfer.SCHEMES for seed in range(3)],
+        columns=["label", "seed", "x"],
+    )
+    assert transfer.grid(rows, "x", "text").shape == (len(transfer.SCHEMES), 3)
+    with pytest.raises(UserError, match="text of none is not complete"):
+        transfer.grid(rows.iloc[1:], "x", "text")
+
+
+def test_noise_lowers_the_ceiling() -> None:
+    values = np.linspace(0, 1, 12)
+    noisy = transfer.correlate(scores(values, 1.0, 0), scores(values, 0.0, 1))
+    assert noisy.ceiling < 0.95
+
+
+def test_outcomes_follow_the_interval() -> None:
+    values = np.linspace(0, 1, 12)
+    same = transfer.correlate(scores(values, 0.01, 0), scores(values, 0.01, 1))
+    turned = transfer.correlate(scores(values, 0.01, 0), scores(-values, 0.01, 1))
+    unrelated = transfer.correlate(
+        scores(values, 0.01, 0), scores(np.random.default_rng(5).normal(size=12), 0.01, 1)
+    )
+    said = [transfer.outcome(made).partition(":")[0] for made in (same, turned, unrelated)]
+    assert said[0].startswith("**Useful**")
+    assert said[1].startswith("**Not useful**")
+    assert said[2].startswith("**Open**")

@@ -1,0 +1,258 @@
+"""One bad directory is one sentence: whatever lies among the runs, the others are compared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]
+
+from pe_experiments.comparison import compare, load_runs
+from pe_experiments.comparison.compare import runs_csv
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.checkpoints import read_checkpoint
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.finished import load_model
+from pe_experiments.store.tables import METRICS
+from pe_experiments.tasks import text
+from pe_experiments.terminal import files
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.errors import UserError
+from tests.conftest import Script
+from tests.synthetic import fading, write_run
+
+Tiny = Callable[..., Experiment]
+Spoil = Callable[[RunDirectory], object]
+GB = 1 << 30
+
+
+def sparse(path: Path, size: int = 30 * GB) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+def linked(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def aliases(levels: int = 11) -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def result(run: RunDirectory, **entries: object) -> None:
+    run.result.write_text(json.dumps(json.loads(run.result.read_text()) | entries))
+
+
+def config(run: RunDirectory, **entries: object) -> None:
+    saved = yaml.safe_load(run.config.read_text())
+    saved["identity"] |= entries
+    run.config.write_text(yaml.safe_dump(saved))
+
+
+MANY_ROWS = "step,loss\n" + "1,2\n" * 4_000_000
+BAD: dict[str, tuple[Spoil, str]] = {
+    "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
+    "deep YAML in blocks": (lambda run: run.config.write_text("- " * 200_000), "nested more than 100 deep"),
+    "aliases": (lambda run: run.config.write_text(aliases() + run.config.read_text()), "a YAML alias"),
+    "a number without end": (
+        lambda run: run.config.write_text("a: 1" + ":1" * 900_000),
+        "more than 10000 char",
+    ),
+    "large YAML": (lambda run: sparse(run.config), r"it has 32,212.3 MB, and at most 2.1 MB are read"),
+    "deep JSON": (lambda run: run.result.write_text("[" * 200_000), "nested too deep"),
+    "large JSON": (lambda run: sparse(run.result), "MB are read"),
+    "an infinite seed": (lambda run: result(run, seed=float("inf")), "belongs to|whole number"),
+    "a step that is none": (lambda run: result(run, finished_step=["x"]), "finished_step="),
+    "no code": (lambda run: config(run, sources=2), "is missing or damaged"),
+    "code that is none": (lambda run: config(run, sources={"pe": "=1"}), "a section that is none"),
+    "beyond all measure": (
+        lambda run: run.curve.write_text(run.curve.read_text().replace("1.0", "1e308", 1)),
+        "larger than anything measured",
+    ),
+    "a long seed": (lambda run: result(run, seed=10**30), "belongs to|whole number"),
+    "large CSV": (lambda run: sparse(run.curve), "MB are read"),
+    "a pipe": (lambda run: piped(run.curve), "a link, pipe, device or folder where a file belongs"),
+    "a pipe as YAML": (lambda run: piped(run.config), "a link, pipe"),
+    "a folder": (lambda run: a_folder(run.result), "a link, pipe"),
+    "a device": (lambda run: linked(run.curve, "/dev/zero"), "a link, pipe"),
+    "another's file": (lambda run: linked(run.config, "/etc/passwd"), "a link, pipe"),
+    "a formula": (lambda run: result(run, label="=cmd|' /C calc'!A0"), "label==cmd.* is no name"),
+    "escape codes": (lambda run: result(run, label="\x1b[2Jrope"), r"label=.x1b\[2Jrope is no name"),
+    "two lines": (lambda run: result(run, task="copy\nleft out: nothing"), "is no name"),
+    "no text": (lambda run: result(run, label=["rope"]), "is no name"),
+    "a label of its own": (lambda run: config(run, label="@rope"), "what no run is called"),
+    "escape codes in YAML": (lambda run: config(run, label="\x1b[2Jrope"), "control characters"),
+    "a split of its own": (
+        lambda run: run.curve.write_text(run.curve.read_text().replace("extrapolation", "=1+1")),
+        "a split that is none of",
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
+    run, good = write_run(tiny("seed=1"), fading(1, 0)), write_run(tiny(), fading(1, 0))
+    spoil, sentence = BAD[bad]
+    spoil(run)
+    loaded = load_runs(good.path.parents[1])
+    assert list(loaded.runs["name"]) == [good.name]
+    (reason,) = loaded.left_out.values()
+    assert re.search(sentence, reason), reason
+    assert reason.isprintable()
+    assert len(reason) < 500
+
+
+LESS: dict[str, Spoil] = {
+    "metrics.csv": lambda run: run.metrics.write_text(MANY_ROWS),
+    "environment.json": lambda run: linked(run.environment, "/dev/zero"),
+    "text.csv": lambda run: sparse(run.path / "text.csv"),
+}
+
+
+@pytest.mark.parametrize("name", LESS)
+def test_a_bad_file_that_a_comparison_can_do_without_costs_that_file(name: str, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    LESS[name](run)
+    loaded = load_runs(run.path.parents[1])
+    assert list(loaded.runs["name"]) == [run.name]
+    assert loaded.environments[run.name] == {} or f"{run.name}/{name}" in loaded.left_out
+
+
+@pytest.mark.parametrize("name", ["=cmd", "-rope", "rope\x1b[2J", "rope\nleft out"])
+def test_a_directory_with_such_a_name_is_left_out(name: str, tiny: Tiny) -> None:
+    run, good = write_run(tiny("seed=1"), fading(1, 0)), write_run(tiny(), fading(1, 0))
+    run.path.rename(run.path.with_name(name))
+    loaded = load_runs(good.path.parents[1])
+    assert list(loaded.runs["name"]) == [good.name]
+    assert all("\x1b" not in word for pair in loaded.left_out.items() for word in pair)
+
+
+def test_what_made_a_run_is_no_formula(tiny: Tiny) -> None:
+    run, other = write_run(tiny(), fading(1, 0)), write_run(tiny("seed=1"), fading(1, 0))
+    run.environment.write_text(json.dumps({"command": ["=1+1", "x"], "source": "abc"}))
+    other.environment.write_text(json.dumps({"command": ["x"], "source": "=1+1"}))
+    rows = list(csv.DictReader(StringIO(runs_csv(load_runs(run.path.parents[1])))))
+    assert {row["name"]: (row["command"], row["source"]) for row in rows} == {
+        run.name: ("'=1+1 x", "abc"),
+        other.name: ("", ""),
+    }
+
+
+def test_a_label_to_train_under_is_no_formula(tiny: Tiny) -> None:
+    for label in ("'=A1+B2'", "'+A'", "'-A'"):
+        with pytest.raises(UserError, match=r"label=.*first a letter, a digit"):
+            tiny(f"label={label}")
+
+
+def test_a_terminal_is_told_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a\x1b[2J\u202eb\nünd\t編碼 \xa0")
+    assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\nünd\t編碼 \xa0\n"
+
+
+def test_a_command_says_one_printable_sentence(tiny: Tiny, script: Script) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    result(run, label="\x1b[2J", status="\x1b")
+    said = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]")
+    assert said.code == 1
+    assert said.err.count("\n") == 1
+    assert said.err.strip().isprintable()
+
+
+def test_no_number_is_too_large_for_the_page(tiny: Tiny, tmp_path: Path) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    result(run, seconds_per_step=1e308, parameters=10**400)
+    compare(run.path.parents[1], out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("weights", [[], None, {1: 2}, {"model.x": "y"}])
+def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    run.checkpoint.parent.mkdir()
+    torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
+    with pytest.raises(UserError, match="has other parameters than the scheme"):
+        load_model(run.path)
+
+
+def deflated(path: Path) -> None:
+    """Twenty megabytes of zeros in less than one."""
+    torch.save({"state_dict": {"w": torch.zeros(5_000_000)}, "global_step": 1, "finished": True}, path)
+    with ZipFile(path) as archive, ZipFile(path.with_suffix(".zip"), "w", ZIP_DEFLATED) as smaller:
+        for entry in archive.infolist():
+            smaller.writestr(entry.filename, archive.read(entry))
+    path.with_suffix(".zip").rename(path)
+
+
+CHECKPOINTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "large": (sparse, "MB are read"),
+    "a pipe": (os.mkfifo, "a link, pipe, device"),
+    "a link": (lambda path: path.symlink_to("/dev/zero"), "a link, pipe, device"),
+    "compressed": (deflated, "it is compressed"),
+}
+
+
+@pytest.mark.parametrize("bad", CHECKPOINTS)
+def test_a_checkpoint_is_a_file_of_bounded_size(bad: str, tmp_path: Path) -> None:
+    spoil, sentence = CHECKPOINTS[bad]
+    run = RunDirectory(tmp_path)
+    run.checkpoint.parent.mkdir()
+    spoil(run.checkpoint)
+    with pytest.raises(UserError, match=rf"last.ckpt is damaged \(.*{sentence}"):
+        read_checkpoint(run.checkpoint)
+
+
+@pytest.mark.slow
+def test_sizes_hold_a_hundred_times_what_runs_write(tiny: Tiny) -> None:
+    """The largest configuration there can be is read: one that lists every length there is."""
+    run = write_run(tiny(), fading(1, 0))
+    saved = yaml.safe_load(run.config.read_text())
+    saved["derived"]["train_lengths"] = list(range(1, 131_072))
+    run.config.write_text(yaml.safe_dump(saved))
+    assert len(run.read_config()["derived"]["train_lengths"]) == 131_071
+    assert 100 * len(",".join(METRICS)) * 100 < files.MOST_BYTES
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(text, "MOST_ENTRIES", 50)
+    for number in range(10):
+        (tmp_path / f"{number}").mkdir()
+        for page in range(3):
+            (tmp_path / f"{number}" / f"{page}.txt").write_text("x" * 5_000)
+    return tmp_path
+
+
+def test_a_folder_with_far_too_much_in_it_is_not_walked(folders: Path) -> None:
+    assert len(text.Text(str(folders)).files) == 30
+    assert len(text.Text(f"{folders}/*/*.txt").files) == 30
+    (folders / "0" / "loop").symlink_to(folders)
+    for path in (str(folders), f"{folders}/**/*.txt", f"{folders}/**"):
+        with pytest.raises(
+            ValueError, match="there are more than 50 files and folders; name a smaller folder"
+        ):
+            text.Text(path)
+    assert len(text.Text(f"{folders}/*/*.txt").files) == 30  # no deeper than it says
+    shutil.rmtree(folders / "1")
+    assert len(text.Text(f"{folders}/[2-9]/*.txt").files) == 24

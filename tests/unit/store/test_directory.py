@@ -1,0 +1,122 @@
+"""Names: identity, labels, and what changes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import load_component
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import identify
+from pe_experiments.store.studies import list_in_study, read_manifest
+from pe_experiments.terminal.errors import UserError
+
+Tiny = Callable[..., Experiment]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label"),
+    [
+        ([], "sinusoidal"),
+        (["pe=nope"], "none"),
+        (["pe.base=500"], "sinusoidal(base=500)"),
+        (["pe.base=500", "pe.combine=concat"], "sinusoidal(base=500,combine=concat)"),
+        (["pe=learned", "positions=random_offset"], "learned+random_offset"),
+        (
+            ["positions=random_offset", "positions.max_positions=90"],
+            "sinusoidal+random_offset(max_positions=90)",
+        ),
+        (["label=mine"], "mine"),
+        (["pe.base=10000.01"], "sinusoidal(base=10000.01)"),
+    ],
+)
+def test_labels(tiny: Tiny, overrides: list[str], label: str) -> None:
+    assert identify(tiny(*overrides)).label == label
+
+
+def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
+    name = identify(tiny("pe.base=500", "pe.combine=concat", "seed=3")).name
+    assert name.startswith("copy-decoder-sinusoidal_base=500_combine=concat-s3-")
+    assert not set(name) & set("(),[]{} '\"&;|$*?")
+
+
+def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
+    base = identify(tiny()).hash8
+    same = ["evaluation.examples=7", "study=s", "logger.mode=offline", "hardware.threads=2", "label=x"]
+    same += [
+        "model.attention_implementation=sdpa",
+        "results_dir=/elsewhere",
+        "pe.base=10000",
+        "task.vocab_size=10",
+    ]
+    for override in same:
+        assert identify(tiny(override)).hash8 == base, override
+    others = [
+        "pe=none",
+        "positions=random_offset",
+        "task=reverse",
+        "model=encoder",
+        "seed=1",
+        "training.steps=13",
+    ]
+    others += [
+        "pe.base=9999",
+        "training.weight_decay=0.02",
+        "model.num_layers=1",
+        "training.precision=bfloat16",
+    ]
+    hashes = {identify(tiny(override)).hash8 for override in others}
+    assert len(hashes) == len(others)
+    assert base not in hashes
+
+
+def test_the_same_thing_said_differently_is_one_run(tiny: Tiny) -> None:
+    assert identify(tiny("task=repeat_copy")).name == identify(tiny("task=copy", "task.vocab_size=2")).name
+    again = tiny("pe=none", "pe._target_=pe_experiments.encodings.PositionalEncoding")
+    assert identify(again).name == identify(tiny("pe=none")).name
+
+
+def test_damaged_results_are_a_clear_error(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    assert run.read_result() is None
+    for text in ("", "{", "[]", '{"status": "odd"}', "{}"):
+        run.result.write_text(text)
+        with pytest.raises(UserError, match=r"result\.json is damaged"):
+            run.read_result()
+
+
+def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
+    for name in ("b", "a", "b"):
+        list_in_study(tmp_path, "s", name)
+    assert read_manifest(tmp_path / "s" / "manifest.json")["runs"] == ["a", "b"]
+    with pytest.raises(UserError, match=r"study=other.*studies there: s"):
+        read_manifest(tmp_path / "other" / "manifest.json")
+    choice = {"scheme": "a", "task": "b", "model": "c", "setting": "d", "chosen": "1", "settings": {}}
+    for tuning in (3, [{"tried": {}}], [choice | {"settings": ".."}], [choice | {"chosen": {}}], {"runs": 3}):
+        content = tuning if isinstance(tuning, dict) else {"runs": ["a"], "tuning": tuning}
+        (tmp_path / "s" / "manifest.json").write_text(json.dumps(content))
+        with pytest.raises(UserError, match="damaged"):
+            read_manifest(tmp_path / "s" / "manifest.json")
+
+
+def test_a_locked_directory_is_left_alone(tmp_path: Path) -> None:
+    first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
+    with first.lock(), pytest.raises(UserError, match="in use by another process"), second.lock():
+        pass
+    with second.lock():
+        pass
+
+
+def test_labels_tell_values_of_different_types_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from pe_experiments.encodings import PositionalEncoding\nclass {name}(PositionalEncoding):\n"
+    code += "    def __init__(self, shape, mode=0):\n        super().__init__(shape)\n"
+    (tmp_path / "of_mine.py").write_text(code.format(name="rope"))
+    monkeypatch.syspath_prepend(tmp_path)
+    values = ["1", 1, [1], [1, 2], "1-2", [[1], 2], "null", None, "true", True]
+    labels = [load_component("pe", {"_target_": "of_mine.rope", "mode": value}).label for value in values]
+    assert len(set(labels)) == len(values), labels
+    assert labels[0] == "of_mine.rope(mode='1')"

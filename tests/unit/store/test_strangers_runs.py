@@ -1,0 +1,403 @@
+"""A run's directory may be anybody's: its configuration is data, which runs and reads nothing else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pe_experiments.commands.evaluate import evaluation_asked
+from pe_experiments.comparison import load_runs
+from pe_experiments.comparison.citations import cite
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.parts import load_component
+from pe_experiments.configuration.schema import check
+from pe_experiments.run import evaluate_run
+from pe_experiments.store import finished as trained
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.finished import load_model
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training.preflight import preflight
+from tests.conftest import ROOT, TINY, Script
+from tests.synthetic import fading, write_run
+
+Tiny = Callable[..., Experiment]
+Spoil = Callable[[dict[str, Any]], object]
+SCHEME = "pe_experiments.encodings.sinusoidal.Sinusoidal"
+TEXT = "pe_experiments.tasks.text.Text"
+ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
+MORE = {"evaluation": {"lengths": [7], "examples": 20}}
+LOGGER = {"mode": "offline", "project": "mine", "entity": None, "tags": []}
+EVIL = "import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
+EVIL += "pathlib.Path({mark!r}).touch()\nclass Evil(PositionalEncoding):\n"
+EVIL += "    def __init__(self, shape, **arguments):\n        super().__init__(shape)\n"
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once code of the modules ``evil`` or of the pickle ``evil.pkl`` has run."""
+    mark = tmp_path / "mark"
+    (tmp_path / "evil.py").write_text(EVIL.format(mark=str(mark)))
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Touches(str(mark))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "evil", raising=False)
+    monkeypatch.setenv("SECRET", "hunter2")
+    return mark
+
+
+class Touches:
+    def __init__(self, mark: str):
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path(self.mark),)
+
+
+@pytest.fixture
+def run(tiny: Tiny) -> RunDirectory:
+    """A finished run with a checkpoint."""
+    return with_checkpoint(tiny())
+
+
+def with_checkpoint(experiment: Experiment) -> RunDirectory:
+    made, weights = write_run(experiment, fading(1, 0)), experiment.untrained_model().state_dict()
+    made.checkpoint.parent.mkdir()
+    saved = {"state_dict": {f"model.{name}": value for name, value in weights.items()}}
+    torch.save(saved | {"global_step": 12, "finished": True}, made.checkpoint)
+    return made
+
+
+def spoilt(run: RunDirectory, spoil: Spoil) -> None:
+    saved = yaml.safe_load(run.config.read_text())
+    spoil(saved)
+    run.config.write_text(yaml.safe_dump(saved))
+
+
+def everything(run: RunDirectory) -> list[Callable[[], object]]:
+    """What reads a run's configuration."""
+    return [
+        lambda: load_model(run.path),
+        lambda: evaluate_run(run.path, MORE),
+        lambda: evaluate_run(run.path, {"task": {"_target_": "pe_experiments.tasks.copying.Reverse"}}),
+    ]
+
+
+def test_a_sound_run_is_built_everywhere(run: RunDirectory) -> None:
+    for attempt in everything(run):
+        attempt()
+
+
+HIDDEN = {"hidden": {"_target_": "evil.Evil"}}
+INTERPOLATIONS: dict[str, Spoil] = {
+    "escaped": lambda saved: saved.update(task={"_target_": TEXT, "path": ESCAPED}),
+    "a part": lambda saved: saved.update(pe="${oc.create:{_target_:evil.Evil}}"),
+    "of another key": lambda saved: saved.update(pe="${engine.hidden}", engine=HIDDEN),
+    "the environment": lambda saved: saved["logger"].update(tags=["${oc.env:SECRET}"]),
+    "a key": lambda saved: saved["logger"].update({"${oc.env:SECRET}": "project"}),
+    "in what identifies it": lambda saved: saved["identity"].update(label="${oc.env:SECRET}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", INTERPOLATIONS.values(), ids=list(INTERPOLATIONS))
+def test_nothing_saved_is_interpolated(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
+    spoilt(run, spoil)
+    for attempt in everything(run):
+        with pytest.raises(UserError, match=r"nothing in a saved configuration is interpolated"):
+            attempt()
+    assert not marked.exists()
+    written = (path.read_bytes() for path in run.path.rglob("*") if path.is_file())
+    assert not any(b"hunter2" in content for content in written)
+
+
+OUTSIDE: dict[str, Spoil] = {
+    "a class": lambda saved: saved["pe"].update(_target_="evil.Evil"),
+    "almost of the package": lambda saved: saved["pe"].update(_target_="pe_experiments_evil.Evil"),
+    "of another room": lambda saved: saved["pe"].update(_target_="pe_experiments.benchmark.peers.Evil"),
+    "nested": lambda saved: saved["pe"].update(parts=[{"_target_": "evil.Evil", "_partial_": True}]),
+    "the task": lambda saved: saved["task"].update(_target_="evil.Evil"),
+    "the model": lambda saved: saved["model"].update(_target_="evil.Evil"),
+    "a file": lambda saved: saved.update(task={"_target_": TEXT, "path": "evil.pkl"}),
+    "a file that is no model": lambda saved: saved["model"].update(activation="/proc/kcore"),
+    "by a path in between": lambda saved: saved["pe"].update(_target_="pe_experiments.encodings./evil.Evil"),
+    "everything there is": lambda saved: saved.update(task={"_target_": TEXT, "path": "/"}),
+}
+
+
+@pytest.mark.parametrize("spoil", OUTSIDE.values(), ids=list(OUTSIDE))
+def test_what_lies_outside_needs_trust(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
+    spoilt(run, spoil)
+    for attempt in everything(run):
+        with pytest.raises(UserError, match=r"names .*, from outside this package; .*add trust=true, which"):
+            attempt()
+    assert not marked.exists()
+
+
+STRANGER = {"mode": "online", "project": "theirs", "entity": "stranger", "tags": ["x"]}
+
+
+@pytest.mark.parametrize("typed", [[], ["logger.project=mine"]])
+def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[str]) -> None:
+    spoilt(run, lambda saved: saved.update(logger=STRANGER))
+    path, changes, _ = evaluation_asked([f"run={run.path}", *typed])
+    logger = trained.finished_run(RunDirectory(path), changes).experiment.config.logger
+    project = "mine" if typed else "pe_experiments"
+    assert logger.model_dump() == {"mode": "offline", "project": project, "entity": None, "tags": []}
+
+
+def test_a_run_that_is_not_mirrored_is_evaluated_without(run: RunDirectory) -> None:
+    assert trained.finished_run(run).experiment.config.logger.mode == "disabled"
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_built(run: RunDirectory) -> None:
+    spoilt(run, lambda saved: saved["model"].update(d_model=10**7, num_heads=10))
+    saved = {key: value for key, value in run.read_config().items() if key not in ("derived", "identity")}
+    with pytest.raises(UserError, match=r"the model needs about .* and this machine has"):
+        preflight(resolve(check(saved)))
+
+
+def test_trust_imports(run: RunDirectory, marked: Path) -> None:
+    spoilt(run, lambda saved: saved["pe"].update(_target_="evil.Evil"))
+    with pytest.raises(UserError, match="changed since it was trained"):
+        load_model(run.path, trust=True)
+    assert marked.exists()
+
+
+def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
+    path, changes, trust = evaluation_asked([f"run={run.path}", "pe._target_=evil.Evil"])
+    evaluate_run(path, changes, trust=trust)
+    assert marked.exists()
+
+
+@pytest.mark.parametrize("typed", ["maybe", "1", "True", ""])
+def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -> None:
+    said = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]", f"trust={typed}")
+    assert said.code == 1
+    assert said.err == f"error: trust={typed}: expected true or false\n"
+    with pytest.raises(UserError, match=f"trust={typed}: expected true or false"):
+        load_model(run.path, trust=typed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["logger.tags=['${oc.env:SECRET}']", "results_dir=${oc.env:SECRET}", r"label=\${seed}", "seed=${a:b}"],
+)
+def test_what_is_typed_takes_values_of_other_keys_alone(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    with pytest.raises(UserError, match=r"\$\{.*\} is not looked up; allowed: other keys alone"):
+        check(composed("config", [*TINY, typed]))
+    assert (
+        check(composed("config", [*TINY, "training.batch_size=${training.steps}"])).training.batch_size == 12
+    )
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "result.json", "checkpoints", "evaluations"])
+def test_no_link_leads_out_of_a_run(run: RunDirectory, tmp_path: Path, name: str) -> None:
+    link, elsewhere = run.path / name, tmp_path / "elsewhere"
+    if link.exists():
+        link.rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+    link.symlink_to(elsewhere)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="link"):
+        evaluate_run(run.path, MORE)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_no_checkpoint_is_written_through_a_link(run: RunDirectory, tmp_path: Path) -> None:
+    run.checkpoint.with_suffix(".tmp").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"last\.tmp is a link"), run.opened():
+        pass
+
+
+def test_nothing_is_written_or_deleted_through_a_link(run: RunDirectory, tmp_path: Path) -> None:
+    mine = tmp_path / "wandb" / "offline-run-of-mine"
+    mine.mkdir(parents=True)
+    again = evaluate_run(run.path, MORE).directory
+    again.result.unlink()
+    (again.path / "wandb").symlink_to(mine.parent)
+    with pytest.raises(UserError, match="wandb is a link"):
+        evaluate_run(run.path, MORE | {"logger": LOGGER})
+    assert mine.exists()
+
+
+def test_no_evaluation_is_read_through_a_link(run: RunDirectory, tmp_path: Path) -> None:
+    evaluate_run(run.path, MORE)
+    (run.path / "evaluations").rename(tmp_path / "elsewhere")
+    assert 7 not in set(load_runs(run.path.parents[1]).curves["length"])
+    (run.path / "evaluations").symlink_to(tmp_path / "elsewhere")
+    loaded = load_runs(run.path.parents[1])
+    assert 7 not in set(loaded.curves["length"])
+    assert "is a link" in loaded.left_out[f"{run.name}/evaluations"]
+
+
+# What generated configurations are made of: places of a saved configuration, and what is put there.
+OURS = (
+    "commands.train.main",
+    "encodings.rope.Rope",
+    "evil.Evil",
+    "encodings.mixtures.Composition",
+    "tasks.text.os.system",
+)
+TARGETS = (
+    *("evil.Evil", "os.system", "pandas.read_pickle", "antigravity.geohash", "builtins.eval", SCHEME, TEXT),
+    *("pe_experiments." + name for name in OURS),
+    *("", ".", "evil"),
+)
+TEXTS = (
+    *("${oc.env:SECRET}", ESCAPED, "${pe}", r"\\${oc.decode:'{_target_: evil.Evil}'}", "${${seed}:x}"),
+    *("evil.pkl", "/etc/passwd", "", "**", "../*"),
+)
+KEYS = ("_target_", "_partial_", "_args_", "_recursive_", "path", "schemes", "bias", "base", "pe", "evil")
+LEAVES = st.sampled_from((*TEXTS, *TARGETS)) | st.booleans() | st.none() | st.integers(-2, 1000) | st.floats()
+PARTS = st.dictionaries(st.sampled_from(KEYS), LEAVES, max_size=3) | st.fixed_dictionaries(
+    {"_target_": st.sampled_from(TARGETS)}, optional={"_partial_": st.booleans(), "path": LEAVES}
+)
+VALUES = st.recursive(
+    LEAVES | PARTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=5,
+)
+Place = tuple[str | int, ...]
+
+
+def places(node: Any, above: Place = ()) -> list[Place]:
+    """Every place in a configuration, and under every mapping a few keys more."""
+    if not isinstance(node, dict | list):
+        return []
+    own = list(node.items() if isinstance(node, dict) else enumerate(node))
+    more = [(*above, key) for key in KEYS if isinstance(node, dict) and key not in node]
+    below = [place for key, value in own for place in places(value, (*above, key))]
+    return [*((*above, key) for key, _ in own), *more, *below]
+
+
+def put_in(node: Any, place: Place, value: Any) -> None:
+    *path, last = place
+    for key in path:
+        if not isinstance(node, dict | list):
+            return  # an earlier change took it away
+        node = dict(enumerate(node)).get(key) if isinstance(node, list) else node.get(key)
+    if isinstance(node, dict):
+        node[last] = value
+
+
+WATCHED: list[tuple[str, str]] = []
+ALERT = (
+    *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.mkdir", "os.remove"),
+    *("os.rename", "os.symlink", "shutil.rmtree", "pickle.find_class", "socket.connect", "ctypes.dlopen"),
+)
+watching: list[Path] = []  # the folder that may be read, while something is watched
+
+
+def note(event: str, arguments: tuple[Any, ...]) -> None:
+    if not watching:
+        return
+    if event in ALERT:
+        WATCHED.append((event, repr(arguments)[:200]))
+    elif event == "import" and not arguments[0].startswith("pe_experiments"):
+        WATCHED.append((event, arguments[0]))
+    elif event == "open" and isinstance(arguments[0], str | bytes):
+        path = Path(os.fsdecode(arguments[0])).absolute()
+        known = (
+            *watching,
+            ROOT / "pe_experiments",
+            ROOT / "configs",
+            Path(sys.base_prefix),
+            Path(sys.prefix),
+        )
+        if not any(path.is_relative_to(folder) for folder in known):
+            WATCHED.append((event, str(path)))
+
+
+sys.addaudithook(note)
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[None]:
+    WATCHED.clear()
+    watching.append(folder)
+    try:
+        yield
+    finally:
+        watching.clear()
+    assert not WATCHED
+
+
+def attempts(run: RunDirectory) -> None:
+    """All that a stranger's configuration goes through, as far as it comes."""
+    changes = {"evaluation": {"lengths": [7], "examples": 2}}
+    for attempt in (
+        lambda: load_model(run.path),
+        lambda: trained.finished_run(run, changes),
+        lambda: trained.finished_run(run, {"pe": {"_target_": SCHEME}}),
+        lambda: cite(load_runs(run.path.parents[1])),
+    ):
+        try:
+            attempt()
+        except (UserError, KeyError):  # no run is left to cite
+            continue
+
+
+def test_a_part_is_built_as_it_is_written(marked: Path) -> None:
+    for path in ("${oc.env:SECRET}", ESCAPED.removeprefix("\\")):
+        with pytest.raises(UserError, match=r"path=\$\{oc.*\}: there is no such file"):
+            load_component("task", {"_target_": TEXT, "path": path}).build()
+    assert not marked.exists()
+
+
+@pytest.mark.slow
+def test_no_configuration_runs_code_or_reads_elsewhere(
+    run: RunDirectory, marked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a stranger made the digests of the code right, so that the last hurdle is taken."""
+    monkeypatch.setattr(trained, "changed", lambda *_: [])
+    sound = yaml.safe_load(run.config.read_text())
+    attempts(run)  # what torch and others import late is there from here on
+
+    everywhere = places(sound)
+    in_parts = [place for place in everywhere if place[0] in ("pe", "positions", "task", "model")]
+    targets = [place for place in everywhere if place[-1] == "_target_"]
+    change = st.one_of(
+        st.tuples(st.sampled_from(targets), st.sampled_from(TARGETS)),
+        st.tuples(st.sampled_from([("pe",), ("task",), ("model",)]), PARTS),
+        st.tuples(st.sampled_from(in_parts), VALUES),
+        st.tuples(st.sampled_from(everywhere), VALUES),
+    )
+
+    @settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(st.lists(change, min_size=1, max_size=3))
+    def generated(changes: list[tuple[Place, Any]]) -> None:
+        saved = yaml.safe_load(yaml.safe_dump(sound))
+        for place, value in changes:
+            put_in(saved, place, value)
+        run.config.write_text(yaml.safe_dump(saved))
+        with watched(run.path):
+            attempts(run)
+
+    generated()
+    assert not marked.exists()
+    assert "evil" not in sys.modules
+
+
+def test_the_watch_sees_code_and_files(tmp_path: Path, marked: Path) -> None:
+    for event, attempt in {
+        "import": lambda: __import__("evil"),
+        "open": lambda: (tmp_path / "evil.pkl").read_bytes(),
+        "pickle.find_class": lambda: pickle.loads((tmp_path / "evil.pkl").read_bytes()),
+        "os.system": lambda: os.system("true"),
+    }.items():
+        with pytest.raises(AssertionError), watched(tmp_path / "run"):
+            attempt()
+        assert event in {noted for noted, _ in WATCHED}

@@ -1,0 +1,135 @@
+"""positions=task: which tokens share an id, what training shows, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data.batches import TrainingStream
+from pe_experiments.data.formats import CausalFormat, SlotsFormat
+from pe_experiments.positions.task_ids import TaskProvided
+from pe_experiments.run import run_experiment
+from pe_experiments.tasks import IGNORE, PositionIds, Task
+from pe_experiments.tasks.arithmetic import Addition
+from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
+from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
+from pe_experiments.terminal.errors import UserError
+
+
+def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+    return task.sample(length, rows, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("task", [Copy(), Reverse(), Duplicate(), OddsFirst(), Swap(), Rotate(k=2)])
+@pytest.mark.parametrize("length", [1, 6, 9])
+def test_a_copied_symbol_shares_the_id_of_its_origin(task: Task, length: int) -> None:
+    inputs, targets = draw(task, length)
+    ids = task.position_ids(inputs, targets)["coupling"]
+    by_id = {int(number): index for index, number in enumerate(ids.inputs_BN[0])}
+    assert len(by_id) == length
+    for index, number in enumerate(ids.targets_BM[0].tolist()):
+        assert torch.equal(inputs[:, by_id[number]], targets[:, index])
+
+
+@pytest.mark.parametrize(
+    ("task", "base"),
+    [
+        (Addition(answer="reversed"), 10),
+        (Addition("reversed", "reversed"), 10),
+        (Addition(width="padded"), 10),
+        (Addition(answer="reversed", width="padded"), 10),
+        (BinaryAddition(), 2),
+    ],
+)
+@pytest.mark.parametrize("length", [3, 9, 15])
+def test_coupled_digits_have_one_significance(task: Task, base: int, length: int) -> None:
+    """Numbers rebuilt from digits and ids alone add up."""
+    inputs, targets = draw(task, length)
+    ids = task.position_ids(inputs, targets)["coupling"]
+    powers = ids.targets_BM.expand_as(targets)
+    left = (inputs * base ** (ids.inputs_BN - 2).clamp(min=0)).where(ids.inputs_BN > 1, 0).sum(1)
+    right = (targets * base ** (powers - 2)).where(targets != IGNORE, 0).sum(1)
+    assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize("task", [Addition(), Addition("reversed", "reversed"), BinaryMultiplication()])
+def test_abacus_counts_digits_from_one_in_every_number(task: Task) -> None:
+    inputs, targets = draw(task, 9)
+    ids = task.position_ids(inputs, targets)["abacus"]
+    mark = task.vocab_size - 1
+    for row, numbers in zip(inputs.tolist(), ids.inputs_BN.tolist(), strict=True):
+        split = row.index(mark)
+        assert numbers == [*range(1, split + 1), 0, *range(1, len(row) - split)]
+    assert ids.targets_BM[0].tolist() == list(range(1, targets.shape[1] + 1))
+
+
+def test_a_forward_answer_of_unknown_length_is_not_coupled() -> None:
+    assert set(Addition().position_ids(*draw(Addition(), 9))) == {"abacus"}
+
+
+def test_ids_stand_where_the_symbols_stand() -> None:
+    ids = PositionIds(torch.tensor([[2, 3, 4]]), torch.tensor([[4, 3, 2]]), separator=1)
+    assert CausalFormat(10, True).lay_out_ids(ids, 2).tolist() == [[0, 2, 3, 4, 1, 4, 3, 2]] * 2
+    assert SlotsFormat(10, False).lay_out_ids(ids, 1).tolist() == [[2, 3, 4, 4, 3, 2]]
+
+
+def test_a_random_start_trains_every_id_and_no_other() -> None:
+    policy = TaskProvided(max_positions=8)
+    raised = policy.raised(
+        torch.tensor([[0, 1, 2, 3, 0]]).repeat(4000, 1), 5, torch.Generator().manual_seed(0)
+    )
+    assert raised.unique().tolist() == list(range(8))
+    assert (raised[:, [0, 4]] == 0).all()
+    assert (raised[:, 1:4].diff(dim=1) == 1).all()
+    starts = raised[:, 1].bincount(minlength=6)[1:].float() / 4000
+    torch.testing.assert_close(starts, torch.full((5,), 0.2), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
+    model: str, tiny: Callable[..., Experiment]
+) -> None:
+    experiment = tiny(
+        "task=addition_reversed", "positions=task", "positions.max_positions=9", f"model={model}"
+    )
+    assert experiment.shape.train_positions == 9
+    stream = TrainingStream(experiment.source, 64, "mixed")
+    seen = torch.cat([stream.batch(i).positions_BP.flatten() for i in range(40)])
+    assert seen.unique().tolist() == list(range(9))
+    block = experiment.source.evaluation_block(9, 0)
+    assert block.positions_BP.shape == (100, block.declared_B.max())
+    assert block.positions_BP[block.positions_BP > 0].min() == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+@pytest.mark.parametrize("task", ["copy", "addition_padded", "binary_addition"])
+def test_learned_tables_train_and_evaluate_on_ids_of_the_task(
+    task: str, model: str, tiny: Callable[..., Experiment]
+) -> None:
+    experiment = tiny(f"task={task}", f"model={model}", "pe=learned", "positions=task")
+    result = run_experiment(experiment)
+    assert result.status == "completed"
+    assert all(row["untrained_positions"] == 0 for row in result.curve)
+    assert result.directory.path.name.count("+task") == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("task=majority",), "Majority marks no related symbols"),
+        (("task=lag",), "Lag marks no related symbols"),
+        (("task=copy", "positions.ids=abacus"), "ids=abacus: Copy .* allowed here: coupling"),
+        (("task=addition", "positions.ids=coupling"), "ids=coupling: Addition .* allowed here: abacus"),
+        (("task=copy", "positions.max_positions=5"), "max_positions=5 is below the 8 ids"),
+        (("task=copy", "positions.ids=abakus"), "positions.ids=abakus: expected coupling or abacus"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    overrides: tuple[str, ...], message: str, tiny: Callable[..., Experiment]
+) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny("positions=task", *overrides)

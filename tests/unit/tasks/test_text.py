@@ -1,0 +1,105 @@
+"""Text: which bytes belong to which split, and what bad input says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import check
+from pe_experiments.store.identity import identify
+from pe_experiments.tasks.base import Split
+from pe_experiments.tasks.text import FEWEST_BYTES, Text
+from pe_experiments.terminal.errors import UserError
+
+Tiny = Callable[..., Experiment]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Forty files, each of one letter: a byte says which file it is from."""
+    made = tmp_path / "texts"
+    for number in range(40):
+        path = made / f"part{number % 3}" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([number + 1]) * (1500 + 10 * number))
+    return made
+
+
+def letters(task: Text, split: Split) -> set[int]:
+    inputs, targets = task.for_split(split).sample(50, 2000, torch.Generator().manual_seed(1))
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    return set(inputs.unique().tolist())
+
+
+def test_no_file_is_in_two_splits_and_a_moved_folder_is_split_alike(folder: Path, tmp_path: Path) -> None:
+    task = Text(str(folder))
+    parts = [letters(task, split) for split in ("training", "validation", "evaluation")]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 40
+    assert min(map(len, parts)) >= 2
+    listed = {row["path"]: row["split"] for row in task.listing()}
+    number = min(parts[2])
+    assert listed[f"part{(number - 1) % 3}/{number - 1}.txt"] == "evaluation"
+    moved = Text(str(folder.rename(tmp_path / "elsewhere") / "**" / "*.txt"))
+    assert moved.listing() == task.listing()
+    assert letters(moved, "evaluation") == parts[2]
+
+
+def test_one_large_file_is_cut_and_its_windows_do_not_cross_the_cuts(tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    text = bytes(1 + number // 10_000 for number in range(1_200_000))  # a million bytes are mapped, not read
+    path.write_bytes(text)
+    task = Text(str(path))
+    assert [task.bounds[s][1] for s in task.bounds] == [1_080_000, 1_140_000, 1_200_000]
+    assert task.read(19_990, 20).tolist() == [2] * 10 + [3] * 10
+    assert [(min(x), max(x)) for x in (letters(task, s) for s in task.bounds)] == [
+        (1, 108),
+        (109, 114),
+        (115, 120),
+    ]
+    assert task.nearest_length(10**6) == task.longest == 60_000
+
+
+def test_the_library_is_split_by_file() -> None:
+    splits = [str(row["split"]) for row in Text().listing()]
+    assert all(splits.count(split) > 5 for split in ("training", "validation", "evaluation"))
+    assert sum(" " in split for split in splits) <= 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"there is no such file, or no file in such a folder$"),
+        (b"", r"it is empty$"),
+        (b"short", rf"5 bytes are too short a text; at least {FEWEST_BYTES} are needed$"),
+        (b"\x89PNG\0" * FEWEST_BYTES, r"text.txt holds zero bytes, so it is no text in UTF-8; a glob as"),
+    ],
+)
+def test_bad_input_is_one_sentence(tiny: Tiny, tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"^task: path=.*: .*" + said):
+        tiny("task=text", f"task.path={path}")
+
+
+def test_the_corpus_belongs_to_what_was_trained(tiny: Tiny, folder: Path) -> None:
+    def name() -> str:
+        return identify(tiny("task=text", f"task.path={folder}")).name
+
+    before = name()
+    assert before == name()
+    path = folder / "part0" / "0.txt"
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert name() != before
+
+
+def test_windows_are_256_bytes_unless_another_length_is_asked_for() -> None:
+    for asked, expected in (([], 256), (["training.max_length=128"], 128)):
+        experiment = resolve(check(composed("config", ["task=text", *asked])))
+        assert list(experiment.train_lengths) == [expected]
+    assert composed("config", ["task=copy"])["training"]["max_length"] == 20

@@ -1,0 +1,175 @@
+"""Optimiser, schedule and what is exempt from decay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data import batches as data
+from pe_experiments.data.batches import TrainingStream, micro_batches
+from pe_experiments.run import run_experiment
+from pe_experiments.store.tables import read_csv
+from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.training.loop import batch_loss
+from pe_experiments.training.optimizer import FlatAdamW, learning_rate_factor, split_parameters
+
+
+def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
+    """A scheduler handed over under a wrong key would be ignored silently."""
+    experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
+    model = experiment.untrained_model()
+    adamw = FlatAdamW(model, experiment.config.training)
+    stream = TrainingStream(experiment.source, 8, "mixed")
+    rates = []
+    for step in range(40):
+        adamw.step(batch_loss(model, stream.batch(step)), step)
+        rates.append(adamw.optimizer.param_groups[0]["lr"])
+    expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
+    assert rates == pytest.approx(expected)
+    result = run_experiment(experiment)
+    recorded = {int(row["step"]): float(row["learning_rate"]) for row in read_csv(result.directory.metrics)}
+    assert recorded == pytest.approx({step: expected[step - 1] for step in recorded})
+    assert len(set(recorded.values())) == len(recorded) >= 4
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle", "end"), [("cosine", 0.525, 0.05), ("linear", 0.525, 0.05), ("constant", 1, 1)]
+)
+def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float, end: float) -> None:
+    config = tiny(
+        "training.steps=120", "training.warmup_steps=20", f"training.schedule={schedule}"
+    ).config.training
+    assert learning_rate_factor(0, config) == pytest.approx(1 / 20)
+    assert learning_rate_factor(19, config) == 1
+    assert learning_rate_factor(70, config) == pytest.approx(middle)
+    assert learning_rate_factor(120, config) == pytest.approx(end)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (200, 20), (30_000, 100)])
+def test_warmup_fits_short_trials(tiny: Callable[..., Experiment], steps: int, warmup: int) -> None:
+    assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
+
+
+@pytest.mark.parametrize("choice", ["pe=learned", "pe=kerple_power", "pe=fox"])
+def test_steps_are_those_of_torch_adamw(tiny: Callable[..., Experiment], choice: str) -> None:
+    experiment = tiny(choice, "training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=30")
+    config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
+    mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
+    flat = FlatAdamW(mine, config)
+    decayed, exempt = split_parameters(theirs)
+    groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.3)
+    for step in range(30):
+        norm = flat.step(batch_loss(mine, stream.batch(step)), step)
+        optimizer.zero_grad()
+        batch_loss(theirs, stream.batch(step)).backward()
+        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        torch.testing.assert_close(norm, expected)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
+        optimizer.step()
+    for name, parameter in theirs.named_parameters():
+        torch.testing.assert_close(mine.get_parameter(name), parameter, rtol=1e-5, atol=1e-7)
+
+
+def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Experiment]) -> None:
+    model = tiny("pe=learned").untrained_model()
+    decayed, exempt = ({id(p) for p in group} for group in split_parameters(model))
+    assert not decayed & exempt
+    for name, parameter in model.named_parameters():
+        free = "norm" in name or name.endswith("bias") or "table" in name
+        assert (id(parameter) in exempt) == free, name
+
+
+def test_untouched_rows_of_a_table_keep_their_values(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny(
+        "pe=learned", "positions=random_offset", "positions.max_positions=400", "training.weight_decay=0.5"
+    )
+    before = experiment.untrained_model().encodings[0].table.detach().clone()  # type: ignore[union-attr, operator]
+    result = run_experiment(experiment)
+    weights = torch.load(result.directory.checkpoint, weights_only=True)["state_dict"]
+    after = weights["model.encodings.0.table"]
+    untouched = (before == after).all(dim=1)
+    assert 0 < untouched.sum() < 400
+
+
+def test_early_stop_on_exact_match_inside(tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4"))
+    steps = [int(row["step"]) for row in read_csv(result.directory.metrics)]
+    assert max(steps) < 400
+    assert max(steps) % 6 == 0
+    assert result.result["finished_step"] == max(steps)
+
+
+def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable[..., Experiment]) -> None:
+    first = run_experiment(tiny("pe=learned"))
+    texts = first.directory.metrics.read_text(), first.directory.curve.read_text()
+    again = run_experiment(tiny("pe=learned", "rerun=true"))
+    assert again.done == "trained"
+    assert (again.directory.metrics.read_text(), again.directory.curve.read_text()) == texts
+    other = run_experiment(tiny("pe=learned", "seed=1"))
+    assert other.directory.metrics.read_text() != texts[0]
+
+
+def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny("training.precision=bfloat16"))
+    assert result.status == "completed", result.result
+
+
+ALL_SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+
+
+IN_ENCODERS = ("none", "learned", "sinusoidal", "rope", "rope_dynamic_ntk", "alibi", "t5", "shaw", "deberta")
+
+
+@pytest.mark.parametrize(
+    ("pe", "model"), [(pe, "decoder") for pe in ALL_SCHEMES] + [(pe, "encoder") for pe in IN_ENCODERS]
+)
+def test_parts_of_a_batch_have_its_loss_and_gradient(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, pe: str, model: str
+) -> None:
+    """Sorting rows, cutting and padding to other widths changes nothing but the rounding."""
+    experiment = tiny(f"pe={pe}", f"model={model}", "training.batch_size=24", "training.max_length=11")
+    network = experiment.untrained_model()
+    stream = TrainingStream(experiment.source, 24, "mixed")
+    batch = stream.batch(0)
+    measured = {}
+    for tokens in (60, 10**9):
+        monkeypatch.setattr(data, "MICRO_BATCH_TOKENS", tokens)
+        parts = micro_batches(batch, network.shape.train_length)
+        assert len(parts) == (3 if tokens == 60 else 1)
+        network.zero_grad()
+        loss = batch_loss(network, batch)
+        loss.backward()
+        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        measured[tokens] = [loss.detach(), *gradients]
+        if tokens == 60:
+            padded = sum(part.tokens_BT.numel() for part in parts)
+            assert padded < 0.85 * batch.tokens_BT.numel()
+            assert sum(int((part.labels_BT != IGNORE).sum()) for part in parts) == int(
+                (batch.labels_BT != IGNORE).sum()
+            )
+    assert len(measured[60]) == len(measured[10**9]) > 10
+    for parts_value, whole in zip(*measured.values(), strict=True):
+        torch.testing.assert_close(parts_value, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_is_the_mean_over_scored_tokens(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.batch_size=64", "training.max_length=30")
+    network = experiment.untrained_model()
+    batch = TrainingStream(experiment.source, 64, "mixed").batch(0)
+    assert len(micro_batches(batch, network.shape.train_length)) > 1
+    logits = network(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B).flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, batch.labels_BT.flatten(), ignore_index=IGNORE)
+    torch.testing.assert_close(batch_loss(network, batch), expected)
+
+
+def test_batches_of_one_length_are_left_whole(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("training.max_length=200", "training.batching=single_length")
+    stream = TrainingStream(experiment.source, 64, "single_length")
+    assert len(micro_batches(batch := stream.batch(0), 402)) == 1
+    assert micro_batches(batch, 402)[0] is batch
