@@ -31,16 +31,18 @@ from pe_experiments.terminal.files import write_atomically
 from pe_experiments.training import matmul
 from pe_experiments.training.hardware import prepare_hardware, processor
 from results.benchmark.peers import PEERS
-from results.benchmark.timing import Row, Step, interleave, paired_ratios
+from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
     bare_training,
+    data_alone,
     experiment,
     forward_alone,
     long_evaluation,
     next_token_step,
     padded_batches,
     random_batches,
+    seconds_per_step,
     training_step,
     whole_training,
 )
@@ -81,7 +83,8 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
         shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
         batches = random_batches(vocabulary, rows, tokens)
         ours, theirs = _our_steps(shape, vocabulary, batches), _their_steps(shape, vocabulary, batches)
-        seconds = interleave({**ours, **theirs}, repeats, display, f"peers, {setting}")
+        cases = {name: timed(step) for name, step in {**ours, **theirs}.items()}
+        seconds = interleave(cases, repeats, display, f"peers, {setting}")
         yield from paired_ratios("peers", setting, seconds, OURS)
         for what, names, of_ours in (
             ("fastest at its default", PEERS, [OURS]),
@@ -138,18 +141,19 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
     for rows, layers in SMALL:
         training = {"training.batch_size": rows, "training.check_examples": rows}
         training |= {"training.steps": SMALL_STEPS, "training.check_every": SMALL_STEPS}
-        made = experiment(**{"model.num_layers": layers}, **training)
+        made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
         theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
-        cases: dict[str, Step] = {
-            OURS: partial(whole_training, made, backend),
-            f"{OURS}: without Lightning": partial(bare_training, made, backend),
-            f"{OURS}: data and forward": partial(forward_alone, made, backend),
-            f"{OURS}: data": partial(padded_batches, made),
-            **{name: partial(_repeated, step) for name, step in theirs.items()},
+        parts = {
+            OURS: whole_training,
+            f"{OURS}: without Lightning": bare_training,
+            f"{OURS}: data and forward": forward_alone,
+            f"{OURS}: data": data_alone,
         }
+        cases: dict[str, Timed] = {name: partial(part, made, backend) for name, part in parts.items()}
+        for name, step in theirs.items():
+            cases[name] = partial(seconds_per_step, step, made)
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
-        taken = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
-        seconds = {name: [one / SMALL_STEPS for one in of_case] for name, of_case in taken.items()}
+        seconds = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
         for row in paired_ratios("small", setting, seconds, OURS):
             speed = _billions(made) / row.milliseconds * 1000
             steps = row.case in (OURS, *theirs)
@@ -168,19 +172,15 @@ def _billions(made: Experiment) -> float:
     return 6 * weights * tokens / 1e9
 
 
-def _repeated(step: Step) -> None:
-    for _ in range(SMALL_STEPS):
-        step()
-
-
 def schemes(repeats: int, display: Display) -> Iterator[Row]:
     """A training step with every scheme, data included, against one without an encoding."""
     for setting, keys in SETTINGS.items():
-        cases: dict[str, Step] = {}
+        cases: dict[str, Timed] = {}
         for name in shipped("pe"):
             try:
                 made = experiment(pe=name, **keys)
-                cases[name] = training_step(made.untrained_model(), made, matmul.faster_backend())
+                step = training_step(made.untrained_model(), made, matmul.faster_backend())
+                cases[name] = timed(step)
             except NotApplicable:
                 continue
         seconds = interleave(cases, repeats, display, f"schemes, {setting}")

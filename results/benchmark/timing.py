@@ -11,6 +11,7 @@ from statistics import median, quantiles
 from pe_experiments.terminal.console import Display
 
 Step = Callable[[], object]
+Timed = Callable[[], float]  # takes steps and returns the seconds of one
 Seconds = dict[str, list[float]]
 
 
@@ -41,8 +42,19 @@ class Row:
     unit: str = ""
 
 
+def timed(step: Step) -> Timed:
+    """The seconds of one such step."""
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        step()
+        return time.perf_counter() - started
+
+    return seconds
+
+
 def interleave(
-    cases: Mapping[str, Step], repeats: int, display: Display, what: str, warm_up: int = 3
+    cases: Mapping[str, Timed], repeats: int, display: Display, what: str, warm_up: int = 3
 ) -> Seconds:
     """Seconds of every repeat of every case, taken in turn: A B C A B C ..., so that drifts hit all alike.
 
@@ -54,10 +66,8 @@ def interleave(
     gc.disable()
     try:
         for repeat in range(repeats + warm_up):
-            for name, step in cases.items():
-                started = time.perf_counter()
-                step()
-                seconds[name].append(time.perf_counter() - started)
+            for name, case in cases.items():
+                seconds[name].append(case())
             display.step(repeat + 1)
     finally:
         gc.enable()

@@ -78,35 +78,52 @@ def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
 
 def padded_batches(made: Experiment) -> Batches:
     """Tokens and labels of the batches of a run, each as wide as its longest row."""
-    drawn = (made.batches.batch(index) for index in range(made.config.training.steps))
+    batches = made.batches
+    drawn = (batches.batch(index) for index in range(made.config.training.steps))
     return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
 
 
-def forward_alone(made: Experiment, backend: Backend) -> None:
-    """The losses of a run's batches, untrained."""
+def data_alone(made: Experiment, backend: Backend) -> float:
+    """Seconds per step that a run's batches take."""
+    batches, index = made.batches, count()
+    return seconds_per_step(lambda: batches.batch(next(index)), made)
+
+
+def forward_alone(made: Experiment, backend: Backend) -> float:
+    """The same with their losses."""
     matmul.set_backend(backend)
-    model, batches = made.untrained_model(), made.batches
-    for index in range(made.config.training.steps):
-        batch_loss(model, batches.batch(index))
+    model, batches, index = made.untrained_model(), made.batches, count()
+    return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), made)
 
 
-def bare_training(made: Experiment, backend: Backend) -> Backbone:
-    """The trained model of a run whose steps are taken in a loop of two lines."""
-    model = made.untrained_model()
-    step = training_step(model, made, backend)
-    for _ in range(made.config.training.steps):
-        step()
-    return model
+def bare_training(made: Experiment, backend: Backend) -> float:
+    """The same trained, in a loop of two lines."""
+    return seconds_per_step(training_step(made.untrained_model(), made, backend), made)
 
 
-def whole_training(made: Experiment, backend: Backend) -> Backbone:
-    """The same run as the harness trains it: Lightning, recording, checks and checkpoints."""
+def whole_training(made: Experiment, backend: Backend) -> float:
+    """The same as the harness trains it: Lightning, recording, checks and checkpoints, but not the start."""
     matmul.set_backend(backend)
     model, source, training = made.untrained_model(), made.source, made.config.training
+    ends: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"
-        train_model(model, source, training, "cpu", checkpoint, 0, lambda row: None, lambda step: None)
-    return model
+
+        def show(step: int) -> None:
+            ends.append(time.perf_counter())
+
+        train_model(model, source, training, "cpu", checkpoint, 0, lambda row: None, show)
+        ends.append(time.perf_counter())
+    return (ends[-1] - ends[0]) / (training.steps - 1)
+
+
+def seconds_per_step(step: Step, made: Experiment) -> float:
+    """Of as many steps as the run has, after the first, as `whole_training` counts them."""
+    step()
+    started = time.perf_counter()
+    for _ in range(made.config.training.steps - 1):
+        step()
+    return (time.perf_counter() - started) / (made.config.training.steps - 1)
 
 
 def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
