@@ -1,7 +1,4 @@
-"""How figures look, for the colour-blind and in grey too; the picture of one run; pages and tables as text.
-
-A page opens from disk and asks no server: a template with its style and scripts, and data.
-"""
+"""How figures look, for the colour-blind and in grey too; the picture of one run; pages as text."""
 
 from __future__ import annotations
 
@@ -11,10 +8,9 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import matplotlib
@@ -22,7 +18,6 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -32,7 +27,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 WIDTH = 7.2  # inches: two columns of a journal
-KINDS = ("png", "svg", "pdf")
+FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
 GREY = "0.35"
 METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
@@ -53,11 +48,10 @@ def styles(labels: Iterable[str]) -> dict[str, Look]:
     for first in (True, False):  # a wish that can be granted goes before what others get instead
         for label in (label for label in order if label not in looks):
             used = Counter(colour for colour, _ in looks.values())
-            turn = wished[label][0]
-            colour = next(c for c in (*COLOURS[turn:], *COLOURS[:turn]) if used[c] < most)
+            turn, shift = wished[label]
+            colour = next(c for c in COLOURS[turn:] + COLOURS[:turn] if used[c] < most)
             if not first or colour == COLOURS[turn]:
-                turn = wished[label][1]
-                markers = (*MARKERS[turn:], *MARKERS[:turn])
+                markers = MARKERS[shift:] + MARKERS[:shift]
                 free = (marker for marker in markers if (colour, marker) not in looks.values())
                 looks[label] = colour, next(free, markers[0])
     return looks
@@ -69,11 +63,6 @@ def _wish(name: str) -> tuple[int, int]:
     return digest[0] % len(COLOURS), digest[1] % len(MARKERS)
 
 
-def dark(colour: str) -> Any:
-    """The colour as text in it can be read."""
-    return tuple(0.75 * part for part in colors.to_rgb(colour))
-
-
 def text(label: str, longest: int = 40) -> str:
     """A label that matplotlib shows as it is: no mathematics, no line breaks, not endless."""
     one_line = " ".join(label.split())
@@ -83,12 +72,8 @@ def text(label: str, longest: int = 40) -> str:
 @contextmanager
 def drawing() -> Iterator[None]:
     """Settings under which the same figure gives the same bytes; missing glyphs are no reason to complain."""
-    settings: Any = {
-        "svg.hashsalt": "pe_experiments",
-        "pdf.fonttype": 42,
-        "font.size": 8,
-        "axes.titlesize": 8.5,
-    }
+    settings: Any = {"svg.hashsalt": "pe_experiments", "pdf.fonttype": 42}
+    settings |= {"font.size": 8, "axes.titlesize": 8.5}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
@@ -99,10 +84,9 @@ def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
     if layout := figure.get_layout_engine():  # once, for all three
         layout.execute(figure)
         figure.set_layout_engine(None)
-    dates = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    paths = [folder / f"{slug}.{kind}" for kind in KINDS]
-    for path, kind in zip(paths, KINDS, strict=True):
-        figure.savefig(path, dpi=150, metadata=dates[kind])
+    paths = [folder / f"{slug}.{kind}" for kind in FORMATS]
+    for path, metadata in zip(paths, FORMATS.values(), strict=True):
+        figure.savefig(path, dpi=150, metadata=metadata)
     return paths
 
 
@@ -112,7 +96,7 @@ def length_axis(
     """A logarithmic axis of input lengths with the training lengths shaded; an accuracy is from 0 to 1."""
     ticks = np.unique(np.fromiter(lengths, dtype=float))
     axes.set_xscale("log", base=2)
-    # `training_note` stands at the longest training length, also where nothing was measured there.
+    # The words of `metric_axis` stand at the longest training length, also where nothing was measured there.
     left, right = min(ticks.min(), max_length) / 1.15, max(ticks.max(), max_length) * 1.15
     axes.set_xlim(left, right)
     if accuracy:
@@ -137,37 +121,38 @@ def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
     return kept
 
 
-def training_note(axes: Axes, max_length: int) -> None:
-    """Says what the shade of `length_axis` is."""
-    over = 1.06 / 1.05  # of the panel's height, whatever its values
-    axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
-              ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
+def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, words: bool = True) -> None:
+    """The `length_axis` of a metric; of token accuracy with chance and what an order-blind predictor reaches.
 
-
-def draw_bounds(axes: Axes, curves: pd.DataFrame, names: bool = True) -> None:
-    """Chance and what an order-blind predictor can reach, as far as they are known."""
-    for column, (name, dashes) in BOUNDS.items():
-        if column not in curves:
-            continue
-        known = curves.dropna(subset=[column]).groupby("content_length")[column].mean().astype(float)
+    ``words`` say what the shade and these lines are.
+    """
+    length_axis(axes, curves["content_length"], max_length, METRIC_NAMES[metric], metric != "loss")
+    for column, (name, dashes) in BOUNDS.items() if metric == "token_accuracy" else ():
+        measured = curves.reindex(columns=["content_length", column]).dropna()
+        known = measured.groupby("content_length")[column].mean().astype(float)
         if known.empty:
             continue
         axes.plot(known.index, known, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
-        if names:  # at the left end, where models that learned anything are far above it
+        if words:  # at the left end, where models that learned anything are far above it
             end = (known.index[0], known.iloc[0])
             axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
+    if words:
+        over = 1.06 / 1.05  # of the panel's height, whatever its values
+        axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
+                  ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
 
 
 def legend_below(
-    figure: Figure, looks: Looks, labels: Iterable[str], said: Mapping[str, str] = MappingProxyType({})
+    figure: Figure, looks: Looks, labels: Iterable[str], unlearned: Collection[str] = ()
 ) -> None:
     """A legend under the panels, in as many columns as fit; the figure grows by its rows.
 
-    ``said`` is what is added to a label, whose line is dashed then.
+    The lines of ``unlearned`` are dashed, and the legend says why.
     """
     entries = [
         Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
-               linestyle="--" if label in said else "-", label=text(label) + said.get(label, ""))
+               linestyle="--" if label in unlearned else "-",
+               label=text(label) + " (did not learn)" * (label in unlearned))
         for label in labels
     ]  # fmt: skip
     if not entries:
@@ -186,19 +171,16 @@ def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path
     first = "exact_match" if curve["exact_match"].notna().all() else "loss"
     for axes, metric in zip(figure.subplots(1, 2), (first, "token_accuracy"), strict=True):
         lengths = curve["content_length"]
-        length_axis(axes, lengths, max_length, METRIC_NAMES[metric], metric != "loss")
-        training_note(axes, max_length)
         if metric == "exact_match":
             low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
             axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-        elif metric == "token_accuracy":
-            draw_bounds(axes, curve)
         axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
+        metric_axis(axes, curve, max_length, metric)
     figure.savefig(path, dpi=150)
 
 
 def render(template: Path, data: Any, **values: Any) -> str:
-    """The page as text; ``data`` becomes JSON in which no text can end the script element."""
+    """A page that asks no server; ``data`` becomes JSON in which no text can end the script element."""
     text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

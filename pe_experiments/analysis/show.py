@@ -18,8 +18,7 @@ from pe_experiments.analysis.order_blindness import ROUNDING, SENTENCES, order_b
 from pe_experiments.analysis.relative import audit_distances
 from pe_experiments.configuration.overrides import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
-from pe_experiments.configuration.schema import Count, Folder, Section, Seed
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Count, Folder, Section, Seed, validated
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding

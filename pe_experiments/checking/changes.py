@@ -1,4 +1,4 @@
-"""What mistakes do to a method of a scheme: the parts of which `mutants` makes its table."""
+"""Mistakes that take more than a line: what `mutants` puts in place of a method of a scheme."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext
-from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from pe_experiments.encodings.t5 import distance_bucket
@@ -19,103 +18,39 @@ Change = Callable[..., Any]
 Pair = tuple[Tensor, Tensor]
 
 
-def returns(changed: Callable[[Any], Any]) -> Change:
-    """``changed(what the method returns)``."""
-    return lambda s, right, *given: changed(right(*given))
-
-
-def times_head_dim(power: float) -> Change:
-    return lambda s, right, *given: right(*given) * s.shape.head_dim**power
-
-
-def exchanged(one: str, other: str) -> Change:
-    """The method with one parameter in place of the other."""
-
-    def change(s: Any, right: Change, *given: Any) -> Any:
-        kept, parameters = dict(s._parameters), s._parameters
-        parameters[one], parameters[other] = kept[other], kept[one]
-        try:
-            return right(*given)
-        finally:
-            parameters.update(kept)
-
-    return change
-
-
-def with_ids(ids: Callable[[Tensor, Tensor], Pair]) -> Change:
-    """``ids(of the queries, of the keys)`` in place of both."""
-    return lambda s, right, *given: right(*given[:-1], at_ids(given[-1], ids))
-
-
 def at_ids(at: AttentionContext, ids: Callable[[Tensor, Tensor], Pair]) -> AttentionContext:
     return AttentionContext(*ids(at.q_positions_BT, at.k_positions_BS), at.visible_BTS)
 
 
-def swapped(at: AttentionContext) -> AttentionContext:
-    """Queries at the positions of the keys and the other way round."""
-    return at_ids(at, lambda i, j: (j, i))
-
-
-def counted(i: Tensor, j: Tensor) -> Pair:
-    """Tokens counted from 0, whatever their ids; queries are the last ones."""
-    keys = torch.arange(j.shape[1])[None]
-    return keys[:, -i.shape[1] :], keys
-
-
-COUNTED = with_ids(counted)
-FROM_ZERO = with_ids(lambda i, j: (j[:, : i.shape[1]], j))  # the ids of the first keys
-MIRRORED = with_ids(lambda i, j: (-i, -j))
-QUERIES_AHEAD = with_ids(lambda i, j: (i + 1, j))
-
-
-def from_one(s: Any, right: Change, positions: Tensor) -> Tensor:
-    return right(positions + 1)
-
-
 def frequency_per_column(power: float) -> Change:
     """Sinusoids in which every column has a frequency of its own, of the base to that power."""
-
-    def vectors(s: Any, right: Change, p: Tensor) -> Tensor:
-        column = torch.arange(s.width)
-        return sinusoid_vectors(p, 2 * s.width, s.base**power)[..., 2 * column + column % 2].float()
-
-    return vectors
+    return lambda s, right, p: sinusoid_vectors(p, 2 * s.width, s.base**power)[
+        ..., [2 * column + column % 2 for column in range(s.width)]
+    ].float()
 
 
 def paired(across: Callable[[Tensor], Tensor], table: Callable[[Tensor], Tensor]) -> Change:
     """``x cos + across(x) sin`` for q and k, with the tables of angles laid out by ``table``."""
 
     def rotated(s: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x, rest = x.split([2 * s.pairs, x.shape[-1] - 2 * s.pairs], dim=-1)
+        x, rest = x[..., : 2 * s.pairs], x[..., 2 * s.pairs :]
         return torch.cat([x * table(cos) + across(x) * table(sin), rest], dim=-1)
 
-    def rotate(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        of_queries, of_keys = s._rotations(at)
-        return rotated(s, q, *of_queries), rotated(s, k, *of_keys)
-
-    return rotate
+    return lambda s, right, q, k, at: tuple(
+        rotated(s, x, *tables) for x, tables in zip((q, k), s._rotations(at), strict=True)
+    )
 
 
-def heads_for_tokens(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+def heads_for_tokens(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Any:
     heads = torch.arange(q.shape[1])[None]
-    rotated = right(q.transpose(1, 2), k.transpose(1, 2), AttentionContext(heads, heads, at.visible_BTS))
-    return rotated[0].transpose(1, 2), rotated[1].transpose(1, 2)
+    at = AttentionContext(heads, heads, at.visible_BTS)
+    return tuple(x.transpose(1, 2) for x in right(q.transpose(1, 2), k.transpose(1, 2), at))
 
 
 def angles_in_bfloat16(s: Any, right: Change, at: AttentionContext) -> Any:
     turns = s.frequencies_BR(at).bfloat16()[:, None, None]
     ids = (positions.bfloat16()[:, None, :, None] for positions in (at.q_positions_BT, at.k_positions_BS))
     return tuple(((one * turns).float().cos(), (one * turns).float().sin()) for one in ids)
-
-
-def of_tables(change: Callable[..., tuple[Tensor, ...]]) -> Change:
-    """``change(cos, sin)`` in place of both, for queries and for keys."""
-    return returns(lambda both: tuple(change(*tables) for tables in both))
-
-
-def uninitialised_padding(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-    query, key = right(q, k, at)
-    return query, key.masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan)
 
 
 def keys_permuted(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
@@ -130,22 +65,6 @@ def centres_of_their_own(s: Any, right: Change, at: AttentionContext) -> tuple[P
     _, (cos, sin) = Rope._rotations(s, at)
     scale = s._scales(-at.k_positions_BS)
     return right(at)[0], (cos * scale, sin * scale)
-
-
-def queries_times(factor: Callable[[Any, AttentionContext], Any]) -> Change:
-    return lambda s, right, q, k, at: (q * factor(s, at), k)
-
-
-def slopes(of_heads: Callable[[int], Tensor]) -> Change:
-    def bias(s: Any, right: Change, at: AttentionContext) -> Tensor:
-        heads = s.shape.num_heads
-        return (right(at) * (of_heads(heads) / alibi_slopes(heads))[:, None, None]).float()
-
-    return bias
-
-
-def geometric_slopes(first: int, heads: int) -> Tensor:
-    return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
 
 
 def buckets_of_the_other_form(s: Any, right: Change, at: AttentionContext) -> Tensor:
@@ -177,11 +96,6 @@ def shifted_as_in_a_decoder(s: Any, right: Change, q: Tensor, k: Tensor, at: Att
     shifted = rows.unflatten(-1, (-1, keys)) + (s.u_HK[:, None] * scale) @ k.mT
     right_of_query = torch.ones(bias.shape[-2:], dtype=torch.bool).triu(1)
     return torch.where(right_of_query, shifted[..., : bias.shape[2], :], bias)
-
-
-def all_terms_larger(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    content = (q * s.shape.head_dim**-0.5) @ k.mT
-    return 3**0.5 * (right(q, k, at) + content) - content
 
 
 def gates_without_logarithm(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:

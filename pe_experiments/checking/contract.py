@@ -1,8 +1,7 @@
 """The contract of a scheme as checks: whether each holds, the measurement, and the usual cause of a failure.
 
-`tests/contracts` runs them over every YAML under configs/pe, `scripts/check_encoding.py` on any scheme. All
-use a small two-layer transformer with the scheme in it. Noise is added to the scheme's trainable parameters:
-one that starts at zero would otherwise have no effect.
+All use a small two-layer transformer with the scheme in it. Noise is added to the scheme's trainable
+parameters: one that starts at zero would otherwise have no effect.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ class Subject:
         return build(self.make, small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """An untrained model with the scheme in it, and noise on the scheme's trainable parameters."""
+        """An untrained model with the scheme in it, which is `stirred`."""
+        shape = small_shape(self.causal, **changes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            shape = small_shape(self.causal, **changes)
             model = Transformer(VOCABULARY, shape, self.make, initialisation="pytorch").eval()
         stirred(model.encodings)
         return model
@@ -149,7 +148,6 @@ def _(subject: Subject) -> Outcome:
 
 @check("decoding token by token agrees with teacher forcing", "tokens so far are counted (see at.tokens_B)")
 def _(subject: Subject) -> Outcome:
-    """What greedy decoding reads, token by token, is what teacher forcing reads at once."""
     if not subject.causal:
         return None, "an encoder does not decode"
     model, tokens, declared = subject.model(), random_tokens(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
@@ -207,7 +205,6 @@ def _(subject: Subject) -> Outcome:
 
 @check("invariance as stated", "ids are ignored, or a scheme called relative depends on absolute ones")
 def _(subject: Subject) -> Outcome:
-    """The stated invariance holds, and no stronger one."""
     promise, model, tokens = subject.invariant_to, subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
@@ -231,9 +228,8 @@ def _(subject: Subject) -> Outcome:
     model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
     if subject.invariant_to == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
         return None, "only for schemes that a common shift leaves alone"
-    return equal(
-        model(tokens, here + FAR - 6), model(tokens, here)
-    )  # across a power of two: a table that wraps
+    across = here + FAR - 6  # a power of two, where a table may wrap
+    return equal(model(tokens, across), model(tokens, here))
 
 
 @check("autocast loses nothing", "positions or biases are cast to the dtype of q")
@@ -296,7 +292,6 @@ def _(subject: Subject) -> Outcome:
 
 @check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
 def _(subject: Subject) -> Outcome:
-    """Eager, fused and in blocks of queries."""
     model, worst = subject.model(), 0.0
     for length in (5, 300):
         tokens, lengths, results = random_tokens(2, length), torch.tensor([length, length - 2]), {}
@@ -306,8 +301,7 @@ def _(subject: Subject) -> Outcome:
             for layer in model.layers:
                 layer.attention.implementation = implementation  # type: ignore[union-attr]
             with torch.no_grad(), patch.object(attention, "BLOCK_LOGITS", rows):
-                results[implementation] = model(tokens, None, lengths)[
-                    torch.arange(length) < lengths[:, None]
-                ]
+                logits = model(tokens, None, lengths)
+            results[implementation] = logits[torch.arange(length) < lengths[:, None]]
         worst = max(worst, *(apart(results[name], results["eager"]) for name in ("sdpa", "blocked")))
     return within(worst, 2 * ROUNDING)

@@ -7,6 +7,7 @@ attention weights, of the hooks alone.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -127,20 +128,17 @@ def worst_apart(got: list[Tensor], expected: list[Tensor]) -> float:
 
 def life_apart(
     first: PositionalEncoding, second: PositionalEncoding, channels: list[int] | None = None
-) -> dict[str, float]:
+) -> Iterator[tuple[str, float]]:
     """How far two schemes with shared parameters are apart in each scene, as a share of the largest value.
 
-    Args:
-        first, second: of one shape.
-        channels: of a head in ``first``, as numbers of those in ``second``; embeddings are left out then.
+    ``channels``: of a head in ``first``, as numbers of those in ``second``; embeddings are left out then.
     """
-    found, skipped = {}, int(channels is not None)
+    skipped = int(channels is not None)
     for name, scene in SCENES.items():
         if not scene.decoding or second.shape.causal:
             inputs = scene.inputs(second.shape)
             got, expected = read(first, scene, reordered(inputs, channels)), read(second, scene, inputs)
-            found[name] = worst_apart(got[skipped:], expected[skipped:])
-    return found
+            yield name, worst_apart(got[skipped:], expected[skipped:])
 
 
 def _in_use(subject: Subject) -> PositionalEncoding:
@@ -190,17 +188,13 @@ def _late(before: int = 0) -> Scene:
 def cast_apart(subject: Subject, distance: int = 0) -> float:
     """How far a cast of its constants to bfloat16, as ``model.bfloat16()`` does it, moves late positions.
 
-    Its parameters are left alone. ``distance``: how many positions the first half of the tokens lies
-    before the rest.
+    What training changes is left alone. The first half of the tokens lies ``distance`` before the rest.
     """
     scheme, scene = _in_use(subject), _late(distance)
     inputs, cast = scene.inputs(scheme.shape), copy.deepcopy(scheme)
-    for module in cast.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, buffer.bfloat16() if buffer.is_floating_point() else buffer)
-    for parameter in cast.parameters():
-        if not parameter.requires_grad:
-            parameter.data = parameter.data.bfloat16()
+    for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
+        if constant.is_floating_point():
+            constant.data = constant.data.bfloat16()
     exact = read(scheme, scene, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return worst_apart(read(cast, scene, inputs), exact)

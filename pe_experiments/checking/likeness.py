@@ -1,35 +1,36 @@
-"""Which scheme an implementation is: one of ours, also with reordered channels, or a known mistake."""
+"""Which scheme an implementation is: one of ours, also with reordered channels, or a known mistake.
+
+Both get the same parameters, inputs and positions. If they differ: how far they are apart, and where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, product
-from typing import Any
+from itertools import combinations, islice, permutations, product
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from pe_experiments.checking.agreement import (
-    DENSE,
-    FAR,
-    NEAR,
-    SAME,
-    difference,
-    share_parameters,
-    where_apart,
-)
 from pe_experiments.checking.check import in_a_line
-from pe_experiments.checking.contract import build, stirred, trainable
-from pe_experiments.checking.lifecycle import life_apart
+from pe_experiments.checking.contract import apart, build, stirred, trainable
+from pe_experiments.checking.lifecycle import draw_content, life_apart, reordered
 from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.base import acts_at_embedding, is_masked
+from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.models.scores import Inputs, attention_scores
 
+SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
+DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
+WAYS = 24  # ways of pairing parameters that are tried
+
+Layout = Callable[[int], list[int]]  # for each of so many channels, the number of ours
 Sizes = tuple[int, int, int]
-Reference = tuple[MakeEncoding, list[bool]]  # and the forms to compare in
 # Width, heads (a power of two and not) and training length. The second head is 24 wide, so that no constant
 # of the first fits it; long training makes T5's buckets wide and YaRN's ramp gradual.
 SHAPES: tuple[Sizes, ...] = ((64, 4, 12), (144, 6, 1024))
@@ -50,24 +51,14 @@ USUAL: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))  # in which 
 
 @dataclass(frozen=True)
 class Likeness:
-    """How close an implementation is to a reference.
+    """How close an implementation is to a reference."""
 
-    Attributes:
-        reference: the choice under configs/pe, or the name of a mutant.
-        apart: largest difference at positions below 64, as a share of the largest value; None where their
-            parameters differ in shape.
-        apart_far: the same at positions up to 4,095; nan where one of them is not defined there.
-        layout: how the channels are reordered, in words; empty where they are not.
-        scene: of `lifecycle.SCENES`, the one in which they are apart, where single sequences agree.
-        far: why far positions were not compared, in some model at least.
-    """
-
-    reference: str
-    apart: float | None
-    apart_far: float = 0.0
-    layout: str = ""
-    scene: str = ""
-    far: str = ""
+    reference: str  # the choice under configs/pe, or the name of a mutant
+    apart: float | None  # at positions below 64, of the largest value; None: parameters differ in shape
+    apart_far: float = 0.0  # the same at positions up to 4,095; nan where one of them is not defined there
+    layout: str = ""  # how the channels are reordered, in words; empty where they are not
+    scene: str = ""  # of `lifecycle.SCENES`, in which they are apart where single sequences agree
+    far: str = ""  # why far positions were not compared, in some model at least
 
     @property
     def same(self) -> bool:
@@ -76,18 +67,22 @@ class Likeness:
 
 
 def reference_of(choice: str, **arguments: Any) -> Component:
-    """One of our schemes with some of its arguments changed.
-
-    Raises:
-        UserError: an argument it does not have.
-    """
+    """One of our schemes with some of its arguments changed."""
     return load_component("pe", {**shipped("pe")[choice], **arguments})
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
-    """The forms in which the reference exists too."""
+    """The forms, causal (True) or not, in which the reference exists too."""
     causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
     return [causal for causal in forms if causal or not causal_only]
+
+
+class Reference(NamedTuple):
+    """A scheme or a mutant to compare with, and the forms to do it in."""
+
+    name: str
+    make: MakeEncoding
+    forms: Sequence[bool]
 
 
 def matches(
@@ -95,26 +90,24 @@ def matches(
 ) -> list[Likeness]:
     """The references it equals: our schemes, and only if it is none of these, their mutants.
 
-    Args:
-        theirs: builds the implementation from a shape.
-        choices: schemes under configs/pe to compare with.
-        forms: the forms in which it can be built, causal (True) or not.
-        arguments: of the schemes, instead of those of their YAML.
+    ``forms``: those in which it can be built, causal (True) or not; ``arguments``: of the schemes, instead of
+    those of their YAML.
     """
     parts = {choice: reference_of(choice, **arguments) for choice in choices}
-    ours = {name: (part.build, both) for name, part in parts.items() if (both := common_forms(part, forms))}
-    found = [likeness_of(theirs, make, name, both) for name, (make, both) in ours.items()]
+    ours = [Reference(name, part.build, common_forms(part, forms)) for name, part in parts.items()]
+    ours = [reference for reference in ours if reference.forms]
+    found = [likeness_of(theirs, make, name, both) for name, make, both in ours]
     if same := [likeness for likeness in found if likeness.same]:
         return same
-    mutants = {name: ours[scheme_of(name)] for name in MUTANTS if scheme_of(name) in ours}
-    mutants = {name: (broken(name, make), both) for name, (make, both) in mutants.items()}
+    mutants = [
+        Reference(name, broken(name, make), both)
+        for choice, make, both in ours
+        for name in MUTANTS
+        if scheme_of(name) == choice
+    ]
 
-    def alike(
-        references: Mapping[str, Reference], layout: Sequence[str], shapes: Sequence[Sizes]
-    ) -> list[Likeness]:
-        compared = (
-            _compared(theirs, make, name, both, layout, shapes) for name, (make, both) in references.items()
-        )
+    def alike(references: list[Reference], layout: Sequence[str], shapes: Sequence[Sizes]) -> list[Likeness]:
+        compared = (_compared(theirs, reference, layout, shapes) for reference in references)
         return [likeness for likeness in compared if likeness.same]
 
     for shapes in (SHAPES, SHAPES[:1]):  # a second mistake may show at other numbers of heads only
@@ -127,34 +120,25 @@ def matches(
 
 
 def likeness_of(theirs: MakeEncoding, reference: MakeEncoding, name: str, forms: Sequence[bool]) -> Likeness:
-    """Compare both with the same parameters, on the same inputs, in models of some shapes.
-
-    Args:
-        theirs, reference: build the schemes from a shape.
-        name: of the reference.
-        forms: causal (True) or not; they must agree in each.
-    """
-    unchanged = _compared(theirs, reference, name, forms)
+    """Compare both with the same parameters, on the same inputs, in models of all shapes and forms."""
+    unchanged = _compared(theirs, Reference(name, reference, forms))
     if unchanged.same or unchanged.apart is None:
         return unchanged
-    others = (_compared(theirs, reference, name, forms, layout) for layout in LAYOUTS)
+    others = (_compared(theirs, Reference(name, reference, forms), layout) for layout in LAYOUTS)
     return next((likeness for likeness in others if likeness.same), unchanged)
 
 
 @torch.no_grad()
 def _compared(
-    theirs: MakeEncoding,
-    reference: MakeEncoding,
-    name: str,
-    forms: Sequence[bool],
-    steps: Sequence[str] = (),
-    shapes: Sequence[Sizes] = SHAPES,
+    theirs: MakeEncoding, reference: Reference, steps: Sequence[str] = (), shapes: Sequence[Sizes] = SHAPES
 ) -> Likeness:
     """The comparison with the channels of ``theirs`` reordered, under the best way to share parameters."""
+    name, make, forms = reference
     worst, reason, far = 0.0, "", list[float]()
     for causal, sizes in product(forms, shapes):
-        ours, other = _built(reference, theirs, causal, sizes)
-        if steps and not _has_layout(ours):
+        ours, other = _built(make, theirs, causal, sizes)
+        rotates = type(ours).rotate is not PositionalEncoding.rotate
+        if steps and not rotates and not acts_at_embedding(ours):  # no order of channels can matter
             return Likeness(name, None)
         order = partial(_order, steps, getattr(ours, "pairs", None)) if steps else None
         apart = share_parameters(ours, other, order)
@@ -163,9 +147,9 @@ def _compared(
         worst = max(worst, apart)
         if apart > SAME:
             return Likeness(name, worst)
-        life = life_apart(other, ours, order(ours.shape.head_dim) if order else None)
-        if scene := next((scene for scene, by in life.items() if by > SAME), ""):
-            return Likeness(name, life[scene], scene=scene)
+        for scene, by in life_apart(other, ours, order(ours.shape.head_dim) if order else None):
+            if by > SAME:
+                return Likeness(name, by, scene=scene)
         if ours.invariant_to not in ("shift", "ids") and trainable(ours):
             reason = "what is trained decides there"
             continue
@@ -182,11 +166,6 @@ def _built(
     width, heads, train_length = sizes
     shape = ModelShape(width, heads, 2, causal, train_length, NEAR)
     return stirred(build(reference, shape)), build(theirs, shape)
-
-
-def _has_layout(scheme: PositionalEncoding) -> bool:
-    """Whether the order of channels can matter: the scheme rotates, or adds to the embedding."""
-    return type(scheme).rotate is not PositionalEncoding.rotate or acts_at_embedding(scheme)
 
 
 def _order(steps: Sequence[str], pairs: int | None, channels: int) -> list[int]:
@@ -206,3 +185,143 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
         if share_parameters(ours, other) is not None and (words := where_apart(other, ours, span)):
             return words
     return ""
+
+
+def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int = DENSE) -> str:
+    """Where two schemes with shared parameters differ, in words; empty where they do not.
+
+    In their embeddings, or else in their logits. Positions lie below ``span``, without gaps if it is `DENSE`.
+    """
+    inputs = draw_inputs(first.shape, DENSE, span, 0)
+    ids_T, both = inputs.positions_BT[0], _both(first, second, inputs)
+    one, two = next(both)
+    if one.shape != two.shape:
+        return f"embeddings have the shape {list(one.shape)} instead of {list(two.shape)}"
+    if apart(one, two) > SAME:
+        apart_TD = (one - two).abs().amax(dim=0)
+        position = int(ids_T[(apart_TD > SAME * two.abs().max()).any(dim=-1)][0])
+        column = int(apart_TD.amax(0).argmax())
+        return f"embeddings differ from position {position} on, most in column {column}"
+    one, two = next(both)
+    if one.shape != two.shape:
+        return ""
+    apart_HTS = (one - two).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
+    differs_HTS = apart_HTS > SAME * two[two.isfinite()].abs().max()
+    if not differs_HTS.any():
+        return ""
+    what = "attention weights" if compares_weights(first, second) else "logits"
+    heads = differs_HTS.flatten(1).any(dim=1).nonzero().flatten().tolist()
+    queries, keys = (ids_T[indices] for indices in differs_HTS.any(0).nonzero(as_tuple=True))
+    head, query, key = (int(index) for index in torch.unravel_index(apart_HTS.argmax(), apart_HTS.shape))
+    return (
+        f"{what} differ in {len(heads)} of {len(one)} heads ({', '.join(map(str, heads))}), from distance "
+        f"{int((queries - keys).abs().min())} on; most in head {head} for the query at position "
+        f"{ids_T[query]} and the key at {ids_T[key]}: "
+        f"{one[head, query, key]:.6g} instead of {two[head, query, key]:.6g}"
+    )
+
+
+def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int) -> Inputs:
+    """Random content at sorted distinct positions below ``span``."""
+    positions = torch.randperm(span, generator=torch.Generator().manual_seed(seed))[:tokens].sort().values
+    return draw_content(shape, positions[None], seed)
+
+
+def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[None]:
+    """Copy the trainable parameters of ``source`` to ``target``, in every way the shapes allow, one per step.
+
+    By name where the names agree. Otherwise in any order: an independent implementation may name and order
+    its parameters differently. Matrices also transposed, where that fits. Yields nothing where no way fits.
+    """
+    theirs, ours = trainable(target), trainable(source)
+    orders: Iterable[tuple[Tensor, ...]] = permutations(ours.values()) if len(theirs) == len(ours) else ()
+    if {name: p.shape for name, p in theirs.items()} == {name: p.shape for name, p in ours.items()}:
+        orders = [tuple(ours[name] for name in theirs)]
+    ways = (way for order in orders for way in product(*map(_stored, theirs.values(), order)))
+    for way in islice(ways, WAYS):
+        with torch.no_grad():
+            for into, value in zip(theirs.values(), way, strict=True):
+                into.copy_(value)
+        yield
+
+
+def _stored(into: Tensor, value: Tensor) -> list[Tensor]:
+    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside.
+
+    A table of distances in a decoder may have rows for later keys too, which are never read.
+    """
+    squeezed = value.squeeze()
+    forms = [squeezed, squeezed.T] if squeezed.ndim == 2 else [squeezed]
+    if squeezed.ndim == 2 and into.shape == (2 * len(squeezed) - 1, squeezed.shape[1]):
+        forms = [torch.cat([squeezed, torch.zeros_like(squeezed[1:])])]
+    return [form.reshape(into.shape) for form in forms if form.shape == into.squeeze().shape]
+
+
+def share_parameters(
+    source: PositionalEncoding, target: PositionalEncoding, layout: Layout | None = None
+) -> float | None:
+    """Give ``target`` the parameters of ``source`` in the way they differ least; None where no way fits."""
+    found = []
+    for _ in assignments(source, target):
+        found.append(difference(target, source, layout=layout))
+        if found[-1] <= SAME:
+            return found[-1]
+    for _ in islice(assignments(source, target), found.index(min(found)) + 1 if found else 0):
+        pass  # up to the best way
+    return min(found, default=None)
+
+
+def difference(
+    first: PositionalEncoding, second: PositionalEncoding, span: int = NEAR, layout: Layout | None = None
+) -> float:
+    """How far two schemes with shared parameters are apart below ``span``, as a share of the largest value.
+
+    ``layout``: the order in which ``first`` has the channels of a head, and the embedding's, of ``second``.
+    """
+    if first.position_width != second.position_width:
+        return torch.inf
+    found = []
+    for seed, tokens in ((0, 24), (1, 7)):
+        for one, two in _both(first, second, draw_inputs(first.shape, tokens, span, seed), layout):
+            if one.shape != two.shape or not torch.equal(one.isinf(), two.isinf()):
+                return torch.inf
+            found.append(apart(*(values.masked_fill(values.isinf(), 0.0) for values in (one, two))))
+    return max(found)
+
+
+def _both(
+    first: PositionalEncoding, second: PositionalEncoding, inputs: Inputs, layout: Layout | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What the two compute: embeddings [1, T, D], then `_scores` of two layers."""
+    tokens = [inputs.x_BTD[..., scheme.position_width :] for scheme in (first, second)]
+    one, two = first.embed(tokens[0], inputs.positions_BT), second.embed(tokens[1], inputs.positions_BT)
+    if layout is not None:
+        one, two = _added(one, tokens[0]), _added(two, tokens[1])
+        two = two[..., layout(two.shape[-1])]
+    yield one, two
+    weights = compares_weights(first, second)
+    moved = reordered(inputs, layout and layout(first.shape.head_dim))
+    for layer in range(2):
+        yield _scores(first, moved, weights, layer), _scores(second, inputs, weights, layer)
+
+
+def _added(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
+    """What encodes positions: the columns beside the tokens, before or after them, or what was added."""
+    width = x_BTD.shape[-1]
+    if embedded_BTD.shape[-1] == width:
+        return embedded_BTD - x_BTD
+    before = torch.equal(embedded_BTD[..., -width:], x_BTD)
+    return embedded_BTD[..., :-width] if before else embedded_BTD[..., width:]
+
+
+def compares_weights(first: PositionalEncoding, second: PositionalEncoding) -> bool:
+    """Whether one of the two computes weights of its own, which then are what both are compared by."""
+    return any(makes_weights(scheme.for_layer(layer)) for scheme in (first, second) for layer in range(2))
+
+
+def _scores(scheme: PositionalEncoding, inputs: Inputs, weights: bool, layer: int) -> Tensor:
+    """Weights [H, T, S], or logits relative to that of the query's own key; minus infinity where masked."""
+    scores = attention_scores(scheme, inputs, layer, weights=weights)[0].double()
+    scores = scores.masked_fill(scores.isnan() | is_masked(scores), -torch.inf)
+    own = scores.diagonal(dim1=-2, dim2=-1)[..., None]
+    return scores if weights else scores - own.where(own.isfinite(), 0.0)

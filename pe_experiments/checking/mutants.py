@@ -10,42 +10,29 @@ of the scheme ``s`` returns instead, where ``right`` is the method as it was; ``
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.checking.changes import (
-    COUNTED,
-    FROM_ZERO,
-    MIRRORED,
-    QUERIES_AHEAD,
     Change,
-    all_terms_larger,
+    Pair,
     angles_in_bfloat16,
+    at_ids,
     buckets_of_the_other_form,
     centres_of_their_own,
-    counted,
-    exchanged,
     frequency_per_column,
-    from_one,
     gates_without_logarithm,
-    geometric_slopes,
     heads_for_tokens,
     keys_permuted,
-    of_tables,
     paired,
-    queries_times,
-    returns,
     shifted_as_in_a_decoder,
-    slopes,
     stick_left_by,
-    swapped,
-    times_head_dim,
-    uninitialised_padding,
     unnormalised,
-    with_ids,
     with_share,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -79,10 +66,75 @@ def broken(name: str, make: MakeEncoding) -> MakeEncoding:
     return make_broken
 
 
+def returns(changed: Callable[[Any], Any]) -> Change:
+    """``changed(what the method returns)``."""
+    return lambda s, right, *given: changed(right(*given))
+
+
+def times_head_dim(power: float) -> Change:
+    return lambda s, right, *given: right(*given) * s.shape.head_dim**power
+
+
+def exchanged(one: str, other: str) -> Change:
+    """The method with one parameter in place of the other."""
+
+    def change(s: Any, right: Change, *given: Any) -> Any:
+        kept = dict(s._parameters)
+        s._parameters.update({one: kept[other], other: kept[one]})
+        try:
+            return right(*given)
+        finally:
+            s._parameters.update(kept)
+
+    return change
+
+
+def with_ids(ids: Callable[[Tensor, Tensor], Pair]) -> Change:
+    """``ids(of the queries, of the keys)`` in place of both."""
+    return lambda s, right, *given: right(*given[:-1], at_ids(given[-1], ids))
+
+
+def swapped(at: AttentionContext) -> AttentionContext:
+    """Queries at the positions of the keys and the other way round."""
+    return at_ids(at, lambda i, j: (j, i))
+
+
+def counted(i: Tensor, j: Tensor) -> Pair:
+    """Tokens counted from 0, whatever their ids; queries are the last ones."""
+    keys = torch.arange(j.shape[1])[None]
+    return keys[:, -i.shape[1] :], keys
+
+
+COUNTED = with_ids(counted)
+FROM_ZERO = with_ids(lambda i, j: (j[:, : i.shape[1]], j))  # the ids of the first keys
+MIRRORED = with_ids(lambda i, j: (-i, -j))
+QUERIES_AHEAD = with_ids(lambda i, j: (i + 1, j))
+
+
+def of_tables(change: Callable[..., Sequence[Tensor]]) -> Change:
+    """``change(cos, sin)`` in place of both, for queries and for keys."""
+    return returns(lambda both: tuple(change(*tables) for tables in both))
+
+
+def queries_times(factor: Callable[[Any, AttentionContext], Any]) -> Change:
+    return lambda s, right, q, k, at: (q * factor(s, at), k)
+
+
+def slopes(of_heads: Callable[[int], Tensor]) -> Change:
+    def ratio(heads: int) -> Tensor:
+        return (of_heads(heads) / alibi_slopes(heads))[:, None, None]
+
+    return lambda s, right, at: (right(at) * ratio(s.shape.num_heads)).float()
+
+
+def geometric_slopes(first: int, heads: int) -> Tensor:
+    return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
+
+
 # By the choice under configs/pe, what changes of its class, and the mistake.
 TABLE: dict[str, Change] = {
     "sinusoidal.vectors: sine and cosine exchanged": returns(
-        lambda vectors: vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        lambda v: v.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     ),
     "sinusoidal.vectors: a frequency per column (i instead of 2i)": frequency_per_column(1),
     "sinusoidal.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
@@ -95,7 +147,7 @@ TABLE: dict[str, Change] = {
         s.base ** (s.width / (s.width - 2))
     ),
     "sinusoidal.base: base 1,000": lambda s: s.base / 10,
-    "sinusoidal.vectors: positions from 1": from_one,
+    "sinusoidal.vectors: positions from 1": lambda s, right, p: right(p + 1),
     "sinusoidal.vectors: position ids are ignored, tokens counted": lambda s, right, p: right(
         torch.arange(p.shape[1])[None]
     ),
@@ -110,7 +162,7 @@ TABLE: dict[str, Change] = {
     ),
     "learned.vectors: positions from 1": lambda s, right, p: right((p + 1) % len(s.table)),
     "learned.embed: the encoding is never applied": lambda s, right, x, p: x,
-    "raw_index.vectors: positions from 1": from_one,
+    "raw_index.vectors: positions from 1": lambda s, right, p: right(p + 1),
     "raw_index.vectors: in every column (the next layer norm takes it out)": lambda s, right, p: (
         p[..., None].float().expand(-1, -1, s.width)
     ),
@@ -125,13 +177,11 @@ TABLE: dict[str, Change] = {
     "rope.base: base 1,000": lambda s: s.base / 10,
     "rope.base: the base is not passed on (10,000 stays)": lambda s: 10_000.0,  # torchtune
     "rope.pairs: half of it rotates": lambda s: max(1, s.pairs // 2),
-    "rope.frequencies_BR: frequencies in reverse order": returns(lambda turns: turns.flip(-1)),
+    "rope.frequencies_BR: frequencies in reverse order": returns(lambda f: f.flip(-1)),
     "rope.frequencies_BR: exponents from 1": lambda s, right, at: right(at) * s.base ** (-1 / s.pairs),
     "rope.base: exponents m / (pairs - 1)": lambda s: s.base ** (s.pairs / max(1, s.pairs - 1)),
-    "rope.frequencies_BR: frequencies in bfloat16": returns(
-        lambda turns: turns.bfloat16().double()
-    ),  # gpt-neox
-    "rope.frequencies_BR: frequencies in float16": returns(lambda turns: turns.half().double()),
+    "rope.frequencies_BR: frequencies in bfloat16": returns(lambda f: f.bfloat16().double()),  # gpt-neox
+    "rope.frequencies_BR: frequencies in float16": returns(lambda f: f.half().double()),
     "rope._rotations: keys rotate the other way": returns(lambda both: (both[0], (both[1][0], -both[1][1]))),
     "rope._rotations: cos and sin exchanged for queries": returns(lambda both: (both[0][::-1], both[1])),
     "rope._rotations: keys are one position ahead": with_ids(lambda i, j: (i, j + 1)),
@@ -151,9 +201,7 @@ TABLE: dict[str, Change] = {
     "rope._rotations: rotated twice": with_ids(lambda i, j: (2 * i, 2 * j)),
     "rope._rotations: positions in bfloat16": with_ids(lambda i, j: (i.bfloat16(), j.bfloat16())),
     "rope._rotations: angles in bfloat16": angles_in_bfloat16,
-    "rope._rotations: cos and sin in bfloat16": of_tables(
-        lambda *both: tuple(x.bfloat16().float() for x in both)
-    ),
+    "rope._rotations: cos and sin in bfloat16": of_tables(lambda *x: [t.bfloat16().float() for t in x]),
     "rope._tables: rotate_half without its minus": of_tables(
         lambda cos, sin: (cos, torch.cat([sin.chunk(2, -1)[1]] * 2, -1))
     ),
@@ -169,11 +217,12 @@ TABLE: dict[str, Change] = {
     "rope.rotate: only keys rotate": lambda s, right, q, k, at: (q, right(q, k, at)[1]),
     "rope.rotate: logits scaled twice": lambda s, right, q, k, at: right(q * s.shape.head_dim**-0.5, k, at),
     "rope.rotate: heads are counted in place of tokens": heads_for_tokens,
-    "rope.rotate: keys left of the text stay uninitialised": uninitialised_padding,  # fla
+    "rope.rotate: keys left of the text stay uninitialised": lambda s, right, q, k, at: (
+        right(q, k, at)[0],
+        right(q, k, at)[1].masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan),
+    ),  # fla
     "rope.rotate: keys converted between layouts with too few heads": keys_permuted,  # llama.cpp
-    "rope_partial.base: frequencies of the whole head": lambda s: (
-        s.base ** (s.pairs / (s.shape.head_dim // 2))
-    ),
+    "rope_partial.base: frequencies of the whole head": lambda s: s.base ** (2 * s.pairs / s.shape.head_dim),
     "rope_partial.rotate: the whole head rotates": lambda s, right, *given: Rope(s.shape, base=s.base).rotate(
         *given
     ),  # pie
@@ -204,8 +253,7 @@ TABLE: dict[str, Change] = {
         right(rotations) + s.pairs * math.log(24 / s.shape.train_length) / math.log(s.base)
     ),
     "xpos._rotations: keys grow with their position as queries do": lambda s, right, at: (
-        right(at)[0],
-        right(swapped(at))[0],
+        (right(at)[0], right(swapped(at))[0])
     ),
     "xpos._rotations: queries and keys have centres of their own": centres_of_their_own,
     "xpos._scales: logits grow with distance": returns(lambda scales: 1 / scales),
@@ -267,11 +315,11 @@ TABLE: dict[str, Change] = {
     "transformer_xl._distances: the relative shift is off by one": QUERIES_AHEAD,
     "transformer_xl.bias: u and v exchanged": exchanged("u_HK", "v_HK"),
     "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,  # espnet
-    "deberta._rows: position to content uses d(i, j) instead of d(j, i)": returns(
-        lambda rows: (rows[0], rows[0].mT)
-    ),
+    "deberta._rows: position to content uses d(i, j) instead of d(j, i)": returns(lambda r: (r[0], r[0].mT)),
     "deberta._rows: distance sign": MIRRORED,
-    "deberta.bias: scaled for one term instead of three": all_terms_larger,
+    "deberta.bias: scaled for one term instead of three": lambda s, right, q, k, at: (
+        3**0.5 * right(q, k, at) + (3**0.5 - 1) * (q * s.shape.head_dim**-0.5) @ k.mT
+    ),
     "cope.bias: gates before the mask (the future is counted)": lambda s, right, q, k, at: right(
         q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, torch.ones_like(at.visible_BTS))
     ),
@@ -293,8 +341,7 @@ TABLE: dict[str, Change] = {
     "path.reflections: beta without its factor 2": returns(lambda made: (made[0], made[1] / 2)),
     "path.reflections: w is not scaled to length 1": unnormalised,
     "path.reflections: the convolution looks one token ahead": lambda s, right, x: (
-        right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0],
-        right(x)[1],
+        (right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], right(x)[1])
     ),
     "rope_ssmax._at_layer: the second scheme is never applied": returns(lambda parts: parts[:1]),
     "rope_nope.for_layer: the layers are exchanged": lambda s, right, layer: right(layer + 1),

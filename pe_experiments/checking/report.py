@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.agreement import DENSE, FAR, NEAR, SAME
 from pe_experiments.checking.check import in_a_line, run_checks, say_failure
 from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
 from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
 from pe_experiments.checking.likeness import (
+    DENSE,
+    FAR,
+    NEAR,
+    SAME,
     Likeness,
     common_forms,
     likeness_of,
@@ -21,8 +24,7 @@ from pe_experiments.checking.likeness import (
 )
 from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
-from pe_experiments.configuration.schema import Section, Words
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Section, Words, validated
 from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, nearest
@@ -54,9 +56,6 @@ def check_encoding(config: dict[str, Any]) -> bool:
 
     Returns:
         Whether the contract holds and, where a reference was named, the scheme equals it.
-
-    Raises:
-        UserError: unknown schemes or arguments, a scheme that cannot be built.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     asked = validated(CheckSettings, config)
@@ -80,8 +79,7 @@ def _compare(component: Component, against: Component | None, forms: list[bool],
     """Say which scheme or known mistake it is; returns whether it is right."""
     choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
     if against:
-        common = common_forms(against, forms)
-        if not common:
+        if not (common := common_forms(against, forms)):
             say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
             return False
         likeness = likeness_of(component.build, against.build, against.label, common)
@@ -94,7 +92,15 @@ def _compare(component: Component, against: Component | None, forms: list[bool],
         if found := matches(component.build, choices, forms, **arguments):
             say(DECODER_ONLY)
     for likeness in found:
-        _say_match(likeness, forms)
+        if likeness.reference not in MUTANTS:
+            _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
+        elif likeness.reference in CONVENTIONS:
+            say(f"It follows another convention, which is no mistake. {likeness.reference}")
+            say("Weights do not carry over between the two.")
+        else:
+            say(f"It matches a known mistake. {likeness.reference}")
+            if likeness.layout:
+                say(f"  channels laid out differently: {likeness.layout}")
     if not found:
         say(UNKNOWN if against is None else "The difference is none of the known mistakes.")
     return against is None and not failed
@@ -115,11 +121,7 @@ def _reference(component: Component, config: CheckSettings) -> Component | None:
 
 
 def _forms(component: Component) -> list[bool]:
-    """Causal or not: where the scheme can be built.
-
-    Raises:
-        UserError: nowhere, or building ends in something else than a refusal (a ValueError).
-    """
+    """Causal or not: where the scheme can be built. Raises its refusal if that is nowhere."""
     refusals = {}
     for causal in FORMS:
         try:
@@ -172,19 +174,6 @@ def _say_likeness(likeness: Likeness, theirs: MakeEncoding, reference: Component
             if where := where_they_differ(theirs, reference.build, causal, span):
                 say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{where}")
                 break
-
-
-def _say_match(likeness: Likeness, forms: list[bool]) -> None:
-    """Which scheme, convention or mistake it is."""
-    if likeness.reference in CONVENTIONS:
-        say(f"It follows another convention, which is no mistake. {likeness.reference}")
-        say("Weights do not carry over between the two.")
-    elif likeness.reference in MUTANTS:
-        say(f"It matches a known mistake. {likeness.reference}")
-        if likeness.layout:
-            say(f"  channels laid out differently: {likeness.layout}")
-    else:
-        _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
 
 
 def _say_same(likeness: Likeness, forms: list[bool]) -> None:

@@ -1,7 +1,4 @@
-"""The contract of a task as checks: whether each holds, the measurement, and the usual cause of a failure.
-
-`tests/contracts` runs them over every YAML under configs/task, `scripts/check_task.py` on any task.
-"""
+"""The contract of a task as checks: whether each holds, the measurement, and the usual cause of a failure."""
 
 from __future__ import annotations
 
@@ -14,8 +11,7 @@ from torch import Tensor
 
 from pe_experiments.checking.check import Check, Outcome, listed, run_checks
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import Section
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Section, validated
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.console import say
@@ -30,7 +26,6 @@ check = listed(CHECKS)
 
 
 def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """The examples of a seed."""
     return task.sample(length, rows, torch.Generator().manual_seed(seed))
 
 
@@ -41,7 +36,6 @@ def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
 
 @check("samples obey the rule", "solve or sample is off by one at an end of the input")
 def _(task: Task) -> Outcome:
-    """Shapes, types and symbols are as promised, and every target is what `solve` says."""
     for seed, length in enumerate(makeable(task)):
         inputs, targets = draw(task, length, 50, seed)
         if what := broken_rule(task, length, inputs, targets):
@@ -51,7 +45,6 @@ def _(task: Task) -> Outcome:
 
 @check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
 def _(task: Task) -> Outcome:
-    """The nearest length is at most what is asked for, can be made, and grows with it."""
     made = [(asked, task.nearest_length(asked)) for asked in range(1, 120)]
     for asked, length in made:
         if length is not None and not (1 <= length <= asked and task.nearest_length(length) == length):
@@ -78,7 +71,6 @@ def _(task: Task) -> Outcome:
 
 @check("order matters as said", "order_sensitive is left at True for a control")
 def _(task: Task) -> Outcome:
-    """Shuffled inputs have other answers if ``order_sensitive``, and the same ones if not."""
     shares = []
     for length in (n for n in makeable(task, (4, 7, 12)) if n > 1):
         inputs, targets = draw(task, length, 400)
@@ -91,7 +83,6 @@ def _(task: Task) -> Outcome:
 
 @check("chance is uniform", "chance counts vocab_size where targets hold fewer symbols")
 def _(task: Task) -> Outcome:
-    """`chance` is one over the symbols a target can hold."""
     if why := getattr(task, "chance_unchecked", None):
         return None, why
     for length in makeable(task, (1, 2, 4, 9, 13, 20)):
@@ -104,7 +95,6 @@ def _(task: Task) -> Outcome:
 
 @check("the ceiling is possible", "bag_ceiling of an answer that order decides")
 def _(task: Task) -> Outcome:
-    """`bag_ceiling` lies between chance and 1, and is 1 where order does not matter."""
     for length, _, ceiling in _ceilings(task, makeable(task, (1, 20, 100, 160))):
         if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
             return False, f"length {length}: {ceiling:.4g}, chance {task.chance(length):.4g}"
@@ -115,7 +105,6 @@ def _(task: Task) -> Outcome:
 
 @check("the ceiling is reached", "return None where the ceiling is not known")
 def _(task: Task) -> Outcome:
-    """`bag_ceiling` is what the best guess from the bag of inputs reaches, counted on short inputs."""
     counted_any = None
     for length, prefix, ceiling in _ceilings(task, makeable(task, (4, 7))):
         low, high, error = _counted(task, length, prefix)
@@ -165,7 +154,6 @@ def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float
 
 @check("the blind guess is modal", "input_blind of another length")
 def _(task: Task) -> Outcome:
-    """`input_blind` is what the most frequent answer at each index reaches."""
     known = None
     for length in makeable(task, (3, 12)):
         if (blind := task.input_blind(length)) is None:
@@ -180,7 +168,6 @@ def _(task: Task) -> Outcome:
 
 @check("layouts score the targets", "target_length is not the width of targets")
 def _(task: Task) -> Outcome:
-    """Rows for a decoder and for an encoder score exactly the targets."""
     for causal in (True, False):
         layout, length = format_for(task, causal), makeable(task, (1, 2, 4, 8))[-1]
         inputs, targets = draw(task, length, 10)
@@ -221,14 +208,7 @@ class TaskSettings(Section):
 
 
 def check_task(config: dict[str, Any]) -> bool:
-    """Check what `configs/check_task.yaml` asks for and print it.
-
-    Returns:
-        Whether the contract holds.
-
-    Raises:
-        UserError: an unknown task or arguments, a task that cannot be built.
-    """
+    """Check what `configs/check_task.yaml` asks for and print it; returns whether the contract holds."""
     component = load_component("task", validated(TaskSettings, config).task)
     task = component.build()
     if task.vocab_size > MOST_SYMBOLS:

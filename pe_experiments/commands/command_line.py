@@ -27,12 +27,9 @@ Main = Callable[[list[str]], int | None]
 
 
 def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
-    """A command's entry: help, exit code, and every mistake as one line on stderr, never a traceback.
+    """The entry of ``scripts/NAME.py``: help, exit code, and every mistake as one line on stderr.
 
-    Args:
-        name: of ``scripts/NAME.py`` and of its settings, ``configs/NAME.yaml`` (of train.py: ``config``).
-        usage: what ``--help`` says first.
-        main: takes the arguments and returns the exit code.
+    Its settings are those of ``configs/NAME.yaml`` (of train.py: ``config``).
     """
 
     def run() -> NoReturn:
@@ -95,11 +92,7 @@ def _first_comment(text: str) -> str:
 
 
 def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]:
-    """What train.py is given: ``key=value`` texts, whether ``-m`` is among the rest, and ``--config-dir``.
-
-    Raises:
-        UserError: another flag, or a folder that is not there.
-    """
+    """What train.py is given: ``key=value`` texts, whether ``-m`` is among the rest, and ``--config-dir``."""
     texts, many, folder, words = [], False, None, iter(arguments)
     for word in words:
         if word in ("-m", "--multirun"):
@@ -172,8 +165,6 @@ def show_result(result: RunResult) -> None:
         say(f"note:   {stored['label']}, a scheme it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
-    if result.experiment.config.evaluation.decoding != result.experiment.decoding:
-        say("note:   decoding=greedy is one forward pass here, as always: this format feeds no answer back")
     asked = result.experiment.config.training.max_length
     if result.experiment.max_length < asked:
         task = type(result.experiment.task).__name__

@@ -20,11 +20,7 @@ def main(arguments: list[str]) -> None:
 
 
 def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], bool]:
-    """The run to evaluate, the sections that change, and trust; run names mean something else to Hydra.
-
-    Raises:
-        UserError: no run named, no such run, trust that is no truth value, or see `changed_sections`.
-    """
+    """The run to evaluate, the sections that change, and trust; run names mean something else to Hydra."""
     texts = [argument.lstrip("+") for argument in arguments]
     named = [argument.partition("=")[2].strip("'\"") for argument in texts if argument.startswith("run=")]
     if not named:

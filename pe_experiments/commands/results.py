@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.schema import Folder, Section, Words
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Folder, Section, Words, validated
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -28,7 +27,7 @@ class ResultsSettings(Section):
 
 def main(arguments: list[str]) -> int:
     asked = validated(ResultsSettings, composed("results", arguments))
-    from pe_experiments.published import publish
+    from pe_experiments.published import pages, publish
     from pe_experiments.terminal.errors import UserError
     from pe_experiments.terminal.files import write_atomically
 
@@ -38,18 +37,18 @@ def main(arguments: list[str]) -> int:
     if asked.adopt is not None:
         from pe_experiments.published import adopt
 
-        return adopt.adopt(asked.adopt, publish.published(results_dir), results_dir)
+        return adopt.adopt(asked.adopt, pages.published(results_dir), results_dir)
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
-    for folder in [] if asked.publish else publish.published(results_dir):
+    for folder in [] if asked.publish else pages.published(results_dir):
         say(f"{folder}: from its CSVs")
         if asked.check:
-            drifted += publish.differences(folder)
+            drifted += pages.differences(folder)
         else:
-            publish.regenerate(folder)
+            pages.regenerate(folder)
     if results_dir.resolve() == readme.parent / "results":
-        text = publish.project_readme(readme.read_text(), results_dir)
+        text = pages.project_readme(readme.read_text(), results_dir)
         if not asked.check:
             write_atomically(readme, text)
         elif text != readme.read_text():

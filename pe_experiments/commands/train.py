@@ -12,7 +12,7 @@ from pathlib import Path
 from pe_experiments.commands.command_line import command, flags_apart, show_result
 from pe_experiments.configuration.compose import ConfigMapping, common_to_runs, composed
 from pe_experiments.configuration.schema import check
-from pe_experiments.sweeps.jobs import DONE, Job
+from pe_experiments.sweeps.jobs import DONE
 from pe_experiments.sweeps.sweep import Sweep, list_studies
 from pe_experiments.terminal.console import display_for, say
 
@@ -21,12 +21,7 @@ def main(arguments: list[str]) -> int:
     texts, many, folder = flags_apart(arguments)
     common, hydra = common_to_runs(texts, folder)
     if many or hydra["mode"] == "MULTIRUN":
-        varied = hydra["sweeper"]["params"]
-        if common["sweep"]["against"]:
-            return against_a_bank(texts, common, varied, folder)
-        code, jobs = Sweep(texts, common, varied, folder).carry_out()
-        compare_studies(jobs)
-        return code
+        return sweep(texts, common, hydra["sweeper"]["params"], folder)
     checked = check(composed("config", texts, folder))  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out
@@ -44,26 +39,23 @@ def main(arguments: list[str]) -> int:
     return 0 if result.status == "completed" else 1
 
 
-def against_a_bank(
-    texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None
-) -> int:
-    """Run one scheme against a published bank, and show the verdicts."""
-    from pe_experiments.published.verdict_page import report
-    from pe_experiments.published.versus import Versus
+def sweep(texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None) -> int:
+    """Carry out many runs; then compare those of each study, or show the verdicts against a bank."""
+    if common["sweep"]["against"]:
+        from pe_experiments.published.verdict_page import report
+        from pe_experiments.published.versus import Versus
 
-    versus = Versus(texts, common, varied, folder)
-    code, jobs = versus.carry_out()
-    if any(job.state in DONE for job in jobs):
-        report(versus)
-    return code
-
-
-def compare_studies(jobs: list[Job]) -> None:
-    """Compare the runs of each study."""
+        versus = Versus(texts, common, varied, folder)
+        code, jobs = versus.carry_out()
+        if any(job.state in DONE for job in jobs):
+            report(versus)
+        return code
+    code, jobs = Sweep(texts, common, varied, folder).carry_out()
     for results_dir, study in list_studies(jobs):
         from pe_experiments.comparison.compare import compare, show
 
         show(compare(results_dir, study, Path(results_dir) / study))
+    return code
 
 
 run = command("train", __doc__, main)

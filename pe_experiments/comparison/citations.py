@@ -19,12 +19,9 @@ STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
-    """The works behind every scheme and position policy that was compared, and behind the statistics.
+    """BibTeX keys by scheme of the works behind it and its position policy, and the entries they stand for.
 
-    The latter are cited only if some scheme has at least three seeds.
-
-    Returns:
-        BibTeX keys by scheme, and the entries they stand for.
+    Those behind the statistics are there, too, if some scheme has at least three seeds.
     """
     entries = known_entries()
     keys: dict[str, list[str]] = {}

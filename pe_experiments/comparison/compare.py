@@ -34,6 +34,7 @@ from pe_experiments.terminal.files import write_atomically
 
 # Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
 MADE_WITH = {"version": "pe_experiments", "source": "source", "device": "device", "command": "command"}
+NAMES = ("task", "model", "scheme")  # columns of the table that a terminal shows
 
 
 def compare(
@@ -54,15 +55,12 @@ def compare(
     seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
-        results_dir: where ``runs`` and studies live.
-        study: only the runs it lists.
+        results_dir, study, pe, task, model, display: as in `load_runs`.
         out: where to write; None writes nothing.
-        pe, task, model: only these, as in `load_runs`.
         metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
             ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
             run has an exact match.
         baseline: test only the differences from the scheme of this label; None tests all pairs.
-        display: shows the progress of reading and drawing; None shows nothing.
 
     Raises:
         UserError: nothing to compare, or an option that matches no run.
@@ -82,12 +80,7 @@ def compare(
 def write_comparison(
     made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None
 ) -> Comparison:
-    """Write the tables, figures and pages of a comparison to a folder.
-
-    Args:
-        title: of the page.
-        panel: HTML to show on the page after its first screen.
-    """
+    """Write the tables, figures and page of a comparison to a folder; ``panel``: HTML to show on the page."""
     runs = made.runs
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -95,8 +88,7 @@ def write_comparison(
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
     pictures = draw_all(made, folder / "figures", display)
     frames = {"curves": runs.curves, "table": made.table, "pairs": made.pairs}
-    extra = {"other_tasks": runs.other_tasks, "text": runs.text}
-    frames |= {name: frame for name, frame in extra.items() if len(frame)}
+    frames |= {name: frame for name in ("other_tasks", "text") if len(frame := getattr(runs, name))}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()} | {
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(made),
@@ -126,42 +118,38 @@ def table_latex(made: Comparison) -> str:
         cells = [mean(row, made.metric) for row in rows.to_dict("records")]
         table = rows.assign(cell=cells, title=rows["protocol"].map(titles))
         table = table.pivot(index="scheme", columns="title", values="cell").reindex(rows["scheme"].unique())
-        style = table.fillna("").rename_axis(index=None, columns=None).style.format(escape="latex")
-        for axis in ("index", "columns"):
-            style = style.format_index(escape="latex", axis=axis)
+        table = table.rename_axis(index=None, columns=None)
         caption = f"Mean {metric_in_words(made.metric)} over {seeds_in_words(rows['seeds'])}."
-        tables.append(style.to_latex(hrules=True, position_float="centering", caption=caption))
+        tables.append(table.to_latex(na_rep="", escape=True, caption=caption))
     return "\n".join(tables)
-
-
-def as_table(made: Comparison) -> Table:
-    """The scheme table for a terminal."""
-    column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
-    names = ("task", "model", "scheme")
-    caption = f"{WORDS[column]} within the training lengths, at twice the longest, past them (mean up to 8x)"
-    if column == "exact_match":
-        caption += f"; solve: seeds with {SOLVED} within; horizon: the length up to which it is at least that"
-    shown = Table(show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
-    for heading in (*names, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
-        shown.add_column(heading, justify="left" if heading in names else "right")
-    for protocol in made.protocols:
-        for row in made.rows(protocol):
-            shown.add_row(
-                *(escape(row[key]) for key in names),
-                f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
-                count(row, "solved"),
-                *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),
-                f"{'>= ' if row['horizon_censored'] else ''}{number(row['horizon'], '.1f')}",
-            )
-        shown.add_section()
-    return shown
 
 
 def show(made: Comparison) -> None:
     """Print the table, its caveats, the runs left out and the files."""
-    print_table(as_table(made))
+    print_table(_shown(made))
     for note in made.notes:
         say(f"note: {note}")
     for name, reason in made.runs.left_out.items():
         say(f"left out: {name}: {reason}")
     say_files(made.files)
+
+
+def _shown(made: Comparison) -> Table:
+    column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
+    caption = f"{WORDS[column]} within the training lengths, at twice the longest, past them (mean up to 8x)"
+    if column == "exact_match":
+        caption += f"; solve: seeds with {SOLVED} within; horizon: the length up to which it is at least that"
+    table = Table(show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
+    for heading in (*NAMES, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
+        table.add_column(heading, justify="left" if heading in NAMES else "right")
+    for protocol in made.protocols:
+        for row in made.rows(protocol):
+            table.add_row(
+                *(escape(row[key]) for key in NAMES),
+                f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
+                count(row, "solved"),
+                *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),
+                f"{'>= ' if row['horizon_censored'] else ''}{number(row['horizon'], '.1f')}",
+            )
+        table.add_section()
+    return table

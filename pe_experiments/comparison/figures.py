@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,21 +17,9 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import learned, seeds_in_words
-from pe_experiments.drawing import (
-    METRIC_NAMES,
-    WIDTH,
-    Looks,
-    draw_bounds,
-    drawing,
-    legend_below,
-    length_axis,
-    save,
-    text,
-    training_note,
-)
+from pe_experiments.drawing import WIDTH, Looks, drawing, legend_below, length_axis, metric_axis, save, text
 from pe_experiments.terminal.console import Display
 
-NOT_LEARNED = " (did not learn)"
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
 PANELS_FIT = 24  # tasks in a figure of small multiples; of more it is longer than any page
 
@@ -66,33 +53,24 @@ def _figures(made: Comparison) -> Iterator[tuple[str, Figure]]:
 def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
     """Values over input length, a line per scheme: the mean over seeds, with each seed as a dot.
 
-    One protocol has its panels side by side; of several each is a column. Schemes most of whose runs did not
-    solve the training lengths are dashed; those that nowhere did are labelled.
+    Schemes most of whose runs did not solve the training lengths are dashed; those that nowhere did, named.
     """
     alone = len(protocols) == 1
     figure, columns = _panels(len(protocols))
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = made.rows(protocol)
         for axes, metric in zip(panels, protocol.shown(made.metric), strict=True):
-            length_axis(
-                axes, protocol.curves["content_length"], protocol.max_length, METRIC_NAMES[metric],
-                accuracy=metric != "loss",
-            )  # fmt: skip
             _draw_means(axes, protocol, rows, metric, made.looks)
-            if metric == "token_accuracy":
-                draw_bounds(axes, protocol.curves, names=alone)
-            if alone:
-                training_note(axes, protocol.max_length)
+            metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
         if alone:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
             figure.suptitle("\n".join(wrap(text(title, 200), 115)))
         else:
-            panels[0].set_title(_wrapped(protocol.title))
+            panels[0].set_title("\n".join(wrap(text(protocol.title, 60), 25)))
     here = [row for protocol in protocols for row in made.rows(protocol)]
-    learners = {row["scheme"] for row in here if learned(row)}
-    present = [scheme for scheme in made.schemes if any(row["scheme"] == scheme for row in here)]
-    said = {scheme: NOT_LEARNED for scheme in present if scheme not in learners}
-    legend_below(figure, made.looks, present, said)
+    present = {row["scheme"] for row in here}
+    unlearned = present - {row["scheme"] for row in here if learned(row)}
+    legend_below(figure, made.looks, [s for s in made.schemes if s in present], unlearned)
     return figure
 
 
@@ -109,21 +87,17 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
     return figure, grid[:protocols]
 
 
-def _wrapped(title: str) -> str:
-    return "\n".join(wrap(text(title, 60), 25))
-
-
 def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, looks: Looks) -> None:
     for index, row in enumerate(rows):
         colour, marker = looks[row["scheme"]]
         curves = protocol.curves[protocol.curves["label"] == row["scheme"]]
         means = curves.groupby("content_length")[metric].mean()
-        seeds: Any = {"color": colour, "markersize": 3, "alpha": 0.5, "clip_on": False}
-        axes.plot(curves["content_length"], curves[metric], ".", **seeds)
+        axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
+                  clip_on=False)  # fmt: skip
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
-        line: Any = {"color": colour, "marker": marker, "markersize": size, "linewidth": 1.6}
         dashes = "-" if learned(row) else (0, (4, 2))
-        axes.plot(means.index, means, **line, linestyle=dashes, clip_on=False, zorder=3)
+        axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
+                  linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
 
 
 def _seeds(rows: Rows) -> str:

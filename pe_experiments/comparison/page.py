@@ -1,7 +1,7 @@
 """One HTML file that opens from disk without a server: the data once, as JSON, and a script that shows it.
 
-The charts are drawn by our own script (15 kB): the bundle of a charting library is 60 times as large, needs
-``eval``, and neither moves overlapping labels apart nor joins those of coinciding lines.
+The script is our own (15 kB): the bundle of a charting library is 60 times as large, needs ``eval``, and
+neither moves overlapping labels apart nor joins those of coinciding lines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pe_experiments.comparison.words import (
     seeds_in_words,
 )
 from pe_experiments.drawing import COLOURS, MARKERS, render
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # of a training curve
@@ -40,15 +40,15 @@ Json = dict[str, Any]
 
 def render_page(made: Comparison, title: str, panel: Markup | None = None) -> str:
     """The page as text; ``panel``: HTML after its first screen."""
-    column = column_of(made.metric)
-    looks = [made.looks[scheme] for scheme in made.schemes]
+    column, lower = column_of(made.metric), lower_is_better(made.metric)
     content = {
-        "metric": {"column": made.metric, "words": metric_in_words(made.metric), "lower": made.lower},
+        "metric": {"column": made.metric, "words": metric_in_words(made.metric), "lower": lower},
         "accuracy": column,
         "solved": SOLVED,
         "schemes": [
             {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
-            for scheme, (colour, marker) in zip(made.schemes, looks, strict=True)
+            for scheme in made.schemes
+            for colour, marker in [made.looks[scheme]]
         ],
         "sections": [_protocol(made, protocol) for protocol in made.protocols],
     }
@@ -58,16 +58,14 @@ def render_page(made: Comparison, title: str, panel: Markup | None = None) -> st
         title=title,
         metric=metric_in_words(made.metric),
         accuracy=WORDS[column],
-        lower=made.lower,
+        lower=lower,
         chance=made.metric.endswith("extrapolation"),
         reached=bool(made.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(learned(row) for row in made.table.to_dict("records")),
         colours=COLOURS,
         panel=panel or "",
-        protocols=made.protocols,
+        made=made,
         settings=dict.fromkeys(key for protocol in made.protocols for key in protocol.settings),
-        tuning=made.runs.tuning,
-        left_out=made.runs.left_out,
         **_methods(made),
     )
 
@@ -111,7 +109,7 @@ def _protocol(made: Comparison, protocol: Protocol) -> Json:
         "shown": shown,
         "notes": caveats(protocol, rows, made.runs.tuning),
         "limits": limits(rows, pairs),
-        "lengths": protocol.lengths,
+        "lengths": protocol.lengths(),
         "measured": measured,
         "table": _cells(pd.DataFrame(rows), index),
         "pairs": _cells(pd.DataFrame(pairs, columns=made.pairs.columns).dropna(subset=["p"]), index),

@@ -19,28 +19,16 @@ LONGEST = 80  # characters of a slug
 
 @dataclass(frozen=True)
 class Protocol:
-    """What runs must share to be compared: task, model, training and evaluation; and the runs that do.
+    """What runs must share to be compared: task, model, training and evaluation; and the runs that do."""
 
-    Attributes:
-        hash: what identifies it, the column ``protocol`` of every table.
-        told_apart_by: the settings in which it differs from others of its task and model, as ``d_model=64``.
-        runs, curves: its rows of `Runs`.
-        settings: every setting by its key.
-    """
-
-    hash: str
-    told_apart_by: tuple[str, ...]
-    runs: pd.DataFrame
+    hash: str  # what identifies it, the column ``protocol`` of every table
+    task: str
+    model: str
+    told_apart_by: tuple[str, ...]  # settings that no other of its task and model has, as ``d_model=64``
+    max_length: int  # of the training
+    runs: pd.DataFrame  # its rows of `Runs`
     curves: pd.DataFrame
-    settings: dict[str, str]
-
-    @property
-    def task(self) -> str:
-        return str(self.runs["task"].iloc[0])
-
-    @property
-    def model(self) -> str:
-        return str(self.runs["model"].iloc[0])
+    settings: dict[str, str]  # every one by its key
 
     @property
     def title(self) -> str:
@@ -64,34 +52,22 @@ class Protocol:
             return "loss", "token_accuracy"
         return ("loss", "exact_match") if lower_is_better(metric) else ("exact_match", "token_accuracy")
 
-    @property
-    def max_length(self) -> int:
-        return int(self.runs["max_length"].iloc[0])
-
-    @property
-    def lengths(self) -> list[int]:
-        """The lengths that all runs share, which summaries use."""
-        return _sorted(self.curves.loc[self.curves["in_summary"], "content_length"])
-
-    @property
-    def lengths_left_out(self) -> list[int]:
-        """Lengths at which only some runs were measured."""
-        return _sorted(self.curves.loc[~self.curves["in_summary"], "content_length"])
-
-
-def _sorted(lengths: pd.Series) -> list[int]:
-    return sorted(int(length) for length in lengths.unique())
+    def lengths(self, shared: bool = True) -> list[int]:
+        """The lengths that all runs share, which summaries use; or those at which only some were measured."""
+        lengths = self.curves.loc[self.curves["in_summary"] == shared, "content_length"]
+        return sorted(int(length) for length in lengths.unique())
 
 
 def protocols_of(runs: Runs) -> list[Protocol]:
     """The protocols of these runs, by task and model."""
     made: list[Protocol] = []
-    for _, alike in runs.runs.groupby("protocol").first().groupby(["task", "model"]):
+    first = runs.runs.groupby("protocol").first()
+    for (task, model), alike in first.groupby(["task", "model"]):
         settings = [_settings(runs, str(digest)) for digest in alike.index]
-        named = zip(told_apart(settings), map(str, alike.index), settings, strict=True)
-        for by, digest, own in sorted(named, key=itemgetter(0)):
+        named = zip(told_apart(settings), alike.index, alike["max_length"], settings, strict=True)
+        for by, digest, longest, own in sorted(named, key=itemgetter(0)):
             rows, curves = (table[table["protocol"] == digest] for table in (runs.runs, runs.curves))
-            made.append(Protocol(digest, by, rows, curves, own))
+            made.append(Protocol(str(digest), str(task), str(model), by, int(longest), rows, curves, own))
     return made
 
 
@@ -108,11 +84,11 @@ def told_apart(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
     def kinds(keys: Sequence[str]) -> int:
         return table.groupby(list(keys)).ngroups if keys else 1
 
-    while options and kinds(chosen) < len(table):
+    while kinds(chosen) < len(table):
+        if not options:
+            table["code"], options = range(1, len(table) + 1), ["code"]
         chosen.append(max(options, key=lambda key: kinds([*chosen, key])))
         options.remove(chosen[-1])
-    if kinds(chosen) < len(table):
-        table, chosen = table.assign(code=range(1, len(table) + 1)), [*chosen, "code"]
     return [
         tuple(f"{str(key).rpartition('.')[2]}={value}" for key, value in row.items())
         for row in table[chosen].to_dict("records")
@@ -130,9 +106,8 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
         for key, value in found.items():
             values.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
     counts = runs.curves.loc[runs.curves["protocol"] == digest, "examples"].dropna().unique()
-    return {
-        key: ", ".join(
-            value + (f" ({', '.join(labels)})" if len(by) > 1 else "") for value, labels in by.items()
-        )
+    said = {
+        key: ", ".join(f"{value} ({', '.join(own)})" if len(by) > 1 else value for value, own in by.items())
         for key, by in values.items()
-    } | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}
+    }
+    return said | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}

@@ -9,13 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.pairs import pair_table
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
-from pe_experiments.comparison.table import scheme_table
+from pe_experiments.comparison.table import pair_table, scheme_table
 from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.drawing import Look, styles
-from pe_experiments.evaluation.summary import lower_is_better
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,7 @@ class Comparison:
         pairs: one row per protocol and pair of schemes.
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
+        metric: the column that schemes are compared in.
         folder: where it was written, or None.
         files: the files written.
     """
@@ -35,18 +34,9 @@ class Comparison:
     pairs: pd.DataFrame
     runs: Runs
     protocols: list[Protocol]
+    metric: str
     folder: Path | None = None
     files: list[Path] = field(default_factory=list)
-
-    @property
-    def metric(self) -> str:
-        """The column that schemes are compared in."""
-        return str(self.table["metric"].iloc[0])
-
-    @property
-    def lower(self) -> bool:
-        """Whether the best scheme has the lowest value."""
-        return lower_is_better(self.metric)
 
     @property
     def schemes(self) -> list[str]:
@@ -60,11 +50,13 @@ class Comparison:
 
     def rows(self, protocol: Protocol) -> list[Row]:
         """The rows of a protocol in the table."""
-        return _of(protocol, self.table)
+        rows: list[Any] = self.table[self.table["protocol"] == protocol.hash].to_dict("records")
+        return rows
 
     def pairs_of(self, protocol: Protocol) -> list[Row]:
         """The rows of a protocol in the pairs."""
-        return _of(protocol, self.pairs)
+        pairs: list[Any] = self.pairs[self.pairs["protocol"] == protocol.hash].to_dict("records")
+        return pairs
 
     @cached_property
     def sentences(self) -> dict[str, str]:
@@ -78,19 +70,11 @@ class Comparison:
         return list(dict.fromkeys(note for notes in found for note in notes))
 
 
-def _of(protocol: Protocol, table: pd.DataFrame) -> list[Any]:
-    return table[table["protocol"] == protocol.hash].to_dict("records")
-
-
 def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
-    """The comparison of these runs; writes nothing. The arguments are those of `compare`.
-
-    Raises:
-        UserError: an option that matches no run.
-    """
+    """The comparison of these runs; writes nothing. The other arguments are those of `compare`."""
     protocols = protocols_of(runs)
     metric = metric or ("exact_match_extrapolation" if any(s.exact for s in protocols) else "loss")
     metric = "loss_extrapolation" if metric == "loss" else metric
     table = scheme_table(protocols, metric)
     pairs = pair_table(protocols, table, metric, baseline)
-    return Comparison(table, pairs, runs, protocols)
+    return Comparison(table, pairs, runs, protocols, metric)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES
+from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.identity import only_code_differs, short_hash
@@ -29,7 +29,6 @@ from pe_experiments.terminal.files import read_json, read_text
 
 MOST_SEED = (1 << 63) - 1  # that a table holds
 ACCURACIES = ("exact_match", "token_accuracy")
-TRAINED = ("pe", "positions", "task", "model", "training")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
@@ -64,21 +63,17 @@ class Runs:
 
 @dataclass
 class _Run:
-    """One run as it is read: its row, its curve, and its later evaluations on other tasks."""
+    """One run as it is read: its row, its curve by length, and its later evaluations on other tasks."""
 
     directory: RunDirectory
     row: Row
-    curve: list[Row]
+    curve: dict[int, Row]
     saved: Row
+    examples: int
     other_tasks: list[Row] = field(default_factory=list)
 
     def with_keys(self, rows: Iterable[Row]) -> list[Row]:
         return [{key: self.row[key] for key in KEYS} | row for row in rows]
-
-    def names(self, key: str) -> set[str]:
-        """What a filter may call it; its scheme also by the config choice that the label begins with."""
-        name = self.row["label" if key == "pe" else key]
-        return {name, re.split(r"\(|\+| \[", name)[0]} if key == "pe" else {name}
 
 
 def load_runs(
@@ -90,21 +85,17 @@ def load_runs(
     model: Sequence[str] | str | None = None,
     display: Display | None = None,
 ) -> Runs:
-    """Read every run under ``results_dir/runs``.
+    """Read every run under ``results_dir/runs``, or those that a study lists.
 
-    Args:
-        results_dir: where ``runs`` and studies live.
-        study: only the runs it lists.
-        pe: only these schemes, by label (``rope(base=500)``) or by choice (``rope``, whatever its arguments).
-        task, model: only these.
-        display: shows the progress; None shows nothing.
+    ``pe`` keeps only these schemes, by label (``rope(base=500)``) or by choice (``rope``, whatever its
+    arguments), ``task`` and ``model`` only these; ``display`` shows the progress.
 
     Raises:
         UserError: no such directory or study, or a filter that matches no run.
     """
     left_out: dict[str, str] = {}
     listed = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
-    paths = _directories(Path(results_dir), study, listed, left_out)
+    paths = _directories(Path(results_dir), study, listed)
     read, display = list[_Run](), display or Display()
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
@@ -118,7 +109,8 @@ def load_runs(
         for run in same:  # whatever each of its runs was called
             run.row["label"] = shortest
     for key, wanted in (("pe", pe), ("task", task), ("model", model)):
-        runs = _filtered(runs, key, [wanted] if isinstance(wanted, str) else wanted)
+        if wanted is not None:
+            runs = _filtered(runs, key, [wanted] if isinstance(wanted, str) else wanted)
     for same in _grouped(runs, "label"):
         if len(_grouped(same, "scheme")) > 1:  # ``label=``, or an edited source
             for run in same:
@@ -130,7 +122,7 @@ def load_runs(
     mine = {run.saved["identity"]["label"] for run in runs}
     return Runs(
         runs=pd.DataFrame([run.row for run in runs]),
-        curves=pd.DataFrame([point for run in runs for point in run.with_keys(run.curve)]),
+        curves=pd.DataFrame([point for run in runs for point in run.with_keys(run.curve.values())]),
         left_out=dict(sorted(left_out.items())),
         training=pd.DataFrame(training),
         saved={run.row["name"]: run.saved for run in runs},
@@ -141,20 +133,15 @@ def load_runs(
     )
 
 
-def _directories(
-    results_dir: Path, study: str | None, listed: Mapping[str, Any], left_out: dict[str, str]
-) -> list[Path]:
-    folder = results_dir / "runs"
+def _directories(results_dir: Path, study: str | None, listed: Mapping[str, Any]) -> list[Path]:
     if study is not None:
-        names = listed["runs"]
-        if any(Path(name).name != name for name in names):
+        if any(Path(name).name != name for name in listed["runs"]):
             raise UserError(f"study={study}: its manifest lists something that is no run's name")
-        return sorted({run_directory(results_dir, name).path for name in names})
+        return sorted({run_directory(results_dir, name).path for name in listed["runs"]})
+    folder = results_dir / "runs"
     if not folder.is_dir():
         raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
-    visible = sorted(path for path in folder.iterdir() if path.name[0] != ".")
-    left_out |= {printable(path.name): "a file, no run's directory" for path in visible if not path.is_dir()}
-    return [path for path in visible if path.is_dir()]
+    return sorted(path for path in folder.iterdir() if path.name[0] != ".")
 
 
 @contextmanager
@@ -181,20 +168,16 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     trained, sources = identity["trained"], identity["sources"]
     if not (is_cell(directory.name) and is_cell(identity["label"])):
         raise UserError("its directory or its label is called what no run is called")
-    if result["name"] != identity["name"] or result["seed"] != trained["seed"]:
-        raise UserError(
-            f"its result.json belongs to {result['name']}, seed {result['seed']}, and its config.yaml to "
-            f"{identity['name']}, seed {trained['seed']}"
-        )
-    if not all(isinstance(trained[group], dict) for group in TRAINED):
+    said = f"{result['name']}, seed {result['seed']}"
+    meant = f"{identity['name']}, seed {trained['seed']}"
+    if said != meant:
+        raise UserError(f"its result.json belongs to {said}, and its config.yaml to {meant}")
+    if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES)
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
     # Edited code of the task makes another protocol, not another scheme.
-    protocol = [
-        trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples,
-        sources.get("shared"),
-    ]  # fmt: skip
+    protocol = [trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples]
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -203,17 +186,21 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "model": str(result["model"]),
         "status": result["status"],
         "max_length": max(_whole(length, LONGEST) for length in saved["derived"]["train_lengths"]),
-        "protocol": short_hash(protocol),
+        "protocol": short_hash([*protocol, sources.get("shared")]),
         "scheme": short_hash([(trained[group], sources[group]) for group in ("pe", "positions")]),
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
-    if row["status"] == COMPLETED:
-        run = _Run(directory, row, _sound_curve(directory, result), saved)
-        _add_evaluations(run, result["evaluation"], left_out)
-        return run
-    lengths = [_whole(length, LONGEST) for length in saved["derived"]["evaluation_lengths"]]
-    points = [{"length": n, "content_length": n, "examples": examples} for n in lengths]
-    return _Run(directory, row, points, saved)
+    if row["status"] == DIVERGED:
+        lengths = [_whole(length, LONGEST) for length in saved["derived"]["evaluation_lengths"]]
+        return _Run(directory, row, {n: {} for n in lengths}, saved, examples)
+    curve = {point["content_length"]: point for point in _sound_curve(directory, result)}
+    run = _Run(directory, row, curve, saved, examples)
+    with _or_left_out(f"{directory.name}/evaluations", left_out):
+        for name in directory.evaluations():
+            with _or_left_out(f"{directory.name}/evaluations/{name}", left_out):
+                _add_evaluation(run, directory.evaluation(name), result["evaluation"])
+    run.curve = dict(sorted(run.curve.items()))
+    return run
 
 
 def _whole(value: Any, most: int) -> int:
@@ -226,53 +213,37 @@ def _finite(value: Any) -> float | None:
     return value if isinstance(value, int | float) and abs(value) <= MOST else None
 
 
-def _add_evaluations(run: _Run, evaluation: Row, left_out: dict[str, str]) -> None:
-    """Add the results of later evaluations of its scheme: more lengths, and other tasks."""
-    directory, measured = run.directory, _but_lengths(evaluation)
-    points, names = {point["content_length"]: point for point in run.curve}, list[str]()
-    with _or_left_out(f"{directory.name}/evaluations", left_out):
-        names = directory.evaluations()
-    for name in names:
-        with _or_left_out(f"{directory.name}/evaluations/{name}", left_out):
-            later = directory.evaluation(name)
-            if (result := later.read_result()) is None:
-                continue
-            again = _but_lengths(result["evaluation"])
-            if "evaluated_on" in result and again["pe"] == measured["pe"]:
-                about = {"evaluated_on": result["evaluated_on"]}
-                about["decoding"] = again.get("decoding", "teacher_forcing")
-                if not all(map(is_cell, about.values())):
-                    raise UserError(
-                        f"{later.result} is damaged (evaluated_on={shown(about['evaluated_on'])})"
-                    )
-                run.other_tasks += [point | about for point in read_curve(later.curve)]
-            elif only_code_differs(again, measured):
-                raise UserError("evaluated by other code than the run; evaluate it again")
-            elif again == measured:
-                for point in _sound_curve(later, result):
-                    points.setdefault(point["content_length"], point)
-    run.curve = [points[length] for length in sorted(points)]
-
-
-def _but_lengths(evaluation: Row) -> Row:
-    return {key: value for key, value in evaluation.items() if key != "lengths"}
+def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
+    """Add the result of a later evaluation of its scheme: more lengths, or another task."""
+    if (result := later.read_result()) is None:
+        return
+    again, measured = ({**one, "lengths": None} for one in (result["evaluation"], evaluation))
+    if "evaluated_on" in result and again["pe"] == measured["pe"]:
+        about = {"evaluated_on": result["evaluated_on"]}
+        about["decoding"] = again.get("decoding", "teacher_forcing")
+        if not all(map(is_cell, about.values())):
+            raise UserError(f"{later.result} is damaged (evaluated_on={shown(about['evaluated_on'])})")
+        run.other_tasks += [point | about for point in read_curve(later.curve)]
+    elif only_code_differs(again, measured):
+        raise UserError("evaluated by other code than the run; evaluate it again")
+    elif again == measured:
+        run.curve = {point["content_length"]: point for point in _sound_curve(later, result)} | run.curve
 
 
 def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(directory.curve)
     # A language model has no exact match at any length.
     accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
-    wrong = None
-    if not all(
-        isinstance(row[key], int | float) and 0 <= row[key] <= 1 for row in rows for key in accuracies
-    ):
-        wrong = "an accuracy that is none"
-    elif not all(isinstance(row["content_length"], int) and row["content_length"] > 0 for row in rows):
-        wrong = "a length that is none"
-    elif [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        wrong = "not the lengths result.json names"
-    if wrong:
-        raise UserError(f"{directory.curve} is damaged ({wrong}); add rerun=true")
+    lengths = [row["content_length"] for row in rows]
+    measured = [row[key] for row in rows for key in accuracies]
+    asked = [row["length"] for row in rows]
+    sound = {
+        "an accuracy that is none": all(isinstance(x, int | float) and 0 <= x <= 1 for x in measured),
+        "a length that is none": all(isinstance(length, int) and length > 0 for length in lengths),
+        "not the lengths result.json names": asked == result["evaluation"]["lengths"],
+    }
+    if wrong := [what for what, right in sound.items() if not right]:
+        raise UserError(f"{directory.curve} is damaged ({wrong[0]}); add rerun=true")
     return rows
 
 
@@ -307,10 +278,9 @@ def _environment(directory: RunDirectory) -> Row:
         versions, command = content.get("libraries", {}), " ".join(content.get("command", []))
         said = [content.get(key) for key in ("pe_experiments", "python", "source", "device", "processor")]
         texts = [text for text in (*said, *versions, *versions.values()) if text]
-        sound = all(map(is_cell, texts)) and printable(command) == command
+        return content if all(map(is_cell, texts)) and printable(command) == command else {}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-    return content if sound else {}
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> list[_Run]:
@@ -323,14 +293,15 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> list[_Run
     return sorted(kept.values(), key=lambda run: run.directory.name)
 
 
-def _filtered(runs: list[_Run], key: str, wanted: Sequence[str] | None) -> list[_Run]:
-    if wanted is None:
-        return runs
-    known = set[str]().union(*(run.names(key) for run in runs))
+def _filtered(runs: list[_Run], key: str, wanted: Sequence[str]) -> list[_Run]:
+    """The runs that are called so; a scheme also by the config choice that its label begins with."""
+    column = "label" if key == "pe" else key
+    names = [{run.row[column], re.split(r"\(|\+| \[", run.row[column])[0]} for run in runs]
+    known = set[str]().union(*names)
     for name in wanted:
         if name not in known:
             raise UserError(f"{key}={name}: no finished run has it.{nearest(name, known)}")
-    return [run for run in runs if run.names(key) & set(wanted)]
+    return [run for run, called in zip(runs, names, strict=True) if called & set(wanted)]
 
 
 def _grouped(runs: Sequence[_Run], *keys: str) -> list[list[_Run]]:
@@ -347,38 +318,36 @@ def _summarise_protocol(runs: list[_Run]) -> None:
     A diverged run is never averaged away: it has accuracies of 0 and the loss of a uniform guess.
     """
     completed = [run for run in runs if run.row["status"] == COMPLETED]
-    known = {point["content_length"]: point for run in completed for point in run.curve}
-    shared = set.intersection(*({p["content_length"] for p in run.curve} for run in completed or runs))
+    known = {length: point for run in completed for length, point in run.curve.items()}
+    shared = set.intersection(*(set(run.curve) for run in completed or runs))
     for run in runs:
-        max_length = run.row["max_length"]
-        if run.row["status"] == DIVERGED:
-            run.curve = [
-                {
+        max_length, status = run.row["max_length"], run.row["status"]
+        if status == DIVERGED:
+            run.curve = {
+                n: {
                     "length": n,
                     "content_length": n,
                     "split": "in_distribution" if n <= max_length else "extrapolation",
-                    "examples": run.curve[0]["examples"],
+                    "examples": run.examples,
                     "exact_match": None if n in known and known[n]["exact_match"] is None else 0.0,
                     "token_accuracy": 0.0,
                     **{key: known[n][key] for key in OF_THE_TASK if n in known},
                     "loss": guessing_loss(known.get(n, {})),
                 }
                 for n in sorted(shared)
-            ]
-        for point in run.curve:
-            point["in_summary"] = point["content_length"] in shared
-        points = [point for point in run.curve if point["in_summary"]]
-        run.row |= summary_of(points, max_length, run.row["status"])
+            }
+        for length, point in run.curve.items():
+            point["in_summary"] = length in shared
+        run.row |= summary_of([p for p in run.curve.values() if p["in_summary"]], max_length, status)
 
 
 def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
     """`evaluation.summary.summarise` with NaN for unknown values; past training a diverged run scores 0."""
     if status == DIVERGED:  # in studies published earlier its loss is missing
         points = [{**point, "loss": guessing_loss(point)} for point in points]
-    summary = {
-        key: math.nan if value is None else value for key, value in summarise(points, max_length).items()
-    }
-    if status == DIVERGED:
-        areas = [f"{accuracy}_extrapolation" for accuracy in ACCURACIES]
-        summary |= {key: 0.0 for key in areas if not math.isnan(summary[key])}
+    summarised = summarise(points, max_length)
+    summary = {key: math.nan if value is None else value for key, value in summarised.items()}
+    for accuracy in ACCURACIES if status == DIVERGED else ():
+        if not math.isnan(summary[f"{accuracy}_extrapolation"]):
+            summary[f"{accuracy}_extrapolation"] = 0.0
     return summary

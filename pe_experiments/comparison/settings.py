@@ -1,8 +1,4 @@
-"""What compare.py is told on its command line.
-
-Scheme labels hold signs that mean something to Hydra, ``rope(base=500)``, and ``pe=``, ``task=`` and
-``model=`` are its config groups; here they are names to look for, so these arguments are read as text.
-"""
+"""What compare.py is told on its command line."""
 
 from __future__ import annotations
 
@@ -10,10 +6,10 @@ import re
 from typing import Any
 
 from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.schema import Folder, Section, Study, Words
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.errors import UserError
 
+# Config groups, but here they name what to look for: text, as Hydra would misread ``rope(base=500)``.
 FILTERS = ("pe", "task", "model")
 
 
@@ -28,11 +24,7 @@ class CompareSettings(Section):
 
 
 def read_settings(arguments: list[str]) -> dict[str, Any]:
-    """The arguments of `compare` that those of compare.py describe.
-
-    Raises:
-        UserError: an unknown key, or a value of the wrong kind.
-    """
+    """The arguments of `compare` that those of compare.py describe."""
     texts, others = dict[str, str](), []
     for argument in arguments:
         key, equals, value = argument.partition("=")

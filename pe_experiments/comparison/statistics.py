@@ -1,8 +1,7 @@
 """Statistics for a handful of seeds, whose outcomes past the training lengths are often all or nothing.
 
 Seeds are the unit of replication. Intervals and tests do not assume normal errors: a nominal 95 % t interval
-of five seeds that are 0 or 0.5 covers 23 to 94 %. Functions take and return numbers; `table` and `pairs`
-apply them to runs.
+of five seeds that are 0 or 0.5 covers 23 to 94 %.
 """
 
 from __future__ import annotations
@@ -18,11 +17,9 @@ from scipy import optimize, stats
 
 LEVEL = 0.95  # of every interval
 ALPHA = 1 - LEVEL  # of every test
-POWER = 0.8  # at which a difference counts as detectable
 FEWEST = 3  # with fewer seeds there is neither an interval nor a test
 RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
 ROUNDING = 1e-12  # closer values are equal
-
 NAN = float("nan")
 
 
@@ -44,12 +41,8 @@ def mean_interval(
     the lower end one of the values and ``lowest``. For values that are 0 or 1 this is the Clopper-Pearson
     interval, and no distribution is known for which its coverage falls below 95 % (Gaffke 2005;
     Learned-Miller and Thomas 2019, arXiv:1905.06208). It never leaves the range. Its simulated coverage is
-    98 to 100 %, which a test repeats. It is wide: five seeds of value 1 do not exclude a mean of 0.48.
-
-    Args:
-        values: one per seed; NaN (not measured) makes the mean NaN.
-        lowest: the smallest possible value.
-        alpha: 1 minus the level of the interval.
+    98 to 100 %, which a test repeats. It is wide: five seeds of value 1 do not exclude a mean of 0.48. Of
+    ``values``, one per seed, a NaN (not measured) makes the mean NaN.
     """
     x = np.asarray(values, dtype=float)
     mean = float(x.mean())
@@ -80,11 +73,8 @@ def difference_interval(
     """The difference of two means of values between 0 and 1, from the interval of each.
 
     Each end is as far from the difference as the root of the summed squares of the two intervals' ends are
-    from their means (Zou and Donner 2008, MOVER). Not paired: past training, seeds correlate little.
-
-    Args:
-        first, second: one value per seed.
-        alpha: 1 minus the level; divided by the number of intervals, they hold jointly (Bonferroni).
+    from their means (Zou and Donner 2008, MOVER). Not paired: past training, seeds correlate little. With
+    ``alpha`` (1 minus the level) divided by the number of intervals, they hold jointly (Bonferroni).
     """
     one, other = mean_interval(first, alpha=alpha), mean_interval(second, alpha=alpha)
     difference = one.estimate - other.estimate
@@ -98,11 +88,6 @@ def difference_interval(
 def mean_below_p(values: Sequence[float], mean: float) -> float:
     """One-sided p-value of "the mean is ``mean`` or more" for values in 0 to 1, by Gaffke's bound."""
     return 1 - _share_below(tuple(sorted([*map(float, values), 1.0])), mean)
-
-
-def mean_above_p(values: Sequence[float], mean: float) -> float:
-    """One-sided p-value of "the mean is ``mean`` or less" for values in 0 to 1, by Gaffke's bound."""
-    return _share_below(tuple(sorted([*map(float, values), 0.0])), mean)
 
 
 def _share_below(points: tuple[float, ...], value: float) -> float:
@@ -191,13 +176,10 @@ def _subsets(seeds: int, size: int) -> np.ndarray:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjustment (1979). NaN (not tested) stays NaN and does not count as a test."""
-    adjusted = [NAN] * len(p_values)
-    known = sorted((p, index) for index, p in enumerate(p_values) if not np.isnan(p))
-    largest = 0.0
-    for rank, (p, index) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
-        adjusted[index] = largest
-    return adjusted
+    p = np.array(p_values, dtype=float)
+    known = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
+    p[known] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(known), 0, -1) * p[known]))
+    return p.tolist()
 
 
 def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:
@@ -206,8 +188,7 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
     ``shift * sqrt(2 / n) * s``: s is the standard deviation over seeds pooled over the schemes, n the seeds
     of the scheme with the fewest, and shift that of the noncentral t distribution with 2n - 2 degrees of
     freedom at which the two-sided test at 0.05 has this power. With 5, 10, 20 seeds 2.02, 1.32, 0.91 times s.
-    For one test, not adjusted for others. ``groups`` are the seeds of each scheme; NaN with fewer than two
-    schemes or three seeds.
+    For one test, not adjusted for others. NaN with fewer than two schemes or three seeds.
     """
     arrays = [np.asarray(group, dtype=float) for group in groups]
     if len(arrays) < 2 or not all(map(_enough, arrays)):
@@ -215,12 +196,7 @@ def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> flo
     seeds = min(map(len, arrays))
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in arrays)
     pooled = math.sqrt(squares / sum(len(group) - 1 for group in arrays))
-    return _shift(2 * seeds - 2) * math.sqrt(2 / seeds) * pooled
-
-
-@cache
-def _shift(freedom: int) -> float:
-    """Noncentrality at which a two-sided t test has 80 % power."""
+    freedom = 2 * seeds - 2
     critical = stats.t.ppf(1 - ALPHA / 2, freedom)
-    power = lambda shift: stats.nct.sf(critical, freedom, shift) - POWER  # noqa: E731
-    return float(optimize.brentq(power, 0.01, 20.0))
+    shift = float(optimize.brentq(lambda at: stats.nct.sf(critical, freedom, at) - 0.8, 0.01, 20.0))
+    return shift * math.sqrt(2 / seeds) * pooled

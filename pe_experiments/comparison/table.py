@@ -1,9 +1,10 @@
-"""The table: one row per protocol and scheme, with every value that a report states about a scheme."""
+"""The tables: one row per protocol and scheme, with every value that a report states, and one per pair."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,27 @@ import pandas as pd
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACIES, Row
 from pe_experiments.comparison.statistics import (
+    ALPHA,
+    FEWEST,
+    NAN,
+    ROUNDING,
     Interval,
     detectable_difference,
+    holm,
     mean_interval,
+    permutation_p,
     share_interval,
     t_interval,
 )
+from pe_experiments.drawing import BOUNDS
 from pe_experiments.evaluation.summary import LOSSES, SOLVED, chance_of, lower_is_better
 from pe_experiments.store.directory import DIVERGED
-from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.terminal.errors import UserError, allowed, nearest
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
 METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
-BOUNDS = ("chance", "bag_ceiling")
+PAIRS = ["section", "protocol", "metric", "scheme", "other", "seeds", "other_seeds", "not_tested",
+         "difference", "p", "p_holm", "separated"]  # fmt: skip
 
 
 def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
@@ -38,25 +47,24 @@ def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     only if at least half of its runs solved the training lengths. ``detectable_difference`` belongs to all
     compared schemes of the protocol. Losses have columns where schemes are compared in one, and where exact
     match was not measured.
-
-    Args:
-        metric: column that schemes are compared in, one of ``METRICS`` or ``LOSSES``.
-
-    Raises:
-        UserError: an unknown metric.
     """
     if metric not in (known := (*METRICS, *LOSSES)):
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
     rows = []
     for protocol in protocols:
-        made = sorted(_protocol_rows(protocol, metric), key=_rank)
-        values = dict(list(protocol.runs.groupby("label")[metric]))
-        compared = [values[row["scheme"]].to_numpy(float) for row in made if row["compared"]]
+        made = sorted(_rows(protocol, metric), key=_rank)
+        values = _values(protocol, metric)
+        compared = [values[row["scheme"]] for row in made if row["compared"]]
         rows += [row | {"detectable_difference": detectable_difference(compared)} for row in made]
     table = pd.DataFrame(rows).fillna(math.nan)  # None, too
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
     return table[[column for column in table if column not in by_length] + by_length]
+
+
+def _values(protocol: Protocol, metric: str) -> dict[str, np.ndarray]:
+    """The seeds of each scheme."""
+    return {str(label): own.to_numpy(float) for label, own in protocol.runs.groupby("label")[metric]}
 
 
 def _rank(row: Row) -> tuple[float, str]:
@@ -66,12 +74,13 @@ def _rank(row: Row) -> tuple[float, str]:
     return math.inf if math.isnan(best) else best, row["scheme"]
 
 
-def _protocol_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
+def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
     """The rows of a protocol, in no order."""
-    lowest = {name: lowest_score(protocol, name) for name in METRICS}
+    lowest = {name: _lowest(protocol, name) for name in METRICS}
     known = protocol.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
     bounds = known.groupby("content_length").mean()  # NaN where unknown
     shared = protocol.curves[protocol.curves["in_summary"]]
+    loss = not protocol.exact or lower_is_better(metric)
     for label, runs in protocol.runs.groupby("label"):
         solved = runs["solved_in_distribution"].eq(True)
         unmeasured = bool(runs["exact_match_in_distribution"].isna().all())
@@ -94,7 +103,6 @@ def _protocol_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
         }
         for name in METRICS:
             row |= _cells(name, mean_interval(runs[name].to_numpy(float), lowest[name]))
-        loss = not protocol.exact or lower_is_better(metric)
         for name in LOSSES if loss else ():
             row |= _cells(name, t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):
@@ -110,25 +118,72 @@ def _protocol_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
 
 
 def _cells(name: str, made: Interval) -> Row:
-    """The cells of a mean over seeds."""
     return {name: made.estimate, f"{name}_low": made.low, f"{name}_high": made.high}
 
 
 def _count(name: str, held: pd.Series) -> Row:
     """The cells of ``k of n`` seeds."""
-    share = share_interval(int(held.sum()), len(held))
-    return {name: int(held.sum()), f"{name}_low": share.low, f"{name}_high": share.high}
+    return _cells(name, share_interval(int(held.sum()), len(held))) | {name: int(held.sum())}
 
 
-def lowest_score(protocol: Protocol, metric: str) -> float:
+def _lowest(protocol: Protocol, metric: str) -> float:
     """The smallest value a metric can take: past training an accuracy of 0 lies below what guessing gives."""
     if not metric.endswith("extrapolation"):
         return 0.0
-    accuracy = metric.removesuffix("_extrapolation")
     past = protocol.curves[protocol.curves["content_length"] > protocol.max_length]
     rows: list[Any] = past.reindex(columns=["chance", "answer_tokens"]).drop_duplicates().to_dict("records")
-    chances = [chance_of(row, accuracy) for row in rows]
+    chances = [chance_of(row, metric.removesuffix("_extrapolation")) for row in rows]
     return min((-chance / (1 - chance) for chance in chances if chance < 1), default=0.0)
+
+
+def pair_table(
+    protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
+) -> pd.DataFrame:
+    """One row per protocol and pair of schemes, in the order of the table of schemes.
+
+    ``p`` is of the permutation test of the two sets of seeds, ``p_holm`` adjusted by Holm's method over the
+    tests of the protocol, which ``separated`` follows. ``not_tested`` says why a pair was not. With a
+    ``baseline`` only the differences from it.
+    """
+    schemes = sorted(set(table["scheme"]))
+    if baseline is not None and baseline not in schemes:
+        raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(schemes)}")
+    rows: list[Row] = []
+    for protocol in protocols:
+        mine = table[table["protocol"] == protocol.hash]
+        learned = dict(zip(mine["scheme"].astype(str), mine["compared"].astype(bool), strict=True))
+        values = _values(protocol, metric)
+        made = [
+            _pair(first, second, values, learned)
+            for first, second in itertools.combinations(learned, 2)
+            if baseline in (None, first, second)
+        ]
+        common = {"section": protocol.slug, "protocol": protocol.hash, "metric": metric}
+        for row, adjusted in zip(made, holm([row["p"] for row in made]), strict=True):
+            rows.append(common | row | {"p_holm": adjusted, "separated": adjusted <= ALPHA})
+    return pd.DataFrame(rows, columns=PAIRS)
+
+
+def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:
+    one, other = values[first], values[second]
+    pooled, why = np.concatenate([one, other]), None
+    if unlearned := " and ".join(name for name in (first, second) if not learned[name]):
+        why = f"{unlearned} did not learn the task"
+    elif min(len(one), len(other)) < FEWEST:
+        why = "under three seeds"
+    elif np.isnan(pooled).any():
+        why = "not measured"
+    elif np.ptp(pooled) <= ROUNDING:
+        why = "all seeds of both have the same value"
+    return {
+        "scheme": first,
+        "other": second,
+        "seeds": len(one),
+        "other_seeds": len(other),
+        "not_tested": why,
+        "difference": sum(one) / len(one) - sum(other) / len(other),
+        "p": NAN if why else permutation_p(one, other),
+    }
 
 
 def finite(value: Any) -> bool:

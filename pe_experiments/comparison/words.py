@@ -13,8 +13,6 @@ from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
 
 NO_NUMBER = "–"
-NOTHING = 0.005  # a mean that is written 0.00
-NAMED = 4  # schemes that a sentence names before it counts them
 WORDS = {
     **METRIC_NAMES,
     "in_distribution": "within the training lengths",
@@ -44,11 +42,8 @@ def number(value: Any, style: str = ".2f") -> str:
 
 def mean(row: Mapping[Any, Any], column: str) -> str:
     """``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
-    style = digits(column)
-    shown = number(row.get(column), style)
-    if not finite(row.get(f"{column}_low")):
-        return shown
-    return f"{shown} [{number(row[f'{column}_low'], style)}, {number(row[f'{column}_high'], style)}]"
+    shown, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
+    return shown if low == NO_NUMBER else f"{shown} [{low}, {high}]"
 
 
 def digits(metric: str) -> str:
@@ -63,8 +58,8 @@ def count(row: Row, column: str) -> str:
 
 def seeds_in_words(counts: Iterable[int]) -> str:
     """``3 to 5 seeds``."""
-    ordered = sorted(counts)
-    low, high = ordered[0], ordered[-1]
+    numbers = list(counts)
+    low, high = min(numbers), max(numbers)
     return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
 
 
@@ -77,29 +72,30 @@ def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     """The best scheme that learned the task, and which schemes its seeds separate it from, after Holm."""
     metric = str(rows[0]["metric"])
     words, lower = metric_in_words(metric), lower_is_better(metric)
-    if not any(row["compared"] for row in rows):
+    compared = [row for row in rows if row["compared"]]
+    if not compared:
         return "No scheme learned the task."
-    compared = [row for row in rows if row["compared"] and finite(row[metric])]
+    compared = [row for row in compared if finite(row[metric])]
     if not compared:
         return f"There is no {words}: not measured."
     best = (min if lower else max)(compared, key=lambda row: row[metric])
-    if abs(best[metric]) < NOTHING and not lower:
+    if abs(best[metric]) < 0.005 and not lower:  # it is written 0.00
         return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
     if len(compared) == 1:
         return f"{best['scheme']}: {words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         who = "All schemes that learned the task" if finite(best["solved"]) else "All schemes"
         return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
-    name = str(best["scheme"])
+    name = best["scheme"]
     start = f"{name} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
     tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
-    apart = [str(p["other"] if p["scheme"] == name else p["scheme"]) for p in tested if p["separated"]]
+    apart = [pair["other" if pair["scheme"] == name else "scheme"] for pair in tested if pair["separated"]]
     if not tested:
         few = all(row["seeds"] < FEWEST for row in compared)
         return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
     if not apart:
         return f"{start}; no other scheme differs significantly."
-    others = listed(apart) if len(apart) <= NAMED else f"{len(apart)} of {len(tested)} others"
+    others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(tested)} others"
     return f"{start}; significantly different from {others}."
 
 
@@ -116,14 +112,12 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
     if few := [str(row["scheme"]) for row in rows if row["seeds"] < FEWEST]:
         who = "every scheme" if len(few) == len(rows) else listed(few)
         found.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
-    if not protocol.lengths:
+    if not protocol.lengths():
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
-    elif apart := protocol.lengths_left_out:
-        found.append(
-            f"Left out of summaries, because some runs lack them: lengths {listed(list(map(str, apart)))}."
-        )
-    here = [row for row in tuning if _is_of(row, protocol)]
-    return found + [note for choice in here if (note := _edge(choice))]
+    elif apart := protocol.lengths(shared=False):
+        lengths = listed(list(map(str, apart)))
+        found.append(f"Left out of summaries, because some runs lack them: lengths {lengths}.")
+    return found + [note for choice in tuning if _is_of(choice, protocol) and (note := _edge(choice))]
 
 
 def _is_of(choice: Mapping[str, Any], protocol: Protocol) -> bool:
@@ -142,9 +136,11 @@ def _edge(choice: Mapping[str, Any]) -> str | None:
         return None
     if float(choice["chosen"]) not in (tried[0], tried[-1]):
         return None
-    where, grid = f"{choice['setting']} of {choice['scheme']}", ", ".join(f"{value:g}" for value in tried)
-    chosen = f"the best of {grid} is {choice['chosen']}, an end of the grid"
-    return f"{where}: {chosen}; a better value may lie beyond it."
+    grid = ", ".join(f"{value:g}" for value in tried)
+    return (
+        f"{choice['setting']} of {choice['scheme']}: the best of {grid} is {choice['chosen']}, an end of the "
+        f"grid; a better value may lie beyond it."
+    )
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:

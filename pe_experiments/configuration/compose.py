@@ -1,7 +1,6 @@
-"""From the keys a person types to a whole configuration: choices, sections and single settings.
+"""From the keys a person types to a whole configuration.
 
-The command line hands text; Python hands a mapping of the same keys, or a run's own ``config.yaml``. Hydra
-composes the files of the choices; settings are put in after, so that runs with equal choices share that work.
+Hydra composes the files of the choices; settings are put in after, so equal choices are composed once.
 """
 
 from __future__ import annotations
@@ -19,15 +18,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.overrides import (
-    Choices,
-    put,
-    read_overrides,
-    refuse_several,
-    refuse_unknown_choice,
-)
-from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES
-from pe_experiments.configuration.validation import resolved
+from pe_experiments.configuration.overrides import read_overrides, refuse_several, refuse_unknown_choice
+from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, resolved
 from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line
 from pe_experiments.terminal.files import CONFIG_DIR, read_yaml
 
@@ -45,9 +37,8 @@ def choices_of(group: str, folder: Path | None = None) -> list[str]:
 
 def groups_of(name: str) -> dict[str, str | None]:
     """The config groups of a command by its ``configs/NAME.yaml``, with the choice each starts from."""
-    listed = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / f"{name}.yaml"))
-    assert isinstance(listed, dict)
-    entries = [entry for entry in listed.get("defaults", []) if isinstance(entry, dict)]
+    listed = _read("", name).get("defaults", [])
+    entries = [entry for entry in listed if isinstance(entry, dict)]
     return {str(key).split()[-1]: choice for entry in entries for key, choice in entry.items()}
 
 
@@ -60,10 +51,6 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | 
             setting (``{"training.steps": 100}``), or a section, whose settings are put over the shipped ones
             or, with a ``_target_``, in place of them. A run's ``config.yaml`` is such a mapping.
         folder: of config files of the user's own (``--config-dir``).
-
-    Raises:
-        UserError: an unknown choice, a value that cannot be read, several values for a single run; in a
-            mapping, a key that is not about a run (``dry_run``, ``sweep``).
     """
     overrides = _from_python(keys) if isinstance(keys, Mapping) else read_overrides(keys)
     config = _with_settings(name, overrides, folder)
@@ -77,9 +64,6 @@ def common_to_runs(
     """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``).
 
     Left out are the values a sweep varies, and arguments of parts, which may fit only one choice.
-
-    Raises:
-        UserError: as `composed`.
     """
     overrides = read_overrides(arguments)
     _choices_among(overrides, "config", folder)
@@ -110,15 +94,11 @@ def _choices_among(overrides: Iterable[Override], name: str, folder: Path | None
 
 
 @lru_cache
-def _choices(name: str, folder: Path | None) -> Choices:
-    """The choices of every group of a command; ``null`` is one where a group may be left empty.
-
-    Raises:
-        UserError: a file of the user's own is too large or nested too deep, or holds an alias.
-    """
+def _choices(name: str, folder: Path | None) -> dict[str, list[str]]:
+    """The choices of every group of a command; ``null`` is one where a group may be left empty."""
     groups = groups_of(name)
     paths = sorted(folder.glob("*/*.yaml")) if folder else []
-    for path in (path for path in paths if path.parent.name in groups):
+    for path in (path for path in paths if path.parent.name in groups):  # anybody may have written them
         try:
             read_yaml(path.resolve())
         except (OSError, ValueError) as error:
@@ -132,34 +112,53 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
     chosen = _choices_among(overrides, name, folder)
     for override in overrides:
         refuse_several(override)
-    config = copy.deepcopy(_choose(name, tuple(str(o.input_line) for o in chosen), folder))
+    choices = {o.key_or_group: str(o.input_line) for o in chosen}
+    config = copy.deepcopy(_choose(name, tuple(choices.values()), folder))
     settings = sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group)
-    for part in {*PARTS, "model"} - {o.key_or_group for o in chosen}:
-        if any(_names_class(o, part) for o in settings):  # it comes without the arguments of the choice
-            config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
+    named = {o.key_or_group.removesuffix("._target_") for o in settings if _names_class(o)}
+    for part in (named & {*PARTS, "model"}) - choices.keys():  # without the arguments of the usual choice
+        config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
     for override in settings:
-        config = put(config, override.key_or_group, override.value())
+        config = _put(config, override.key_or_group, override.value())
     if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
         raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
     return config
 
 
-def _names_class(override: Override, part: str) -> bool:
+def _put(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The configuration with a value for a setting; whether there is such a one is for its schema to say."""
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return _merged(config, value)
+
+
+def _merged(there: Any, value: Any) -> Any:
+    """The value, put over what is there where both are mappings."""
+    if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
+        return value
+    return {**there, **{str(key): _merged(there.get(key), item) for key, item in value.items()}}
+
+
+def _names_class(override: Override) -> bool:
     key, value = override.key_or_group, override.value()
-    return key == f"{part}._target_" or (key == part and isinstance(value, Mapping) and "_target_" in value)
+    return key.endswith("._target_") or (isinstance(value, Mapping) and "_target_" in value)
 
 
 @lru_cache(maxsize=1024)
 def _choose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
-    """As `_compose`, composing each part once: a thousand runs of a sweep combine a few parts."""
-    parts = [text for text in choices if text.partition("=")[0] in (*PARTS, "model")]
-    others = tuple(text for text in choices if text not in parts)
-    chosen = {text.partition("=")[0]: _compose(name, (*others, text), folder) for text in parts}
-    config = dict(_compose(name, others, folder))
-    alone = all(one | {part: config.get(part)} == config for part, one in chosen.items())
-    if not alone or len(chosen) < len(parts):  # a file of somebody's own may fill other sections too
+    """As `_compose`, which is slow, once for all shipped schemes and policies: they fill no other section."""
+    chosen = dict(text.split("=") for text in choices if text.startswith(("pe=", "positions=")))
+    others = [text for text in choices if text.partition("=")[0] not in chosen]
+    try:
+        parts = {group: _read(group, choice) for group, choice in chosen.items()}
+        config = _compose(name, (*others, *(f"~{group}" for group in sorted(chosen))), folder)
+    except (OSError, UserError):  # one is not shipped, or a file of somebody's own chooses it too
         return _compose(name, choices, folder)
-    return config | {part: one[part] for part, one in chosen.items()}
+    return config | {group: _merged(part, config.get(group, {})) for group, part in parts.items()}
+
+
+def _read(group: str, choice: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / group / f"{choice}.yaml"))
 
 
 @lru_cache(maxsize=1024)
@@ -180,7 +179,6 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Config
 
 
 def _said_of_files(error: Exception) -> str:
-    """What Hydra's composition of files failed of."""
     if mark := getattr(error, "problem_mark", None):
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
@@ -189,18 +187,9 @@ def _said_of_files(error: Exception) -> str:
 
 
 def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMapping:
-    """The sections of a trained run's configuration that these changes make different.
-
-    Args:
-        saved: the run's ``config.yaml``.
-        arguments: ``pe=NAME``, ``evaluation.lengths=[50]`` and the like.
-
-    Raises:
-        UserError: a change of what was trained, or an unknown choice.
-    """
-    overrides = read_overrides(arguments)
-    config, changed = own_logger(copy.deepcopy(saved)), set()
-    for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
+    """The sections of a trained run's configuration that ``pe=NAME``, ``evaluation.lengths=[50]`` change."""
+    config, changed = own_logger(saved), set()
+    for override in sorted(read_overrides(arguments), key=lambda o: "." in o.key_or_group):  # choices first
         refuse_several(override)
         section, _, setting = override.key_or_group.partition(".")
         if section not in CHANGEABLE or (not setting and section not in PARTS):
@@ -209,7 +198,7 @@ def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMa
                 f"pe=NAME or evaluation.lengths=..."
             )
         if setting:
-            config = put(config, override.key_or_group, override.value())
+            config = _put(config, override.key_or_group, override.value())
         else:
             refuse_unknown_choice(override, {section: choices_of(section)})
             config[section] = _other_choice(config[section], section, str(override.value()))
@@ -222,9 +211,9 @@ def own_logger(saved: ConfigMapping) -> ConfigMapping:
 
     Its mode, entity and project may be a stranger's, to whom an evaluation would be uploaded.
     """
-    logger, saved_logger = composed("config", [])["logger"], saved.get("logger")
-    disabled = isinstance(saved_logger, dict) and saved_logger.get("mode") == "disabled"
-    return saved | {"logger": logger | ({"mode": "disabled"} if disabled else {})}
+    theirs = saved.get("logger")
+    disabled = isinstance(theirs, dict) and theirs.get("mode") == "disabled"
+    return saved | {"logger": composed("config", ["logger.mode=disabled"] if disabled else [])["logger"]}
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.
@@ -236,7 +225,7 @@ def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMa
 
     Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
     """
-    chosen: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / section / f"{choice}.yaml"))
+    chosen = _read(section, choice)
     if all(key in chosen and key in trained for key in FREQUENCIES):
         chosen |= {key: trained[key] for key, start in FREQUENCIES.items() if chosen[key] == start}
     return chosen

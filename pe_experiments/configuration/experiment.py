@@ -1,14 +1,11 @@
-"""An experiment: a checked configuration with its parts built and all that follows from it derived.
-
-`resolve` builds the parts, derives format, lengths and sizes, and writes nothing.
-"""
+"""An experiment: a checked configuration with its parts built and all that follows from it derived."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pe_experiments.configuration.parts import Component, load_component, model_choice, user_errors
+from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -22,7 +19,7 @@ from pe_experiments.terminal.errors import NotApplicable, UserError
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked configuration with all that follows from it."""
+    """A checked configuration with all that follows from it; `resolve` makes it."""
 
     config: Config
     components: dict[str, Component]
@@ -36,11 +33,7 @@ class Experiment:
     evaluated_on: Component  # that makes it
 
     def untrained_model(self) -> Backbone:
-        """The model before its first step: backbone and encoding from named streams of the seed.
-
-        Raises:
-            UserError: the scheme refuses its arguments or the model.
-        """
+        """The model before its first step: backbone and encoding from named streams of the seed."""
         model, scheme = self.components["model"].build, self.components["pe"].build
         return seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
 
@@ -62,8 +55,15 @@ class Experiment:
 
     @property
     def model_choice(self) -> str:
-        """The model as a run's name says it: ``decoder``, ``encoder``, ``llama``, or a class."""
-        return model_choice(self.config.model.model_dump(), self.components["model"])
+        """The choice of ``configs/model`` that is nearest, sizes included, or the class's name."""
+        part = self.components["model"]
+        stated = {**self.config.model.model_dump(), **part.arguments, "_target_": part.target}
+        differing = {
+            name: sum(section.get(key) != value for key, value in stated.items())
+            for name, section in shipped("model").items()
+            if section["_target_"] == part.target
+        }
+        return min(differing, key=differing.__getitem__, default=part.cls.__name__)
 
     @property
     def other_task(self) -> Component | None:
@@ -98,12 +98,7 @@ class Experiment:
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
     """Build the parts and derive the rest.
 
-    Args:
-        config: what is, or was, trained.
-        other_task: section of a task to evaluate on; lengths, sizes and ids stay those of the training.
-
-    Raises:
-        UserError: parts that do not exist, do not fit their arguments or do not fit each other.
+    ``other_task`` is the section of a task to evaluate on; lengths, sizes and ids stay those of the training.
     """
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
@@ -134,13 +129,8 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
     """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
 
     The default grid holds the quarters of the longest trained length and 1.25, 1.5, 2, 3, 4 and 8 times it,
-    without those the task cannot make to within a tenth and those below the shortest trained length.
-
-    A length between two that the task can make (even ones alone, say) is evaluated at the one below.
-
-    Raises:
-        UserError: a length asked for below the shortest or above the longest the task can make, or a task
-            without any length in the default grid.
+    without those the task cannot make to within a tenth and those below the shortest trained length. A
+    length between two that the task can make (even ones alone, say) is evaluated at the one below.
     """
     name = type(task).__name__
     if asked is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
@@ -18,11 +17,7 @@ Choices = Mapping[str, list[str]]  # group -> what it may be
 
 
 def read_overrides(arguments: Iterable[str]) -> list[Override]:
-    """The arguments as Hydra reads them, aliases resolved.
-
-    Raises:
-        UserError: one is no ``key=value``, or cannot be read.
-    """
+    """The arguments as Hydra reads them, aliases resolved."""
     return [_read(argument) for argument in arguments]
 
 
@@ -34,8 +29,6 @@ def _read(argument: str) -> Override:
         raise UserError(f"{shown(argument)!r} is no key=value; {example}")
     for alias, name in ALIASES.get(key, {}).items():
         value = ",".join(name if part == alias else part for part in value.split(","))
-    if key == "sweep.baselines" and value and value[0] not in "[\"'":  # one list, not several sweeps
-        value = f"[{value}]"
     try:
         return OverridesParser.create().parse_override(f"{key}{equals}{value}")
     except (HydraException, ValueError) as error:
@@ -49,11 +42,7 @@ def key_of(text: str) -> str:
 
 
 def count_of(override: Override, choices: Choices) -> int:
-    """How many values `values_of` would list; a range is not listed for that.
-
-    Raises:
-        UserError: values that cannot be listed, or a range without any.
-    """
+    """How many values `values_of` would list; a range is not listed for that."""
     value = override.value()
     if not isinstance(value, RangeSweep):
         return len(values_of(override, choices))
@@ -67,11 +56,7 @@ def count_of(override: Override, choices: Choices) -> int:
 
 
 def values_of(override: Override, choices: Choices) -> list[str]:
-    """The texts ``key=value`` that a sweep over this override stands for.
-
-    Raises:
-        UserError: values that cannot be listed, such as an interval.
-    """
+    """The texts ``key=value`` that a sweep over this override stands for."""
     key, value = override.get_key_element(), override.value()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]
@@ -83,11 +68,7 @@ def values_of(override: Override, choices: Choices) -> list[str]:
 
 
 def refuse_unknown_choice(override: Override, choices: Choices) -> None:
-    """Hold the choice of a group, or the choices of a sweep over it, against what there is.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """Hold the choice of a group, or the choices of a sweep over it, against what there is."""
     group, value, typed = override.key_or_group, override.value(), shown(override.input_line)
     if isinstance(value, list):
         several = ",".join(map(str, value))
@@ -101,28 +82,10 @@ def refuse_unknown_choice(override: Override, choices: Choices) -> None:
 
 
 def refuse_several(override: Override) -> None:
-    """Hold an override of a single run to one value.
-
-    Raises:
-        UserError: it has several.
-    """
+    """Hold an override of a single run to one value."""
     if override.is_sweep_override():
         key, _, values = str(override.input_line).partition("=")
         or_list = f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
         raise UserError(
             f"{shown(override.input_line)}: several values are a sweep, made by train.py -m{or_list}"
         )
-
-
-def put(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The configuration with a value for a setting; whether there is such a one is for its schema to say."""
-    for name in reversed(key.split(".")):
-        value = {name: value}
-    return merged(config, value)
-
-
-def merged(there: Any, value: Any) -> Any:
-    """The value, put over what is there where both are mappings."""
-    if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
-        return value
-    return {**there, **{str(key): merged(there.get(key), item) for key, item in value.items()}}

@@ -1,46 +1,82 @@
-"""Code that gives the published numbers counts as the code that published them (`known`)."""
+"""Code that gives the published numbers counts as the code that published them (`known`): it is replayed."""
 
 from __future__ import annotations
 
-import copy
+import math
+import random
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import pandas as pd
 import torch
 
-from pe_experiments.comparison.runs import Runs
-from pe_experiments.published.archive import EVALUATED, FILES, SHIPPED, read_archive, read_witness
-from pe_experiments.published.kinds import Kind, kinds_of
-from pe_experiments.published.replay import code_of
-from pe_experiments.published.witness import Finding, witness
-from pe_experiments.store.code import Digests
-from pe_experiments.store.identity import CODE_OF, is_code
+from pe_experiments.published.archive import DIGITS, FILES, read_archive, read_witness
+from pe_experiments.published.replay import (
+    RECORDED,
+    Kind,
+    Outcome,
+    Request,
+    kinds_of,
+    replayed,
+    without_weights,
+)
 from pe_experiments.store.known import FILE, Half, known, write_known
-from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.console import Display, display_for, say
 from pe_experiments.terminal.errors import UserError, few, nearest
 
 ALL = "all"
 HALVES = get_args(Half)
-WHOLE = 5  # runs of a study that are replayed to their end
 NAMES = {"training": "the training code", "evaluation": "the code that evaluates"}
+WHOLE = 5  # runs of a study that are replayed to their end
+WHOLE_SECONDS = 200  # of training in these, on the machine that published them
+DOUBLE, SINGLE = 1e-9, 0.1  # what rounding changes by the first recorded steps; in double, 1e-16 each
+NUDGE = 1e-14  # of the first weights, some times rounding: training may carry it far
+CARRIED = 30  # how much farther than a nudge another order of sums may be carried
+
+
+@dataclass
+class Finding:
+    """What replaying the beginnings of kinds, and of some the ``whole`` run, came to.
+
+    Attributes:
+        agrees: how today's numbers agree, for people.
+        differing: by run, how it differs, for people.
+    """
+
+    kinds: Sequence[Kind]
+    whole: Sequence[Kind]
+    agrees: str = "come out as published"
+    differing: dict[str, str] = field(default_factory=dict)
+
+    def note(self, kind: Kind, said: str) -> None:
+        """Remember how a kind differs; the first time counts."""
+        if said:
+            self.differing.setdefault(kind.run, f"{kind.label} on {kind.task} {said}")
+
+    def refused(self) -> dict[str, list[Kind]]:
+        """The unknown parts to blame for what differs, the fewest that explain it, each with its kinds.
+
+        Kinds of known code, which only another machine or library can change, stand under no part's name.
+        """
+        left = [kind for kind in self.kinds if kind.run in self.differing]
+        blamed: dict[str, list[Kind]] = {}
+        among = Counter(part for kind in self.kinds for part in kind.code)
+        while counts := Counter(part for kind in left for part in kind.unknown):
+            part = max(sorted(counts), key=lambda one: (counts[one] / among[one], counts[one]))
+            blamed[part] = [kind for kind in left if part in kind.unknown]
+            left = [kind for kind in left if part not in kind.unknown]
+        return blamed | ({"": left} if left else {})
 
 
 def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
-    """Replay published studies, say what came out, and take the code that agrees for the published one.
-
-    Args:
-        named: a study, or ``all``.
-        folders: of the published studies.
-        results_dir: above them.
+    """Replay a published study, or all, and take the code that agrees for the published one.
 
     Returns:
         The exit code: 1 where something gives other numbers.
-
-    Raises:
-        UserError: no such study.
     """
     there = {
         str(folder.relative_to(results_dir)): folder for folder in folders if (folder / FILES[-1]).exists()
@@ -54,29 +90,8 @@ def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
     return int(bool(differing))
 
 
-def register(runs: Runs) -> None:
-    """Note the code of newly published runs where it was not known: it is what their names were made of."""
-    parts: Digests = {}
-    for saved in runs.saved.values():
-        sources = saved["identity"]["sources"]
-        made = {part: digest for group in CODE_OF for part, digest in sources.get(group, {}).items()}
-        made |= saved[EVALUATED]
-        today = code_of(saved["identity"]["trained"])
-        parts |= {
-            part: digest for part, digest in made.items() if today.get(part) == digest and is_code(part)
-        }
-    if parts:
-        states = {part: {half: {part: digest} for half in HALVES} for part, digest in parts.items()}
-        _write(parts, states, "as published", 0.0)
-
-
 def hold(study: str, kinds: Sequence[Kind], whole: int, steps: int | None, results_dir: Path) -> Finding:
-    """Hold kinds against what is published, say what came out, and note the code that agrees.
-
-    Args:
-        study: that they are of; ``kinds``, ``whole`` and ``steps`` as in `witness`.
-        results_dir: keeps what an interrupted call has done, for the next.
-    """
+    """Hold kinds against what is published (`witness`), say what came out, and note the code that agrees."""
     scratch = results_dir / ".replays" / study.replace("/", "-")
     finding = witness(kinds, whole, steps, scratch, display_for())
     shutil.rmtree(scratch)
@@ -86,12 +101,40 @@ def hold(study: str, kinds: Sequence[Kind], whole: int, steps: int | None, resul
         why = f"{spoken(part)} gives other numbers than published" if part else "on this machine"
         say(f"{study}: {why}: {finding.differing[those[0].run]}{others}")
     agreeing = [kind for kind in kinds if kind.run not in finding.differing]
+    ends = sum(kind.run not in finding.differing for kind in finding.whole)
+    said = f"{len(agreeing)} kinds" + f" and {ends} whole runs" * bool(ends) + f" of {study} {finding.agrees}"
     if agreeing:
-        ends = sum(kind.run not in finding.differing for kind in finding.whole)
-        counted = f"{len(agreeing)} kinds" + f" and {ends} whole runs" * bool(ends)
-        say(f"{counted} of {study} {finding.agrees_with}")
-    _note(study, finding, agreeing, set(refused))
+        say(said)
+    adopted = {
+        part: {half: known()["parts"][part][half] for half in HALVES} | _today(kind.code[part], said)
+        for kind in agreeing
+        for part in kind.unknown.difference(refused)
+        if kind.names(part) and (part != "evaluation" or ends)
+    }
+    if adopted:
+        _write(adopted)
+        say(f"{study}: adopted {few([spoken(part) for part in adopted])}; commit {FILE.name}, which holds it")
     return finding
+
+
+def register(kinds: Sequence[Kind]) -> None:
+    """Note the code of newly published runs where it was not known: it is what their names were made of."""
+    parts: dict[str, Any] = {}
+    for kind in kinds:
+        made = {**kind.states["trained"], **kind.states["evaluated"]}
+        for part, digest in kind.code.items():
+            if made.get(part) == digest:
+                parts[part] = {half: {part: digest} for half in HALVES} | _today(digest, "as published")
+    _write(parts)
+
+
+def _today(digest: str, replayed: str) -> dict[str, Any]:
+    return {"digest": digest, "torch": torch.__version__, "replayed": replayed}
+
+
+def _write(parts: dict[str, Any]) -> None:
+    if parts:
+        write_known({"parts": known()["parts"] | parts})
 
 
 def spoken(part: str) -> str:
@@ -99,45 +142,137 @@ def spoken(part: str) -> str:
     return NAMES.get(part, part.rpartition(".")[2])
 
 
-def _note(study: str, finding: Finding, agreeing: Sequence[Kind], refused: set[str]) -> None:
-    """Write what agrees into the list of known code."""
-    ends = {kind.run for kind in finding.whole} & {kind.run for kind in agreeing}
-    adopted = {
-        part: kind.code[part]
-        for kind in agreeing
-        for part in kind.unknown - refused
-        if kind.names(part) and (part != "evaluation" or ends)
-    }
-    if adopted:
-        replayed = f"{len(agreeing)} kinds, {len(ends)} whole runs of {study} {finding.agrees_with}"
-        _write(adopted, {}, replayed, finding.difference)
-        say(f"{study}: adopted {few([spoken(part) for part in adopted])}; commit {FILE.name}, which holds it")
+def witness(kinds: Sequence[Kind], whole: int, steps: int | None, scratch: Path, display: Display) -> Finding:
+    """Replay kinds of one study and hold them against what is published.
+
+    In double precision rounding is too small to matter: a beginning (of so many ``steps``, or all that are
+    witnessed) must come out as when the study was published, on every machine and in whatever order sums are
+    added up. So many ``whole`` runs, drawn at random, must come out digit for digit, or up to rounding.
+    """
+    if unwitnessed := [kind.run for kind in kinds if not kind.witnessed]:
+        raise UserError(f"nothing is known of how {unwitnessed[0]} begins; publish its study again")
+    finding = Finding(kinds, _drawn(kinds, whole))
+    requests = [kind.beginning(steps) for kind in kinds] + [Request(kind) for kind in finding.whole]
+    outcomes = replayed(requests, scratch, display)
+    begun = list(zip(kinds, outcomes, strict=False))
+    drifting = [(kind, mine) for kind, mine in begun if _drifts(kind, mine)]
+    nudged = replayed([kind.beginning(steps, NUDGE) for kind, _ in drifting], scratch, display)
+    for (_, mine), other in zip(drifting, nudged, strict=True):
+        _allow_rounding(mine, other)
+    for kind, mine in begun:
+        finding.note(kind, apart(mine, kind.witnessed, DOUBLE))
+    for kind, mine in zip(finding.whole, outcomes[len(kinds) :], strict=True):
+        if apart(mine, kind.published, 10**-DIGITS):
+            finding.note(kind, beyond_rounding(kind, mine))
+            finding.agrees = "come out as published up to rounding"
+    return finding
 
 
-def _write(parts: Digests, states: Mapping[str, Any], replayed: str, difference: float) -> None:
-    """Make these the known code of these parts; their published states stay where none are given."""
-    content, commit = copy.deepcopy(known()), _clean_commit()
-    for part, digest in parts.items():
-        content["parts"][part] = (
-            content["parts"].get(part, {})
-            | states.get(part, {})
-            | {
-                "digest": digest,
-                "commit": commit,
-                "torch": torch.__version__,
-                "replayed": replayed,
-                "difference": float(f"{difference:.2g}"),
-            }
-        )
-    write_known(content)
+def _drawn(kinds: Sequence[Kind], whole: int) -> list[Kind]:
+    """So many kinds at random, of those that fit into `WHOLE_SECONDS`; or the shortest.
+
+    Steady ones where there are any: of others another rounding can change any number.
+    """
+    draw = random.Random(str(sorted(str(kind.code) for kind in kinds)))  # the same after an interruption
+    cheap = [
+        kind for kind in kinds if kind.seconds * kind.published["rows"][-1]["step"] * whole <= WHOLE_SECONDS
+    ]
+    among = [kind for kind in cheap if kind.steady] or cheap
+    return draw.sample(among, min(whole, len(among))) if among or not whole else [kinds[-1]]
 
 
-def _clean_commit() -> str | None:
-    """The commit of this checkout; None where other files than `FILE` differ from it, or without git."""
-    git = ["git", "-C", str(SHIPPED.parent)]
-    watched = ["pe_experiments", "configs", f":(exclude){FILE.relative_to(SHIPPED.parent)}"]
-    try:
-        edited = subprocess.check_output([*git, "status", "--porcelain", "--", *watched], text=True)
-        return None if edited else subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+def _drifts(kind: Kind, mine: Outcome) -> bool:
+    """Whether a beginning is first as witnessed, and later apart from it."""
+    return bool(apart(mine, kind.witnessed, DOUBLE)) and not apart(_first(mine), kind.witnessed, DOUBLE)
+
+
+def _first(mine: Outcome) -> Outcome:
+    """The first recorded row of an outcome alone."""
+    return mine | {"rows": mine["rows"][:1], "curve": [], "until": 0}
+
+
+def _allow_rounding(mine: Outcome, nudged: Outcome) -> None:
+    """Note in every row of a beginning how far rounding is carried there, from one with other rounding."""
+    far = 0.0
+    for key in ("rows", "curve"):
+        for one, two in zip(mine[key], nudged[key], strict=False):
+            far = max(far, abs(one["loss"] - two["loss"]) / max(abs(two["loss"]), 1e-12))
+            one["rounding"] = CARRIED * far
+
+
+def apart(mine: Outcome, published: Outcome, tolerance: float = 0.0) -> str:
+    """How a replayed run or its beginning first differs from what is published of it, or nothing."""
+    if error := mine.get("error"):
+        return f"cannot be replayed: {error}"
+    recorded = {row["step"]: row for row in mine["rows"]}
+    last, end = max(recorded), int(published["rows"][-1]["step"])
+    for row in published["rows"]:
+        step = int(row["step"])
+        if step <= last and (said := _first_apart(recorded.get(step, {}), row, RECORDED, tolerance)):
+            return f"differs from step {step} on: {said}"
+    if mine["until"] is None and last != end:
+        return f"ends at step {last}, published at {end}"
+    return _curve_apart(mine if last >= end else without_weights(mine), published, tolerance)
+
+
+def _curve_apart(mine: Outcome, published: Outcome, tolerance: float) -> str:
+    """How the curve of a replayed run first differs, in the columns that both have."""
+    points = {point["content_length"]: point for point in published["curve"]}
+    evaluated = {point["length"] for point in mine["curve"]}
+    if evaluated and (left_out := [length for length in mine["lengths"] if length not in evaluated]):
+        return f"is not evaluated at length {left_out[0]}, published is"
+    for point in mine["curve"]:
+        length = point["content_length"]
+        if length not in points:
+            return f"is evaluated at length {length}, published not"
+        keys = [key for key in point if key in points[length]]
+        if said := _first_apart(point, points[length], keys, tolerance):
+            return f"differs at length {length}: {said}"
+    return ""
+
+
+def _first_apart(mine: Outcome, published: Outcome, keys: Iterable[str], tolerance: float) -> str:
+    """The first of these columns in which two rows differ, in words."""
+    relative = max(tolerance, mine.get("rounding", 0.0))
+    for key in keys:
+        one, other = (None if pd.isna(row.get(key)) else row[key] for row in (mine, published))
+        if isinstance(one, float | int) and isinstance(other, float | int):
+            equal = math.isclose(one, other, rel_tol=relative, abs_tol=tolerance)
+        else:
+            equal = one == other
+        if not equal:
+            return f"{key.replace('_', ' ')} {one}, published {other}"
+    return ""
+
+
+def beyond_rounding(kind: Kind, mine: Outcome) -> str:
+    """How a whole run replayed with another rounding differs by more than that may cause, or nothing.
+
+    It must begin alike, columns of the curve that depend on no weights must agree, and of a steady kind
+    Wilson's intervals of exact match within the training lengths must meet.
+    """
+    begun = apart(_first(mine), kind.published, SINGLE)
+    if said := begun or _curve_apart(without_weights(mine), kind.published, 0.0):
+        return said
+    points = {point["content_length"]: point for point in kind.published["curve"]}
+    for point in mine["curve"] if kind.steady else ():
+        there = points[point["content_length"]]
+        above = point["exact_match_low"] > there["exact_match_high"]
+        below = there["exact_match_low"] > point["exact_match_high"]
+        if point["split"] == "in_distribution" and (above or below):
+            told = _first_apart(point, there, ["exact_match"], 0.0)
+            return f"differs at length {point['content_length']} by more than rounding: {told}"
+    return ""
+
+
+def witnessed(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Beginnings that were replayed, as a table: a row per recorded step, then one per evaluated length."""
+    rows: list[Outcome] = []
+    for outcome in outcomes:
+        if error := outcome.get("error"):
+            raise UserError(f"{outcome['run']} cannot be replayed: {error}")
+        named = {"name": outcome["run"]}
+        rows += [named | row for row in outcome["rows"]]
+        rows += [named | point | {"length": point["content_length"]} for point in outcome["curve"]]
+    table = pd.DataFrame(rows, columns=["name", "step", "length", *RECORDED])
+    return table.astype({"step": "Int64", "length": "Int64"})

@@ -5,7 +5,7 @@ curves.csv      a row per run and evaluated length
 training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
                 was trained, the digests of the code and data files that trained and evaluated it, the machine
-witness.csv     of one run of every kind: losses of its beginning in double precision, see `witness`
+witness.csv     of one run of every kind: losses of its beginning in double precision, see `adopt.witness`
 text.csv        only of language models: a row per run, context length and kind of bytes
 tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
 """
@@ -76,10 +76,9 @@ def joined(earlier: Runs, runs: Runs) -> Runs:
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
-    """Write the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    training = runs.training[runs.training["token_accuracy"].notna()]
-    training = training[["name", *TRAINING]].round(DIGITS)
+    checked = runs.training["token_accuracy"].notna()
+    training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
         identity, made = saved["identity"], dict(runs.environments[name])
@@ -97,11 +96,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
 
 
 def read_archive(folder: Path) -> Runs:
-    """The runs of a published study, with the summaries that their curves give today.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """The runs of a published study, with the summaries that their curves give today."""
     try:
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
         saved: dict[str, dict[str, Any]] = {}
@@ -119,7 +114,7 @@ def read_archive(folder: Path) -> Runs:
 
 
 def read_witness(folder: Path) -> pd.DataFrame:
-    """Beginnings of a study's runs in double precision, as `witness.witnessed` makes them; may be empty."""
+    """Beginnings of a study's runs in double precision, as `adopt.witnessed` makes them; may be empty."""
     if not (folder / WITNESS).exists():
         return pd.DataFrame({"name": []})
     return read_table(folder / WITNESS)
@@ -128,7 +123,7 @@ def read_witness(folder: Path) -> pd.DataFrame:
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The runs that choices were made from, one row each."""
     rows = [
-        {key: choice[key] for key in TUNED} | {"settings": json.dumps(choice["settings"])} | row
+        {**choice, "settings": json.dumps(choice["settings"]), **row}
         for choice in tuning
         for row in choice["losses"]
     ]
@@ -141,17 +136,13 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
     for keys, rows in grid.groupby(TUNED, sort=False):
         losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
         seeds = sorted(int(seed) for seed in set(rows["seed"]))
-        choice = dict(zip(TUNED, keys, strict=True))
-        made.append(
-            choice
-            | {
-                "settings": json.loads(str(choice["settings"])),
-                "seed": seeds[0] if len(seeds) == 1 else seeds,
-                "tried": {value: None if math.isinf(loss) else loss for value, loss in losses.items()},
-                "chosen": losses.idxmin(),
-                "losses": rows[["name", "seed", "value", "loss"]].to_dict("records"),
-            }
-        )
+        choice: dict[str, Any] = dict(zip(TUNED, keys, strict=True))
+        choice["settings"] = json.loads(choice["settings"])
+        choice["seed"] = seeds[0] if len(seeds) == 1 else seeds
+        choice["tried"] = {value: None if math.isinf(loss) else loss for value, loss in losses.items()}
+        choice["chosen"] = losses.idxmin()
+        choice["losses"] = rows[["name", "seed", "value", "loss"]].to_dict("records")
+        made.append(choice)
     return made
 
 

@@ -1,22 +1,144 @@
-"""What the pages of studies share: settings as columns, values and tables as Markdown, the comparison."""
+"""From the CSVs of a study to its tables, figures and pages, and what the pages of studies share.
+
+Only the CSVs are facts; everything else under ``results/<study>`` is made from them, byte for byte, by
+`regenerate`. In a README that is the text between ``<!-- from NAME: make results -->`` and ``<!-- end -->``;
+the rest of it is written by hand.
+"""
 
 from __future__ import annotations
 
+import filecmp
+import importlib.util
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
 from pe_experiments.comparison import Comparison, Runs, compared, write_comparison
 from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
 from pe_experiments.comparison.words import number
-from pe_experiments.drawing import markdown_table
+from pe_experiments.drawing import drawing, markdown_table
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published.archive import FILES, read_archive
+from pe_experiments.published.archive import FILES, SHIPPED, read_archive
 from pe_experiments.terminal.console import display_for
+from pe_experiments.terminal.errors import UserError, few
+
+FACTS = (".csv", ".json")
+PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
+DEPTHS = ("*", "*/*")  # core, bank/v1
+COLOURS = 64  # of a published picture; a third of its size
+BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def regenerate(folder: Path) -> None:
+    """Make everything in a study's folder from its CSVs."""
+    with _made_anew(folder) as made:
+        mirror(made, folder)
+
+
+def differences(folder: Path) -> list[Path]:
+    """Files of a study that its CSVs would make otherwise, or not at all."""
+    with _made_anew(folder) as made:
+        # Beside the explorer lie the pictures and pages that show_encoding.py writes.
+        bases = (folder, made) if (folder / FILES[-1]).exists() else (made,)
+        names = {str(path.relative_to(base)) for base in bases for path in base.rglob("*") if _kept(path)}
+        same, _, _ = filecmp.cmpfiles(folder, made, names, shallow=False)
+        return sorted(folder / name for name in names.difference(same))
+
+
+@contextmanager
+def _made_anew(folder: Path) -> Iterator[Path]:
+    """A folder with what follows from the CSVs of a study."""
+    with TemporaryDirectory() as scratch:
+        made = Path(scratch) / folder.name
+        made.mkdir()
+        for path in folder.iterdir():
+            if _kept(path) and path.suffix in FACTS:
+                shutil.copy(path, made)
+        make(made, code_of(folder))
+        yield made
+
+
+def published(results_dir: Path) -> list[Path]:
+    """Folders of the studies that are there."""
+    named = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
+    found = {path.parent for pattern in named for path in results_dir.glob(pattern)}
+    found = {folder for folder in found if any(map(_kept, folder.iterdir()))}
+    if not found:
+        raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")
+    return sorted(found)
+
+
+def code_of(folder: Path) -> ModuleType:
+    """The ``study.py`` of a folder, or of the project's study of that name; without one, nothing."""
+    name = re.sub(r"\W", "_", f"study_{folder.name}")
+    places = (folder, SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name)
+    path = next((place / "study.py" for place in places if (place / "study.py").exists()), None)
+    if path is None:
+        return ModuleType(name)
+    beside = [str(path.parent)]  # for ``from .other import ...``
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=beside)
+    assert spec
+    assert spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def make(folder: Path, code: ModuleType) -> None:
+    """Add to a folder of CSVs what the code of its study makes of them."""
+    (folder / "figures").mkdir(exist_ok=True)
+    with drawing():
+        if hasattr(code, "pages"):
+            code.pages(folder)
+        elif not hasattr(code, "blocks"):
+            compare_archived(folder)
+    if hasattr(code, "blocks") and (page := Path(str(code.__file__)).with_name("README.md")).exists():
+        (folder / page.name).write_text(with_blocks(page.read_text("utf-8"), code.blocks(folder)), "utf-8")
+    for path in sorted(folder.rglob("*.png")):
+        with Image.open(path) as picture:  # in few colours; its lines look the same
+            small = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
+        small.save(path, optimize=True)
+
+
+def mirror(made: Path, folder: Path) -> None:
+    """Copy what was made, and drop pictures that no longer are."""
+    names = {path.relative_to(made) for path in made.rglob("*") if _kept(path)}
+    for path in folder.glob("figures/*.png"):
+        if path.relative_to(folder) not in names:
+            path.unlink()
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(made / name, folder / name)
+
+
+def _kept(path: Path) -> bool:
+    """Whether a file is published; a sweep leaves its manifest there, too."""
+    hidden = path.name[0] == "." or path.name == "manifest.json"
+    return path.is_file() and not hidden and path.suffix in PUBLISHED
+
+
+def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
+    """A page with the text between its marks made anew."""
+    if unknown := {name for _, name, _ in BLOCK.findall(text)} - set(blocks):
+        raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(blocks))}")
+    return BLOCK.sub(lambda block: f"{block[1]}{blocks[block[2]].strip()}\n{block[3]}", text)
+
+
+def project_readme(text: str, results_dir: Path) -> str:
+    """The project's README; each of its blocks is named by a study and holds the block ``answer`` of it."""
+    studies = {name: results_dir / name.removeprefix("results/") for _, name, _ in BLOCK.findall(text)}
+    return with_blocks(text, {name: code_of(at).blocks(at)["answer"] for name, at in studies.items()})
 
 
 def compare_archived(folder: Path, metric: str | None = None) -> Comparison:

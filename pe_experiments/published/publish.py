@@ -1,29 +1,21 @@
-"""From finished runs to the CSVs of a study, and from these to its tables, figures and pages.
-
-Only the CSVs are facts; everything else under ``results/<study>`` is made from them, byte for byte, by
-`regenerate`. In a README that is the text between ``<!-- from NAME: make results -->`` and ``<!-- end -->``;
-the rest of it is written by hand.
-"""
+"""From finished runs to the CSVs of a study: made by one known state of the code, and repeatable."""
 
 from __future__ import annotations
 
-import filecmp
-import importlib.util
-import re
-import shutil
-import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from typing import Any
 
+import pandas as pd
 from omegaconf import OmegaConf
-from PIL import Image
 
 from pe_experiments.comparison.runs import Runs, load_runs
-from pe_experiments.drawing import drawing
-from pe_experiments.published.adopt import register
+from pe_experiments.configuration.compose import CATALOGUE, targets
+from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
+from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
 from pe_experiments.published.archive import (
     EVALUATED,
     FILES,
@@ -35,32 +27,25 @@ from pe_experiments.published.archive import (
     read_witness,
     write_archive,
 )
-from pe_experiments.published.pages import compare_archived
-from pe_experiments.published.provenance import repeat_some, require_one_known_source
+from pe_experiments.published.pages import code_of, make, mirror
+from pe_experiments.published.replay import Kind, Outcome, Request, kind_of_run, kinds_of, replayed
 from pe_experiments.store.directory import COMPLETED, run_directory, seed_and_hash
-from pe_experiments.terminal.console import say
+from pe_experiments.store.identity import CODE_OF, identify, is_code
+from pe_experiments.terminal.console import display_for, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.training.hardware import describe_environment, prepare_hardware
 
-FACTS = (".csv", ".json")
-PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
-DEPTHS = ("*", "*/*")  # core, bank/v1
-COLOURS = 64  # of a published picture; a third of its size
-BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
+REPEATED = 3  # runs drawn at random
+# Where these agree, so does every bit of a run.
+MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 
 
 def publish(named: str, results_dir: Path) -> None:
-    """Write the CSVs of a study and everything that follows from them; all of it or nothing.
+    """Write the CSVs of a study (or of a sweep's) and everything that follows from them; all or nothing.
 
     Only seeds whose runs are all finished are published. With ``sweep.publish: finished`` in the study's
     sweep every finished run is, and runs published earlier stay.
-
-    Args:
-        named: the study, or the sweep that makes it.
-        results_dir: holds the runs; the study is written there too.
-
-    Raises:
-        UserError: no such study, nothing of it that is finished, or runs that `provenance` refuses.
     """
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
     said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
@@ -80,18 +65,20 @@ def publish(named: str, results_dir: Path) -> None:
         say(f"{study}: {len(waiting)} runs are not finished yet")
     earlier = len(published.saved) - len(found.saved)
     say(f"{study}: {len(published.saved)} runs" + f", {earlier} of them published earlier" * bool(earlier))
-    witnessed = repeat_some(study, found, published, read_witness(folder))
+    before = read_witness(folder)
+    kinds = kinds_of(published, before)
+    witnesses = repeat_some(study, found, kinds, before)
     code = code_of(folder)
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / study
         write_archive(published, made)
-        write_atomically(made / WITNESS, witnessed.to_csv(index=False))
+        write_atomically(made / WITNESS, witnesses.to_csv(index=False))
         if hasattr(code, "measure"):
             code.measure(made, published, results_dir)
-        _make(made, code)
-        _mirror(made, folder)
+        make(made, code)
+        mirror(made, folder)
     if results_dir.resolve() == SHIPPED:  # nobody else's studies say which code the project's is
-        register(published)
+        register(kinds)
 
 
 def _finished_seeds(study: str, runs: Runs) -> set[str]:
@@ -112,109 +99,76 @@ def _finished_seeds(study: str, runs: Runs) -> set[str]:
     return {name for name, seed in seeds.items() if seed not in left}
 
 
-def regenerate(folder: Path, out: Path | None = None) -> None:
-    """Make everything in a study's folder from its CSVs, there or in ``out``.
+def require_one_known_source(study: str, runs: Runs) -> None:
+    """Refuse runs of edited or unknown source, and runs that different code has trained or evaluated."""
+    sources = {name: str(made.get("source") or "+edited") for name, made in runs.environments.items()}
+    if edited := [name for name, source in sources.items() if source.endswith("+edited")]:
+        raise UserError(
+            f"study={study}: {len(edited)} of {len(sources)} runs are of an edited or unknown source "
+            f"({few(edited)}); commit the source and train them again"
+        )
+    seen: dict[str, tuple[str, Any]] = {}
+    for name, saved in runs.saved.items():
+        for what, state in _states(saved):
+            one, before = seen.setdefault(what, (name, state))
+            if state != before:
+                raise UserError(
+                    f"study={study}: {one} and {name} were made by different states of {what}; the commands "
+                    f"that made them bring both up to date"
+                )
+        if outside := [one for one in targets(saved["identity"]["trained"]) if not one.startswith(CATALOGUE)]:
+            raise UserError(
+                f"study={study}: {few(outside)} of {name} is no code of this project; its source is unknown"
+            )
 
-    Raises:
-        UserError: no published study there.
+
+def _states(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The parts of a run, in words, with the state of the code of each; data files are no code."""
+    trained, sources = saved["identity"]["trained"], saved["identity"]["sources"]
+    classes = {group: list(targets(trained.get(group))) for group in CODE_OF}
+    for group in set(sources) & set(CODE_OF):
+        of_code = {name: digest for name, digest in sources[group].items() if is_code(name)}
+        yield f"{CODE_OF[group]} {few(classes[group])}".rstrip(), of_code
+    if evaluated := saved[EVALUATED]:
+        common = [evaluated.get(name) for name in ("evaluation", "pe_experiments.evaluation")]
+        yield "the code that evaluates", common
+        yield f"what evaluates {few([one for group in PARTS for one in classes[group]])}", evaluated
+
+
+def repeat_some(study: str, made: Runs, kinds: list[Kind], before: pd.DataFrame) -> pd.DataFrame:
+    """Repeat a few of the runs just made, drawn at random, and the beginnings not witnessed ``before``.
+
+    Returns:
+        The beginnings of all kinds in double precision.
     """
+    finished = made.runs[made.runs["status"] == COMPLETED]
+    some = finished.sample(min(REPEATED, len(finished))).to_dict("records")
+    drawn = [kind_of_run(made, row, before) for row in some]
+    for kind in drawn:
+        if (now := identify(resolve(check(kind.commanded()))).name) != kind.run:
+            raise UserError(
+                f"study={study}: the command of {kind.run} now trains {now}: the code has changed"
+            )
+    say(f"{study}: repeating {few([kind.run for kind in drawn])}")
+    requests = [Request(kind) for kind in drawn]
+    requests += [kind.beginning() for kind in kinds if not kind.witnessed]
     with TemporaryDirectory() as scratch:
-        made = Path(scratch) / folder.name
-        made.mkdir()
-        for path in folder.iterdir():
-            if _kept(path) and path.suffix in FACTS:
-                shutil.copy(path, made)
-        _make(made, code_of(folder))
-        _mirror(made, out or folder)
+        outcomes = replayed(requests, Path(scratch), display_for())
+    for kind, mine in zip(drawn, outcomes, strict=False):
+        _require_repeated(study, kind, mine)
+    kept = before[before["name"].isin({kind.run for kind in kinds})]
+    return pd.concat([kept, witnessed(outcomes[len(drawn) :])], ignore_index=True)
 
 
-def code_of(folder: Path) -> ModuleType:
-    """The ``study.py`` of a folder, or of the project's study of that name; without one, nothing."""
-    name = re.sub(r"\W", "_", f"study_{folder.name}")
-    places = (folder, SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name)
-    found = (place / "study.py" for place in places)
-    path = next((path for path in found if path.exists()), None)
-    if path is None:
-        return ModuleType(name)
-    beside = [str(path.parent)]  # for ``from .other import ...``
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=beside)
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _make(folder: Path, code: ModuleType) -> None:
-    (folder / "figures").mkdir(exist_ok=True)
-    with drawing():
-        if hasattr(code, "pages"):
-            code.pages(folder)
-        elif not hasattr(code, "blocks"):
-            compare_archived(folder)
-    if hasattr(code, "blocks") and (page := Path(str(code.__file__)).with_name("README.md")).exists():
-        (folder / page.name).write_text(with_blocks(page.read_text("utf-8"), code.blocks(folder)), "utf-8")
-    for path in sorted(folder.rglob("*.png")):
-        with Image.open(path) as picture:  # in few colours; its lines look the same
-            small = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
-        small.save(path, optimize=True)
-
-
-def _mirror(made: Path, folder: Path) -> None:
-    """Copy what was made, and drop pictures that no longer are."""
-    names = {path.relative_to(made) for path in made.rglob("*") if _kept(path)}
-    for path in folder.glob("figures/*.png"):
-        if path.relative_to(folder) not in names:
-            path.unlink()
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(made / name, folder / name)
-
-
-def _kept(path: Path) -> bool:
-    """Whether a file is published; a sweep leaves its manifest there, too."""
-    hidden = path.name[0] == "." or path.name == "manifest.json"
-    return path.is_file() and not hidden and path.suffix in PUBLISHED
-
-
-def differences(folder: Path) -> list[Path]:
-    """Files of a study that its CSVs would make otherwise, or not at all."""
-    with TemporaryDirectory() as scratch:
-        made = Path(scratch) / folder.name
-        regenerate(folder, made)
-        # Beside the explorer lie the pictures and pages that show_encoding.py writes.
-        bases = (folder, made) if (folder / FILES[-1]).exists() else (made,)
-        names = {str(path.relative_to(base)) for base in bases for path in base.rglob("*") if _kept(path)}
-        same, _, _ = filecmp.cmpfiles(folder, made, names, shallow=False)
-        return sorted(folder / name for name in names.difference(same))
-
-
-def published(results_dir: Path) -> list[Path]:
-    """Folders of the studies that are there.
-
-    Raises:
-        UserError: there is none.
-    """
-    found = {path.parent for depth in DEPTHS for path in results_dir.glob(f"{depth}/{FILES[-1]}")}
-    own = {path.parent for depth in DEPTHS for path in results_dir.glob(f"{depth}/study.py")}
-    found |= {folder for folder in own if any(_kept(path) for path in folder.iterdir())}
-    if not found:
-        raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")
-    return sorted(found)
-
-
-def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
-    """A page with the text between its marks made anew.
-
-    Raises:
-        UserError: the page has a mark of a block that is not made.
-    """
-    if unknown := {name for _, name, _ in BLOCK.findall(text)} - set(blocks):
-        raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(blocks))}")
-    return BLOCK.sub(lambda block: f"{block[1]}{blocks[block[2]].strip()}\n{block[3]}", text)
-
-
-def project_readme(text: str, results_dir: Path) -> str:
-    """The project's README; each of its blocks is named by a study and holds the block ``answer`` of it."""
-    studies = {name: results_dir / name.removeprefix("results/") for _, name, _ in BLOCK.findall(text)}
-    return with_blocks(text, {name: code_of(at).blocks(at)["answer"] for name, at in studies.items()})
+def _require_repeated(study: str, kind: Kind, mine: Outcome) -> None:
+    """A run must come out to the last digit; on another kind of machine, up to rounding."""
+    if not (said := apart(mine, kind.published)):
+        return
+    what = f"study={study}: {kind.run} repeated"
+    usual = HardwareConfig(accelerator="cpu", devices=1, threads=1)
+    here = describe_environment(prepare_hardware(usual)) | {"threads": 1}
+    if all(kind.environment.get(key) == here[key] for key in MACHINE):
+        raise UserError(f"{what} on the same kind of machine {said}")
+    if more := beyond_rounding(kind, mine):
+        raise UserError(f"{what} {more}")
+    say(f"{kind.run}: repeated up to rounding, on another machine")

@@ -1,7 +1,4 @@
-"""A published run once more, on this machine and with the code of this checkout: its beginning, or all of it.
-
-Beginnings are replayed in double precision, whole runs as they were, side by side in processes of their own.
-"""
+"""One run of every kind of a published study, trained once more with today's code; or its beginning."""
 
 from __future__ import annotations
 
@@ -15,118 +12,169 @@ from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 
+from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import PARTS, SIZES, check
 from pe_experiments.evaluation.measure import evaluate_model
-from pe_experiments.models import Backbone
+from pe_experiments.published.archive import EVALUATED
 from pe_experiments.store.code import Digests
-from pe_experiments.store.identity import identify, part_code
-from pe_experiments.store.known import common_code
+from pe_experiments.store.directory import COMPLETED
+from pe_experiments.store.identity import CODE_OF, part_code, short_hash
+from pe_experiments.store.known import Half, common_code, known, states
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import Diverged, UserError, sentence
+from pe_experiments.terminal.errors import UserError, sentence
 from pe_experiments.terminal.files import write_atomically
 from pe_experiments.training.hardware import prepare_hardware
 from pe_experiments.training.loop import train_model
 
 SCRIPT = "scripts/train.py"
-# Where these agree, so does every bit of a run.
-MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
+STEADY = 0.99  # of all answers
+BEYOND = 10  # steps after the first recorded one: the warm-up is over and the schedule begins
 FEW = 4  # examples that a beginning is evaluated on
+RECORDED = ("loss", "exact_match", "token_accuracy")
+# Columns of a curve that depend on the weights, or on how many examples are looked at.
+OF_WEIGHTS = (
+    *RECORDED, "exact_match_low", "exact_match_high",
+    "examples", "seen", "largest_position", "untrained_positions",
+)  # fmt: skip
 
 Outcome = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to replay: a run's name, its command, what was trained, and up to which step.
+class Kind:
+    """A scheme under a protocol, and the published run that stands for it.
 
-    None stands for all of it, as it was; up to a step it is replayed in double precision, from its first
-    weights times one plus normal numbers of the size ``nudge``.
+    Attributes:
+        published: its recorded ``rows`` and its ``curve``.
+        witnessed: the same of its beginning in double precision; empty where nobody has replayed it yet.
+        seconds: of one of its steps.
+        steady: whether every seed gets nearly all answers right at the lengths trained on, whatever rounding.
+        code: today's, by part; ``states`` those that made it and evaluated it.
     """
 
     run: str
-    command: list[str]
+    label: str
+    task: str
     trained: dict[str, Any]
-    until: int | None
+    environment: dict[str, Any]
+    published: Outcome
+    witnessed: Outcome
+    seconds: float
+    steady: bool
+    code: Digests
+    states: Mapping[Half, Digests]
+
+    @property
+    def unknown(self) -> set[str]:
+        """Parts whose code is not known to give the published numbers."""
+        return {
+            part
+            for part, digest in self.code.items()
+            if not self._holds(part, states({part: digest}, _half(part)))
+        }
+
+    def names(self, part: str) -> bool:
+        """Whether the state that is published for a part is the one by which known code of it counts."""
+        listed = known()["parts"].get(part)
+        return listed is not None and self._holds(part, listed[_half(part)])
+
+    def _holds(self, part: str, state: Digests) -> bool:
+        published = self.states[_half(part)]
+        return not published or state.items() <= published.items()
+
+    def commanded(self) -> dict[str, Any]:
+        """The configuration that its command makes today."""
+        command = self.environment["command"]
+        words = command[command.index(SCRIPT) + 1 :]
+        return composed("config", [word for word in words if not word.startswith("hydra.")])
+
+    def experiment(self, examples: int | None = None) -> Experiment:
+        """What was trained, evaluated as its command says; or on so many examples."""
+        config = self.commanded() | self.trained
+        config["evaluation"]["examples"] = examples or config["evaluation"]["examples"]
+        return resolve(check(config))
+
+    def beginning(self, steps: int | None = None, nudge: float = 0.0) -> Request:
+        """Asks for so many steps in double precision; None: for all that is witnessed."""
+        return Request(self, steps or int(self.published["rows"][0]["step"]) + BEYOND, nudge)
+
+
+class Request(NamedTuple):
+    """Asks for a run as it was; or, up to a step, in double precision.
+
+    Its first weights are then multiplied by one plus normal numbers of the size ``nudge``.
+    """
+
+    kind: Kind
+    until: int | None = None
     nudge: float = 0.0
 
 
-class _FarEnough(Exception):
-    pass
+def _half(part: str) -> Half:
+    return "evaluated" if part == "evaluation" else "trained"
 
 
-def replayed(
-    requests: Sequence[Request], scratch: Path, display: Display, code: Mapping[str, Digests]
-) -> list[Outcome]:
-    """The outcome of each request, in their order.
-
-    Args:
-        requests: what to replay, the longest first.
-        scratch: folder in which outcomes are kept until the caller is done with them.
-        display: shows the progress.
-        code: by run, what the code of an outcome kept earlier must be.
-
-    Raises:
-        UserError: a process ended before it was done.
-    """
-    scratch.mkdir(parents=True, exist_ok=True)
-    done = scratch / "outcomes.jsonl"
-    earlier = [json.loads(line) for line in done.read_text("utf-8").splitlines()] if done.exists() else []
-    kept = {_key(one): one for one in earlier if code.get(one["run"], one["code"]) == one["code"]}
-    wanted = {(request.run, request.until, request.nudge): request for request in requests}
-    left = [request for key, request in wanted.items() if key not in kept]
-    display.start("replaying published runs", len(wanted), len(wanted) - len(left))
-    pool = ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_begin)
-    try:
-        for number, future in enumerate(as_completed([pool.submit(outcome, one) for one in left]), 1):
-            kept[_key(future.result())] = future.result()
-            write_atomically(done, "".join(json.dumps(one) + "\n" for one in kept.values()))
-            display.step(len(wanted) - len(left) + number)
-    except BrokenProcessPool as error:
-        missing = next(request.run for key, request in wanted.items() if key not in kept)
-        raise UserError(f"replaying {missing} ended before it was done: its process was killed") from error
-    finally:
-        display.stop()
-        for child in active_children():
-            child.terminate()
-    return [kept[key] for key in wanted]
+def kinds_of(runs: Runs, witnessed: pd.DataFrame) -> list[Kind]:
+    """One run for every scheme and protocol of a study, the longest first."""
+    rows = runs.runs[(runs.runs["status"] == COMPLETED) & runs.runs["name"].isin(runs.training["name"])]
+    rows = rows.sort_values("seed", kind="stable").drop_duplicates(["protocol", "scheme"])
+    kinds = [kind_of_run(runs, row, witnessed) for row in rows.to_dict("records")]
+    return sorted(kinds, key=lambda kind: -kind.seconds)
 
 
-def _begin() -> None:
-    """Set up a process that replays."""
-    process.own(["replay"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+def kind_of_run(runs: Runs, row: Mapping[Any, Any], witnessed: pd.DataFrame) -> Kind:
+    """The kind that a row of `Runs.runs` stands for; ``witnessed`` as `archive.read_witness` reads it."""
+    name, table, curves = str(row["name"]), runs.runs, runs.curves
+    alike = table.loc[(table["protocol"] == row["protocol"]) & (table["scheme"] == row["scheme"]), "name"]
+    within = curves[curves["name"].isin(alike) & (curves["split"] == "in_distribution")]
+    recorded = runs.training[runs.training["name"] == name].sort_values("step")
+    curve = curves[curves["name"] == name].to_dict("records")
+    published = {"rows": recorded[["step", *RECORDED]].to_dict("records"), "curve": curve}
+    trained, made = (runs.saved[name]["identity"][key] for key in ("trained", "sources"))
+    own = witnessed[witnessed["name"] == name]
+    return Kind(
+        name,
+        str(row["label"]),
+        str(row["task"]),
+        trained,
+        runs.environments[name],
+        published,
+        _beginning(own, published) if len(own) else {},
+        float(row["seconds_per_step"]),
+        bool((within["exact_match"] >= STEADY).all()),
+        _code_of(trained),
+        {
+            "trained": {part: state for group in CODE_OF for part, state in made.get(group, {}).items()},
+            "evaluated": runs.saved[name].get(EVALUATED, {}),
+        },
+    )
 
 
-def _key(made: Outcome) -> tuple[str, int | None, float]:
-    return made["run"], made["until"], made["nudge"]
+def _beginning(witnessed: pd.DataFrame, published: Outcome) -> Outcome:
+    """Witnessed numbers, beside the columns of the published curve that depend on no weights."""
+    steps, lengths = witnessed[witnessed["length"].isna()], witnessed[witnessed["length"].notna()]
+    measured = {one["length"]: {key: one[key] for key in RECORDED} for one in lengths.to_dict("records")}
+    points = without_weights(published)["curve"]
+    curve = [point | measured.get(point["content_length"], {}) for point in points]
+    return {"rows": steps[["step", *RECORDED]].to_dict("records"), "curve": curve}
 
 
-def outcome(request: Request) -> Outcome:
-    """Rows of the training curve, the ``lengths`` to evaluate at and the ``curve`` there; or an ``error``."""
-    asked: Outcome = {"run": request.run, "until": request.until, "nudge": request.nudge}
-    asked["code"] = code_of(request.trained)
-    torch.set_default_dtype(torch.float32 if request.until is None else torch.float64)
-    try:
-        experiment = experiment_of(request)
-        device = prepare_hardware(experiment.config.hardware)
-        model = experiment.untrained_model()
-        generator = torch.Generator().manual_seed(0)
-        for weights in model.parameters():
-            weights.data *= 1 + request.nudge * torch.randn(weights.shape, generator=generator)
-        return asked | _replay(experiment, model, device, request.until)
-    except Exception as error:
-        return asked | {"error": sentence(error)}
+def without_weights(made: Outcome) -> Outcome:
+    """An outcome with those columns of its curve alone that depend on no weights."""
+    points = [{key: point[key] for key in point if key not in OF_WEIGHTS} for point in made["curve"]]
+    return made | {"curve": points}
 
 
-def code_of(trained: Mapping[str, Any]) -> Digests:
+def _code_of(trained: Mapping[str, Any]) -> Digests:
     """Today's code of what was trained, by part."""
     sections = {group: trained[group] for group in PARTS}
     sections["model"] = {key: value for key, value in trained["model"].items() if key not in SIZES}
@@ -134,25 +182,56 @@ def code_of(trained: Mapping[str, Any]) -> Digests:
     return common_code() | {name: digest for part in parts for name, digest in part_code(part).items()}
 
 
-def experiment_of(request: Request) -> Experiment:
-    """What was trained, evaluated as its command says."""
-    config = _composed(request.command)
-    config |= {group: request.trained[group] for group in (*PARTS, "model", "training", "seed")}
-    config["evaluation"]["examples"] = config["evaluation"]["examples"] if request.until is None else FEW
-    return resolve(check(config))
+def crossing(kinds: Sequence[Kind]) -> list[Kind]:
+    """Few of the kinds, the shortest first, among which every scheme and every task occurs."""
+    met, chosen = set[str](), []
+    for kind in reversed(kinds):
+        names = {kind.label, str(kind.trained["task"])}
+        if not names <= met:
+            chosen.append(kind)
+            met |= names
+    return chosen
 
 
-def named_by(command: Sequence[str]) -> str:
-    """Name of the run that a command of train.py makes today."""
-    return identify(resolve(check(_composed(command)))).name
+def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> list[Outcome]:
+    """The outcome of each request (the longest first), side by side in processes of their own.
+
+    What an interrupted call has done stays in the folder ``scratch``, for the next with the same code.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    asked = [(kind.run, kind.code, until, nudge) for kind, until, nudge in requests]
+    paths = [scratch / f"{short_hash(one)}.json" for one in asked]
+    left = [pair for pair in zip(requests, paths, strict=True) if not pair[1].exists()]
+    done = len(requests) - len(left)
+    display.start("replaying published runs", len(requests), done)
+    pool = ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_begin)
+    try:
+        begun = {pool.submit(outcome, request): path for request, path in left}
+        for number, ended in enumerate(as_completed(begun), done + 1):
+            write_atomically(begun[ended], json.dumps(ended.result()))
+            display.step(number)
+    except BrokenProcessPool as error:
+        missing = next(request.kind.run for request, path in left if not path.exists())
+        raise UserError(f"replaying {missing} ended before it was done: its process was killed") from error
+    finally:
+        display.stop()
+        for child in active_children():
+            child.terminate()
+    return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
-def _composed(command: Sequence[str]) -> dict[str, Any]:
-    words = command[command.index(SCRIPT) + 1 :]
-    return composed("config", [word for word in words if not word.startswith("hydra.")])
+def _begin() -> None:
+    process.own(["replay"])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
 
 
-def _replay(experiment: Experiment, model: Backbone, device: str, until: int | None) -> Outcome:
+class _FarEnough(Exception):
+    pass
+
+
+def outcome(request: Request) -> Outcome:
+    """``rows`` of the training curve, the ``lengths`` asked for and the ``curve`` there; or an ``error``."""
+    kind, until, nudge = request
     rows: list[dict[str, Any]] = []
 
     def record(row: dict[str, Any]) -> None:
@@ -160,13 +239,19 @@ def _replay(experiment: Experiment, model: Backbone, device: str, until: int | N
         if until is not None and row["step"] >= until:
             raise _FarEnough
 
-    config = experiment.config.training
-    asked = {"rows": rows, "lengths": list(experiment.evaluation_lengths)}
-    with TemporaryDirectory() as scratch, suppress(_FarEnough):
-        checkpoint = Path(scratch) / "last.ckpt"
-        try:
-            train_model(model, experiment.source, config, device, checkpoint, 0, record, lambda step: None)
-        except Diverged as error:
-            return asked | {"curve": [], "diverged_at": error.step}
-    curve, _ = evaluate_model(experiment, model.to(device), rows[-1]["step"], Display())
-    return asked | {"curve": curve}
+    made: Outcome = {"run": kind.run, "until": until, "rows": rows, "curve": []}
+    torch.set_default_dtype(torch.float32 if until is None else torch.float64)
+    try:
+        experiment = kind.experiment(None if until is None else FEW)
+        device = prepare_hardware(experiment.config.hardware)
+        model, generator = experiment.untrained_model(), torch.Generator().manual_seed(0)
+        for weights in model.parameters():
+            weights.data *= 1 + nudge * torch.randn(weights.shape, generator=generator)
+        config, source = experiment.config.training, experiment.source
+        with TemporaryDirectory() as scratch, suppress(_FarEnough):
+            checkpoint = Path(scratch) / "last.ckpt"
+            train_model(model, source, config, device, checkpoint, 0, record, lambda step: None)
+        curve, _ = evaluate_model(experiment, model.to(device), rows[-1]["step"], Display())
+        return made | {"curve": curve, "lengths": list(experiment.evaluation_lengths)}
+    except Exception as error:
+        return made | {"error": sentence(error)}

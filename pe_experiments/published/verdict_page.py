@@ -14,16 +14,45 @@ from rich.table import Table
 
 from pe_experiments.comparison import compared, write_comparison
 from pe_experiments.comparison.statistics import ALPHA, difference_interval
-from pe_experiments.published.bank import METRIC
-from pe_experiments.published.stopping import CHANGE
-from pe_experiments.published.verdicts import BETTER, NEITHER, NOT_SEPARATED, ONLY_OTHER, ONLY_YOURS, WORSE
+from pe_experiments.published.verdicts import (
+    BETTER,
+    CHANGE,
+    METRIC,
+    NEITHER,
+    NOT_SEPARATED,
+    ONLY_OTHER,
+    ONLY_YOURS,
+    WORSE,
+)
 from pe_experiments.published.versus import Standing, Versus
-from pe_experiments.terminal.console import display_for, duration, print_table, say, say_files
+from pe_experiments.terminal.console import display_for, print_table, say, say_files
 from pe_experiments.terminal.files import write_atomically
 
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
 SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
+
+
+def report(versus: Versus) -> None:
+    """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
+    standings, runs = versus.standings()
+    rows, done = verdict_rows(standings), [len(one.mine.values) for one in standings]
+    left = sum(one.seeds for one in standings) - sum(done)
+    cost = f"{sum(done)} runs of {versus.label} on {len(standings)} tasks; {left} were not needed"
+    folder, title = versus.results_dir / str(versus.study), f"{versus.label} against {versus.bank}"
+    made = compared(runs, METRIC, baseline=versus.label)
+    made = write_comparison(made, title, folder, display_for(), _panel(versus.label, rows, cost))
+    write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
+    shown = Table(show_edge=False, pad_edge=False, caption=KEY, caption_justify="left")
+    shown.add_column(f"{versus.label} against")
+    for one, seeds in zip(standings, done, strict=True):
+        shown.add_column(f"{one.protocol.title}\n{seeds} of {one.seeds} seeds", justify="center")
+    for name in versus.baselines:
+        found = (one.forecasts.get(name) for one in standings)
+        shown.add_row(name, *(SIGNS[one.verdict] if one else "" for one in found))
+    print_table(shown)
+    say(cost)
+    say_files([path for path in made.files if path.suffix == ".html"])
 
 
 def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
@@ -55,59 +84,16 @@ def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def report(versus: Versus) -> None:
-    """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
-    standings, runs = versus.standings()
-    folder, rows, cost = (
-        versus.results_dir / str(versus.study),
-        verdict_rows(standings),
-        _cost(versus, standings),
-    )
-    made = compared(runs, METRIC, baseline=versus.label)
-    title = f"{versus.label} against {versus.bank.study}"
-    made = write_comparison(made, title, folder, display_for(), _panel(versus.label, rows, cost))
-    write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
-    _print_verdicts(versus, standings)
-    say(cost)
-    say_files([path for path in made.files if path.suffix == ".html"])
-
-
-def _print_verdicts(versus: Versus, standings: Sequence[Standing]) -> None:
-    """A sign per task and baseline."""
-    shown = Table(show_edge=False, pad_edge=False, caption=KEY, caption_justify="left")
-    shown.add_column(f"{versus.label} against")
-    for one in standings:
-        seeds = f"{len(one.mine.values)} of {one.seeds} seeds"
-        shown.add_column(f"{one.protocol.title}\n{seeds}", justify="center")
-    for name in versus.baselines:
-        found = (one.forecasts.get(name) for one in standings)
-        shown.add_row(name, *(SIGNS[one.verdict] if one else "" for one in found))
-    print_table(shown)
-
-
-def _cost(versus: Versus, standings: Sequence[Standing]) -> str:
-    """``77 runs in 12 min of one core; 35 were not needed``."""
-    done = sum(len(one.mine.values) for one in standings)
-    left = sum(one.seeds for one in standings) - done
-    seconds = sum(versus.seconds.values())
-    return f"{len(versus.seconds)} runs in {duration(seconds)} of one core; {left} were not needed"
-
-
 def _panel(label: str, rows: pd.DataFrame, cost: str) -> Markup:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
-    )
-    tasks = [
-        {"title": task, "seeds": f"{own['seeds'].iloc[0]} of {own['of'].iloc[0]} seeds"}
-        for task, own in rows.groupby("task", sort=False)
-    ]
-    cells = {(row["baseline"], row["task"]): row for row in rows.to_dict("records")}
+    """The section of the page with a cell per baseline and task."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     html = environment.get_template("verdicts.html.j2").render(
         label=label,
-        tasks=tasks,
-        cells=cells,
-        cost=cost,
+        tasks=rows.drop_duplicates("task").to_dict("records"),
+        cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},
         baselines=list(dict.fromkeys(rows["baseline"])),
+        cost=cost,
         sides=SIDES,
         change=CHANGE,
     )

@@ -1,61 +1,76 @@
-"""Better, worse or not separated: a scheme against each baseline on one task, over seeds."""
+"""Better, worse or not separated: a scheme against each baseline on one task, over as few seeds as it takes.
+
+A task may be stopped once the seeds that are left would not change its verdicts. They are simulated many
+times, and the verdicts counted. A further seed comes out as one of the scheme's own seeds so far did, or,
+with the weight of `PRIOR` seeds, as a seed of any baseline on that task (a Dirichlet process, Ferguson 1973;
+stochastic curtailment, Lan, Simon and Halperin 1982). No shape of distribution is assumed: past training a
+seed often scores all or nothing, and the baselines show which outcomes occur.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
+from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_ps
 
+METRIC = "exact_match_at_2x"  # what verdicts are about
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
+PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
+FUTURES = 200
+CHANGE = 0.1  # a task is stopped once this share of its verdicts is expected to change, or less
+EARLIEST = 3  # seeds; from here on there are intervals
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the seeds of one scheme came to on one task.
-
-    Attributes:
-        values: exact match past training, one per seed.
-        solved: whether the seed solved the training lengths.
-    """
+    """Of the seeds of one scheme on one task: `METRIC`, and whether it solved the training lengths."""
 
     values: tuple[float, ...]
     solved: tuple[bool, ...]
 
-    @property
-    def learned(self) -> bool:
-        """Whether at least half of the seeds solved the training lengths."""
-        return sum(self.solved) >= len(self.solved) / 2
+
+@dataclass(frozen=True)
+class Forecast:
+    """The verdict that all seeds will most likely give, and the probability that they give another."""
+
+    verdict: str
+    change: float
+
+
+def outcomes_of(protocol: Protocol) -> dict[str, Outcomes]:
+    """What the seeds of each scheme came to, by label."""
+    return {
+        str(label): Outcomes(
+            tuple(rows[METRIC].astype(float)), tuple(rows["solved_in_distribution"].eq(True))
+        )
+        for label, rows in protocol.runs.sort_values("seed").groupby("label")
+    }
 
 
 def verdicts(mine: Outcomes, baselines: Mapping[str, Outcomes]) -> dict[str, str]:
-    """The verdict on a scheme against each baseline, see `verdict_table`."""
-    (row,) = verdict_table(np.array([mine.values]), np.array([mine.solved]), baselines)
+    """The verdict on a scheme against each baseline."""
+    (row,) = _verdict_table(np.array([mine.values]), np.array([mine.solved]), baselines)
     return dict(zip(baselines, row.tolist(), strict=True))
 
 
-def verdict_table(values: np.ndarray, solved: np.ndarray, baselines: Mapping[str, Outcomes]) -> np.ndarray:
-    """The verdicts for many sets of a scheme's seeds at once.
+def _verdict_table(values: np.ndarray, solved: np.ndarray, baselines: Mapping[str, Outcomes]) -> np.ndarray:
+    """[sets, baselines], the verdicts for many sets of a scheme's seeds, both [sets, seeds].
 
-    Two schemes that learned the task are compared by the permutation test of their seeds' values, adjusted by
-    Holm's method over the baselines; otherwise the verdict says which of them learned it.
-
-    Args:
-        values: [sets, seeds], exact match past training.
-        solved: [sets, seeds], whether the training lengths were solved.
-        baselines: the seeds of each.
-
-    Returns:
-        [sets, baselines], each one of the words above.
+    Two schemes that learned the task (at least half of the seeds) are compared by the permutation test of
+    their seeds' values, adjusted by Holm's method over the baselines; otherwise the verdict says which did.
     """
     learned = solved.mean(axis=1) >= 0.5
     table = np.empty((len(values), len(baselines)), dtype=object)
     ps = np.full(table.shape, np.nan)
     for index, other in enumerate(baselines.values()):
-        if other.learned:
+        if fmean(other.solved) >= 0.5:
             ps[:, index] = permutation_ps(values, other.values)
             table[:, index] = np.where(values.mean(axis=1) > np.mean(other.values), BETTER, WORSE)
         else:
@@ -64,3 +79,33 @@ def verdict_table(values: np.ndarray, solved: np.ndarray, baselines: Mapping[str
     table[adjusted > ALPHA] = NOT_SEPARATED
     table[~learned[:, None] & ~np.isnan(ps)] = ONLY_OTHER
     return table
+
+
+def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> dict[str, Forecast]:
+    """For each baseline the verdict after ``seeds`` seeds of the scheme, from those it has had so far."""
+    futures, times = np.unique(_futures(mine, baselines, seeds), axis=0, return_counts=True)
+    table = _verdict_table(futures[:, :, 0], futures[:, :, 1] == 1, baselines)
+    made = {}
+    for name, column in zip(baselines, table.T, strict=True):
+        ((word, often),) = Counter(np.repeat(column, times).tolist()).most_common(1)
+        made[name] = Forecast(word, 1 - often / FUTURES)
+    return made
+
+
+def may_stop(forecasts: Iterable[Forecast]) -> bool:
+    """Whether further seeds are expected to change at most `CHANGE` of these verdicts."""
+    return fmean(one.change for one in forecasts) <= CHANGE
+
+
+def _futures(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> np.ndarray:
+    """[futures, seeds, 2]: value and whether solved of the seeds so far and of drawn ones; sorted."""
+    draw = np.random.default_rng(0)
+    pool = np.concatenate([np.transpose([other.values, other.solved]) for other in baselines.values()])
+    seen = np.tile(np.transpose([mine.values, mine.solved]), (FUTURES, 1, 1))
+    while (so_far := seen.shape[1]) < seeds:
+        own = seen[np.arange(FUTURES), draw.integers(so_far, size=FUTURES)]
+        others = pool[draw.integers(len(pool), size=FUTURES)]
+        from_pool = draw.random(FUTURES) < PRIOR / (PRIOR + so_far)
+        seen = np.concatenate([seen, np.where(from_pool[:, None], others, own)[:, None]], axis=1)
+    order = np.lexsort((seen[:, :, 1], seen[:, :, 0]), axis=1)
+    return np.take_along_axis(seen, order[:, :, None], axis=1)

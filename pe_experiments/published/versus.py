@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pe_experiments.comparison.protocols import Protocol
+from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Runs, load_runs
 from pe_experiments.configuration.compose import ConfigMapping, composed
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.published.adopt import hold, spoken
-from pe_experiments.published.archive import where
-from pe_experiments.published.bank import outcomes_of, read_bank
-from pe_experiments.published.kinds import Kind, crossing
-from pe_experiments.published.stopping import EARLIEST, Forecast, forecast, may_stop
-from pe_experiments.published.verdicts import Outcomes
+from pe_experiments.published.archive import FILES, SHIPPED, joined, read_archive, read_witness, where
+from pe_experiments.published.pages import with_settings
+from pe_experiments.published.replay import crossing, kinds_of
+from pe_experiments.published.verdicts import EARLIEST, Forecast, Outcomes, forecast, may_stop, outcomes_of
 from pe_experiments.store.identity import identify, safe_name, scheme_label
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
@@ -33,14 +33,7 @@ ALONE = "sweep.against=null 'sweep.baselines=[none,rope]' trains baselines here 
 
 @dataclass(frozen=True)
 class Standing:
-    """A task as far as it has been run.
-
-    Attributes:
-        protocol: of the comparison.
-        mine, baselines: the seeds so far, and those of each scheme of the bank.
-        forecasts: by baseline.
-        seeds: how many there would be in all.
-    """
+    """A task as far as it has been run; ``seeds`` is how many there would be in all."""
 
     protocol: Protocol
     mine: Outcomes
@@ -48,26 +41,17 @@ class Standing:
     forecasts: dict[str, Forecast]
     seeds: int
 
-    def names(self, label: str) -> set[str]:
-        """Names of the runs of a scheme."""
-        return set(self.protocol.runs.loc[self.protocol.runs["label"] == label, "name"])
-
     @property
     def complete(self) -> bool:
         """Whether the seeds that are left may be saved."""
-        done = len(self.mine.values)
-        return done >= self.seeds or (done >= EARLIEST and may_stop(self.forecasts.values()))
+        return len(self.mine.values) >= EARLIEST and may_stop(self.forecasts.values())
 
 
 class Versus(Sweep):
-    """A sweep over the tasks of a protocol, for one scheme, that takes the baselines from the bank.
+    """A sweep over the tasks of a protocol, for one scheme, that takes the baselines from a bank.
 
-    Args:
-        typed, common, varied, own: of `Sweep`; ``sweep.against`` names the bank, ``sweep.baselines`` some of
-            its schemes.
-
-    Raises:
-        UserError: no such bank, or not exactly one scheme to compare with it.
+    ``sweep.against`` names the bank, a study here or one that came with the project, and ``sweep.baselines``
+    some of its schemes.
     """
 
     def __init__(
@@ -84,13 +68,18 @@ class Versus(Sweep):
         if self.study == STUDY:
             self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.runs = [with_value(run, "study", str(self.study)) for run in self.runs]
-        self.bank = read_bank(str(self.settings.against), self.results_dir).without(self.label)
-        known, asked = self.bank.schemes, self.settings.baselines
+        self.bank = str(self.settings.against)
+        places = [base / self.bank for base in (self.results_dir, SHIPPED)]
+        folder = next((place for place in places if (place / FILES[-1]).exists()), None)
+        if folder is None:
+            raise UserError(f"sweep.against={self.bank}: no published study there ({places[0]})")
+        banked, self.witnessed = read_archive(folder), read_witness(folder)
+        self.banked = where(banked, banked.runs["label"] != self.label)
+        known, asked = sorted(set(self.banked.runs["label"])), self.settings.baselines
         if unknown := [name for name in asked if name not in known]:
             raise UserError(f"sweep.baselines: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
         self.baselines = asked or known
         self._require_protocol(configs)
-        self.seconds: dict[str, float] = {}  # of training, by run
 
     def _label(self, configs: Sequence[ConfigMapping]) -> str:
         schemes = {str([config[key] for key in ("pe", "positions", "label")]): config for config in configs}
@@ -100,19 +89,27 @@ class Versus(Sweep):
         return checked.label or scheme_label(resolve(checked))
 
     def _require_protocol(self, configs: Sequence[ConfigMapping]) -> None:
-        """
-        Raises:
-            UserError: a setting is not the bank's, so that nothing could be compared.
-        """
+        """Refuse settings that are not the bank's, so that nothing could be compared."""
         by_task = {str([config[key] for key in ("task", "model", "training")]): config for config in configs}
-        tuned = [self.settings.tune] if self.settings.tune else []
         self.tasks = {str(config["task"]["_target_"]) for config in by_task.values()}
+        counts = self.banked.curves.groupby("name")["examples"].first()
+        banked = [self._flat(made["identity"], int(counts[name])) for name, made in self.banked.saved.items()]
+        tasks = sorted(set(self.banked.runs["task"]))
         for config in by_task.values():
             experiment = resolve(check(config))
-            examples = experiment.config.evaluation.examples
-            if apart := self.bank.unlike(identify(experiment).as_dict(), examples, tuned):
+            mine = self._flat(identify(experiment).as_dict(), experiment.config.evaluation.examples)
+            on_task = [_apart(mine, one) for one in banked if one["task._target_"] == mine["task._target_"]]
+            unknown = [f"the task is not in {self.bank}; allowed: {allowed(tasks)}"]
+            if why := min(on_task, key=len, default=unknown):
                 task = experiment.components["task"].choice
-                raise UserError(f"sweep.against={self.bank.study}, task={task}: {apart}; {ALONE}")
+                raise UserError(f"sweep.against={self.bank}, task={task}: {', '.join(why)}; {ALONE}")
+
+    def _flat(self, identity: Mapping[str, Any], examples: int) -> dict[str, Any]:
+        """The settings that runs must share to be compared; what is tuned may differ."""
+        sections = {group: identity["trained"][group] for group in ("task", "model", "training")}
+        flat = {f"{group}.{key}": value for group, own in sections.items() for key, value in own.items()}
+        flat.pop(str(self.settings.tune), None)
+        return flat | {"evaluation.examples": examples}
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Make sure of the bank's numbers, then tune and repeat the scheme."""
@@ -123,43 +120,33 @@ class Versus(Sweep):
         """Where code or PyTorch are not the bank's, replay some of its runs with what is here.
 
         A baseline that gives other numbers is left out.
-
-        Raises:
-            UserError: all of them do.
         """
-        kinds = self._kinds()
-        libraries = {str(kind.machine["libraries"]["torch"]) for kind in kinds}
+        rows = with_settings(self.banked, target="task._target_")
+        compared = rows["label"].isin(self.baselines) & rows["target"].isin(self.tasks)
+        kinds = kinds_of(where(self.banked, compared), self.witnessed)
+        libraries = {str(kind.environment["libraries"]["torch"]) for kind in kinds}
         edited = sorted({spoken(part) for kind in kinds for part in kind.unknown})
         if libraries == {torch.__version__} and not edited:
             return
         why = f"changed since: {few(edited)}" if edited else f"made with PyTorch {few(sorted(libraries))}"
-        say(f"{self.bank.study}: {why}; here is PyTorch {torch.__version__}")
+        say(f"{self.bank}: {why}; here is PyTorch {torch.__version__}")
         if self.dry_run:
-            say(f"{self.bank.study}: some of its runs are replayed first")
+            say(f"{self.bank}: some of its runs are replayed first")
             return
-        finding = hold(self.bank.study, crossing(kinds), 1, FIRST, self.results_dir)
+        finding = hold(self.bank, crossing(kinds), 1, FIRST, self.results_dir)
         for part, those in finding.refused().items():
-            first = finding.differing[those[0].run]
             labels = {kind.label for kind in kinds if (part in kind.code if part else kind in those)}
             self.baselines = [label for label in self.baselines if label not in labels]
             if not self.baselines:
-                raise UserError(f"sweep.against={self.bank.study}: no baseline is left, {first}; {ALONE}")
+                first = finding.differing[those[0].run]
+                raise UserError(f"sweep.against={self.bank}: no baseline is left, {first}; {ALONE}")
             say(f"left out of the comparison: {few(sorted(labels))}")
-        if still := {spoken(part) for kind in self._kinds() for part in kind.unknown}:
+        left = [kind for kind in kinds if kind.label in self.baselines]
+        if still := {spoken(part) for kind in left for part in kind.unknown}:
             raise UserError(
-                f"sweep.against={self.bank.study}: {few(sorted(still))} is not the code that made it, and "
+                f"sweep.against={self.bank}: {few(sorted(still))} is not the code that made it, and "
                 f"only code of the project's own studies can be adopted; {ALONE}"
             )
-
-    def _kinds(self) -> list[Kind]:
-        """The kinds of run of the bank that are compared with."""
-        return self.bank.kinds(self.baselines, self.tasks)
-
-    def _finish(self, jobs: list[Job]) -> list[Job]:
-        done = super()._finish(jobs)
-        results = {job.name: job.run.read_result() or {} for job in done if job.state in DONE}
-        self.seconds |= {name: r["steps"] * (r["seconds_per_step"] or 0) for name, r in results.items()}
-        return done
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
         """Seed after seed of every task, until its verdicts are unlikely to change."""
@@ -176,7 +163,7 @@ class Versus(Sweep):
             if grid:
                 self.tuning.note(carried, grid)
             found = self.standings()[0] if any(job.state in DONE for job in carried) else []
-            complete = {name for one in found if one.complete for name in one.names(self.label)}
+            complete = {name for one in found if one.complete for name in one.protocol.runs["name"]}
             left = {
                 task: rest
                 for task, queue in left.items()
@@ -186,13 +173,21 @@ class Versus(Sweep):
 
     def standings(self) -> tuple[list[Standing], Runs]:
         """Every task that has been run, and all runs that are compared."""
-        protocols, both = self.bank.beside(load_runs(self.results_dir, str(self.study)))
+        mine = load_runs(self.results_dir, str(self.study))
+        shared = set(mine.runs["protocol"]) & set(self.banked.runs["protocol"])
+        both = joined(*(where(runs, runs.runs["protocol"].isin(shared)) for runs in (self.banked, mine)))
         seeds = len({value_of(run, "seed") for run in self.runs})
         made = []
-        for protocol in protocols:
+        for protocol in protocols_of(both):
             found = outcomes_of(protocol)
-            mine, others = found[self.label], {name: found[name] for name in self.baselines if name in found}
+            others = {name: found[name] for name in self.baselines if name in found}
             if others:
-                made.append(Standing(protocol, mine, others, forecast(mine, others, seeds), seeds))
-        compared = both.runs["label"].isin([self.label, *self.baselines])
-        return made, where(both, compared)
+                own = found[self.label]
+                made.append(Standing(protocol, own, others, forecast(own, others, seeds), seeds))
+        return made, where(both, both.runs["label"].isin([self.label, *self.baselines]))
+
+
+def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The settings in which two runs differ, in words."""
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]

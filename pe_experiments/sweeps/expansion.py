@@ -19,18 +19,7 @@ GLOBBED = ("pe", "positions", "task", "model")  # groups in which pe=glob(rope*)
 def expand(
     typed: Sequence[str], params: Mapping[str, str], settings: SweepConfig, folder: Path | None = None
 ) -> list[Overrides]:
-    """The runs a sweep stands for, each once; all of one seed come before those of the next.
-
-    Args:
-        typed: the command's ``key=value`` texts.
-        params: those of the sweep's own file (``hydra.sweeper.params``).
-        settings: its ``sweep`` section.
-        folder: of config files of the user's own.
-
-    Raises:
-        UserError: values that cannot be listed, more runs than ``sweep.max_runs``, or nothing is left of the
-            sweep's cases.
-    """
+    """The runs that what was typed and the sweep's own file (``params``) say, each once, seed by seed."""
     most = settings.max_runs
     choices = {group: choices_of(group, folder) for group in GLOBBED}
     parsed = read_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
@@ -64,11 +53,7 @@ def breadth_first(runs: Iterable[Overrides]) -> list[Overrides]:
 
 
 def combinations(texts: Iterable[str], choices: Choices, most: int) -> list[Overrides]:
-    """Every combination of the values that overrides stand for; of one key the last override counts.
-
-    Raises:
-        UserError: values that cannot be listed, such as an interval, or more than ``most`` combinations.
-    """
+    """Every combination of the values that overrides stand for; of one key the last override counts."""
     factors = {override.get_key_element(): override for override in read_overrides(texts)}.values()
     _refuse_too_many(prod(count_of(override, choices) for override in factors), most)
     return list(product(*(values_of(override, choices) for override in factors)))
@@ -89,12 +74,10 @@ def value_of(run: Iterable[str], key: str) -> str | None:
 
 
 def without(run: Overrides, *keys: str) -> Overrides:
-    """The overrides of other keys."""
     return tuple(text for text in run if key_of(text) not in keys)
 
 
 def with_value(run: Overrides, key: str, value: str) -> Overrides:
-    """The run with that value for the key."""
     return (*without(run, key), f"{key}={value}")
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import PARTS, check
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, value_of
-from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import NotApplicable, sentence
 from pe_experiments.terminal.process import typed_command
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
@@ -21,26 +21,16 @@ DONE = (FINISHED, DIVERGED)
 PENDING = ("new", "interrupted", FAILED, "to evaluate")  # states in which there is something to do
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """One run of a sweep and what has become of it so far.
+    """One run of a sweep and what has become of it so far."""
 
-    Attributes:
-        overrides: what train.py would be given for it alone.
-        config: composed; empty where that failed.
-        state: ``finished``, ``diverged``, ``interrupted``, ``failed``, ``new``, ``to evaluate`` (trained,
-            evaluated otherwise), ``published`` or ``not applicable``.
-        name: of the run; empty where its configuration is wrong.
-        reason: why it failed or does not apply.
-        can_start: False where it failed before it could be tried.
-    """
-
-    overrides: Overrides
-    config: dict[str, Any] = field(default_factory=dict)
+    overrides: Overrides  # what train.py would be given for it alone
+    config: dict[str, Any] = field(default_factory=dict)  # composed; empty where that failed
     state: str = FAILED
-    name: str = ""
-    reason: str = ""
-    can_start: bool = False
+    name: str = ""  # empty where its configuration is wrong
+    reason: str = ""  # why it failed or does not apply
+    can_start: bool = False  # False where it failed before it could be tried
 
     @property
     def run(self) -> RunDirectory:
@@ -48,7 +38,6 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """Number of training steps."""
         return int(self.config["training"]["steps"])
 
     @property
@@ -71,25 +60,15 @@ class Job:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to do."""
         return self.state in PENDING and self.can_start
 
 
 def look_up(
-    runs: Sequence[Overrides],
-    compose: Callable[[Overrides], dict[str, Any]],
-    display: Display,
-    dry_run: bool = False,
-    published: Collection[str] = (),
+    runs: Sequence[Overrides], own: Path | None, display: Display, dry_run: bool, published: Collection[str]
 ) -> list[Job]:
     """The state of every run, each run once; an error in one run affects only that run.
 
-    Args:
-        runs: as train.py would be given them.
-        compose: makes a configuration of one.
-        display: shows how far this is.
-        dry_run: also try what would fail as soon as a run starts, once for all of the same parts and sizes.
-        published: names of runs that need not be done again.
+    A dry run also tries what would fail as soon as a run starts, once for all of the same parts and sizes.
     """
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
@@ -97,7 +76,7 @@ def look_up(
     for number, overrides in enumerate(runs, 1):
         job = Job(overrides)
         try:
-            job.config = compose(overrides)
+            job.config = composed("config", overrides, own)
             _plan(job, known, dry_run, published)
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
@@ -148,26 +127,3 @@ def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
     if isinstance(known[key], Exception):
         raise known[key]
     return known[key]
-
-
-def list_jobs(jobs: Sequence[Job]) -> None:
-    """Say state, name and reason of every run."""
-    for job in jobs:
-        reason = f"  ({one_line(job.reason)})" if job.reason else ""
-        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
-    say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
-
-
-def totals(jobs: Iterable[Job]) -> str:
-    """``60 runs: 58 finished, 2 failed``."""
-    counts = Counter(job.state for job in jobs)
-    return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
-
-
-def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
-    """The runs in that state by the reason for it."""
-    reasons: dict[str, list[Job]] = {}
-    for job in jobs:
-        if job.state == state:
-            reasons.setdefault(one_line(job.reason), []).append(job)
-    return reasons

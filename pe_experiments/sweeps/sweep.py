@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pe_experiments.configuration.compose import ConfigMapping, composed
-from pe_experiments.configuration.schema import EngineConfig, SweepConfig
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.compose import ConfigMapping
+from pe_experiments.configuration.schema import EngineConfig, SweepConfig, validated
 from pe_experiments.store.studies import list_in_study, write_manifest
 from pe_experiments.store.tables import read_csv
-from pe_experiments.sweeps.engines import engine_for, gpus, side_by_side
+from pe_experiments.sweeps.engines import engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
-from pe_experiments.sweeps.jobs import (
-    DONE,
-    FAILED,
-    NOT_APPLICABLE,
-    PUBLISHED,
-    Job,
-    by_reason,
-    list_jobs,
-    look_up,
-    totals,
-)
-from pe_experiments.sweeps.launching import launch
+from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, PUBLISHED, Job, look_up
 from pe_experiments.sweeps.tuning import Tuning
 from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.errors import one_line
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
 
@@ -40,17 +29,10 @@ class Sweep:
         typed: the command's ``key=value`` texts.
         common: what it says for all runs, and ``varied`` what the sweep's own file varies.
         own: folder of config files of the user's own.
-
-    Raises:
-        UserError: a wrong setting of the sweep.
     """
 
     def __init__(
-        self,
-        typed: Sequence[str],
-        common: ConfigMapping,
-        varied: ConfigMapping | None,
-        own: Path | None = None,
+        self, typed: Sequence[str], common: ConfigMapping, varied: ConfigMapping | None, own: Path | None
     ):
         self.settings = validated(SweepConfig, common["sweep"], "sweep")
         self.engine = validated(EngineConfig, common["engine"], "engine")
@@ -64,14 +46,7 @@ class Sweep:
         self.published = published_runs(Path(common["results_dir"]) / str(self.study)) if grows else {}
 
     def carry_out(self) -> tuple[int, list[Job]]:
-        """Run what is left, or list it (``dry_run=true``).
-
-        Returns:
-            The exit code, and the runs to compare.
-
-        Raises:
-            UserError: nothing can be started.
-        """
+        """Run what is left, or list it (``dry_run=true``): the exit code, and the runs to compare."""
         grid, runs = self._tuned() if self.settings.tune else ([], self.runs)
         jobs = self._repeated(runs, grid) if runs else []
         everything = list({job.same: job for job in [*grid, *jobs]}.values())
@@ -86,12 +61,12 @@ class Sweep:
         """The grid, carried out, and the runs that follow from it; a dry run may not know them yet."""
         study = self.study and str(self.study)
         self.tuning = tuning = Tuning(self.runs, self.settings, study, self.published)
-        grid = self._complete(tuning.grid())
+        grid = self._finish(self._look_up(tuning.grid()))
         if self.dry_run and any(job.pending for job in grid):
             say(f"then every seed at the chosen {self.settings.tune}")
             return grid, []
         for _ in range(self.settings.tune_outwards):
-            grid += self._complete(tuning.outwards(grid))
+            grid += self._finish(self._look_up(tuning.outwards(grid)))
         runs = tuning.repeats(grid)
         chosen = list(dict.fromkeys(without(run, "seed", "study") for run in runs))
         same = set(chosen[0]).intersection(*chosen) if len(chosen) > 1 else set()
@@ -107,12 +82,8 @@ class Sweep:
             self.tuning.note(jobs, grid)
         return self._finish(jobs)
 
-    def _complete(self, runs: Sequence[Overrides]) -> list[Job]:
-        return self._finish(self._look_up(runs))
-
     def _look_up(self, runs: Sequence[Overrides]) -> list[Job]:
-        compose = partial(composed, "config", folder=self.own)
-        return look_up(runs, compose, display_for(), self.dry_run, self.published)
+        return look_up(runs, self.own, display_for(), self.dry_run, self.published)
 
     def _finish(self, jobs: list[Job]) -> list[Job]:
         """Carry out those that are left, or list them all."""
@@ -151,14 +122,7 @@ def published_runs(folder: Path) -> dict[str, float]:
 
 
 def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
-    """List the runs that are done in the manifests of their studies.
-
-    Returns:
-        Results directory and name of each study.
-
-    Raises:
-        UserError: a manifest is damaged.
-    """
+    """List the runs that are done in the manifests of their studies: results directory and name of each."""
     studies = sorted({job.study for job in jobs if job.state in DONE})
     for results_dir, study in studies:
         names = sorted({job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)})
@@ -167,3 +131,26 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
         else:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
     return [(results_dir, study or UNNAMED) for results_dir, study in studies]
+
+
+def list_jobs(jobs: Sequence[Job]) -> None:
+    """Say state, name and reason of every run."""
+    for job in jobs:
+        reason = f"  ({one_line(job.reason)})" if job.reason else ""
+        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
+    say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
+
+
+def totals(jobs: Iterable[Job]) -> str:
+    """``60 runs: 58 finished, 2 failed``."""
+    counts = Counter(job.state for job in jobs)
+    return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
+
+
+def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
+    """The runs in that state by the reason for it."""
+    reasons: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.state == state:
+            reasons.setdefault(one_line(job.reason), []).append(job)
+    return reasons

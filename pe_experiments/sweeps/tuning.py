@@ -1,7 +1,6 @@
 """A sweep that first chooses a setting per scheme, then repeats the chosen one over the seeds.
 
-The choice is made on the loss on fresh examples of the *training* lengths, in the run's ``metrics.csv``.
-Nothing is ever selected on lengths past training.
+The choice is made on the loss on fresh examples of the *training* lengths, never on lengths past training.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from pe_experiments.configuration.schema import SweepConfig
-from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.studies import write_manifest
 from pe_experiments.store.tables import read_metrics
 from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, with_value, without
@@ -26,14 +24,7 @@ EXAMPLES = "20"  # per length, of runs that are not reported
 class Tuning:
     """The two halves of a tuned sweep. Runs that differ only in seed and in the tuned value are a group.
 
-    Args:
-        runs: every combination, over the values of ``settings.tune`` and over seeds.
-        settings: the ``sweep`` section.
-        study: name of the sweep's study; the grid is listed in ``<study>_grid``.
-        published: validation losses by name of the run, of a grid that is not here.
-
-    Raises:
-        UserError: the sweep does not vary that setting, or is no study of its own.
+    The grid is listed in ``<study>_grid``; ``published`` holds losses, by run, of a grid that is not here.
     """
 
     def __init__(
@@ -61,11 +52,7 @@ class Tuning:
         )
 
     def outwards(self, grid: Iterable[Job]) -> list[Overrides]:
-        """The grid's next value for every group whose best value is the largest or the smallest one tried.
-
-        Raises:
-            UserError: the values are no numbers.
-        """
+        """The grid's next value for every group whose best value is the largest or the smallest one tried."""
         wider = {}
         try:
             for group, tried in self.losses(grid).items():
@@ -79,15 +66,15 @@ class Tuning:
 
     def losses(self, grid: Iterable[Job]) -> dict[Overrides, dict[str, float]]:
         """By group and value tried: the mean validation loss, where the runs of all tuning seeds are done."""
-        found: dict[Overrides, dict[str, list[float]]] = {}
+        found: dict[tuple[Overrides, str], list[float]] = {}
         for job in grid:
-            of_group = found.setdefault(self._group(job.overrides), {})
-            of_group.setdefault(str(value_of(job.overrides, self.key)), []).append(self._loss(job))
-        means = {
-            group: {value: mean for value, losses in by.items() if not math.isnan(mean := fmean(losses))}
-            for group, by in found.items()
-        }
-        return {group: by for group, by in means.items() if by}
+            tried = self._group(job.overrides), str(value_of(job.overrides, self.key))
+            found.setdefault(tried, []).append(self._loss(job))
+        means: dict[Overrides, dict[str, float]] = {}
+        for (group, value), losses in found.items():
+            if not math.isnan(mean := fmean(losses)):
+                means.setdefault(group, {})[value] = mean
+        return means
 
     def repeats(self, grid: Iterable[Job]) -> list[Overrides]:
         """Every seed of every group at the value with the lowest loss."""
@@ -135,12 +122,15 @@ class Tuning:
         }
 
     def _loss(self, job: Job) -> float:
-        """Of one run of the grid: NaN where it is not done, infinite where it diverged."""
+        """The last loss on fresh examples: NaN where a run is not done, infinite where it diverged."""
         if job.state == PUBLISHED:
             return self.published[job.name]
         if job.state == DIVERGED:
             return math.inf
-        return validation_loss(job.run) if job.state in DONE else math.nan
+        if job.state not in DONE:
+            return math.nan
+        losses = [row["validation_loss"] for row in read_metrics(job.run.metrics) if "validation_loss" in row]
+        return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
 
     def _group(self, run: Overrides) -> Overrides:
         return without(run, self.key, "seed", "study", "evaluation.examples")
@@ -163,9 +153,3 @@ def _best(tried: Mapping[str, float]) -> str:
 
 def _finite(loss: float) -> float | None:
     return None if math.isinf(loss) else loss
-
-
-def validation_loss(run: RunDirectory) -> float:
-    """The last loss on fresh examples of the training lengths; infinite where it is none."""
-    losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
-    return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf

@@ -1,7 +1,4 @@
-"""The processes that carry out the runs of a sweep, whichever engine asks for them.
-
-A run neither raises nor exits there: either would end the runs behind it.
-"""
+"""The processes that carry out the runs of a sweep: one that raises or exits does not end those behind it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,11 @@ from pe_experiments.terminal.errors import InUse, NotApplicable, sentence
 Outcome = dict[str, Any]
 ELSEWHERE = "elsewhere"  # the state of a run that another process has
 # Said of a finished run, as far as they were measured.
-METRICS = ("exact_match_in_distribution", "exact_match_at_2x", "loss_in_distribution")
+METRICS = {
+    "exact_match_in_distribution": "exact match in distribution",
+    "exact_match_at_2x": "at 2x",
+    "loss_in_distribution": "loss in distribution",
+}
 # Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
 OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 SPAWN = multiprocessing.get_context("spawn")
@@ -33,17 +34,11 @@ SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Order:
-    """One run to carry out; plain enough for a pipe or a cluster.
-
-    Attributes:
-        config: composed.
-        command: what carries it out alone.
-        directory: where the sweep was started, and ``path``: where modules were found there. Schemes of the
-            user's own may lie in the working directory.
-    """
+    """One run to carry out; plain enough for a pipe or a cluster."""
 
     config: dict[str, Any]
-    command: list[str]
+    command: list[str]  # what carries it out alone
+    # Schemes of the user's own may lie in the working directory, and modules where they were found.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
 
@@ -66,14 +61,10 @@ class Order:
 
 
 class Worker:
-    """A process for one order after the other; it starts with the first, and anew after it was killed.
-
-    Args:
-        gpu: the only one it sees; None: all that this process sees.
-    """
+    """A process for one order after the other; it starts with the first, and anew after it was killed."""
 
     def __init__(self, gpu: str | None = None):
-        self.gpu = gpu
+        self.gpu = gpu  # the only one it sees
         self._process: SpawnProcess | None = None
         self._killed = False
 
@@ -83,11 +74,10 @@ class Worker:
             self._process = self._started()
         try:
             self._pipe.send(order)
-            outcome: Outcome = self._pipe.recv()
+            return self._pipe.recv()
         except (EOFError, OSError):
             self._process.join()
             return {"state": "failed", "reason": "its process was killed (is there enough memory?)"}
-        return outcome
 
     def _started(self) -> SpawnProcess:
         self._pipe, theirs = SPAWN.Pipe()
@@ -134,7 +124,7 @@ def outcome_of(order: Order) -> Outcome:
         except BaseException as error:  # the others must go on
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
             outcome = {"state": states.get(type(error), "failed"), "reason": sentence(error)}
-    endless = [f"a thread of {name} does not end" for name in process.endless_threads(threads)]
+    endless = [f"a thread does not end: {name}" for name in process.endless_threads(threads)]
     return outcome | {"said": [*said.getvalue().splitlines(), *endless]}
 
 

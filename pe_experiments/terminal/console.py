@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import get_terminal_size
@@ -116,14 +116,10 @@ def print_table(table: Table) -> None:
 WORTH_NAMING = {"table.csv": "table", "report.html": "page"}
 
 
-def say_files(files: Iterable[Path]) -> None:
-    """Where the table and the page are, and the figures: each where they are few, else their folder."""
-    files = list(files)
+def say_files(files: Sequence[Path]) -> None:
+    """Where the table, the page and the figures are."""
     for path in files:
         if path.name in WORTH_NAMING:
             say(f"{WORTH_NAMING[path.name]}: {path}")
-    drawn = [path for path in files if path.suffix == ".png"]
-    if len(drawn) > 2:
+    if drawn := [path for path in files if path.suffix == ".png"]:
         say(f"figures: {drawn[0].parent} ({len(drawn)})")
-    for path in drawn if len(drawn) <= 2 else []:
-        say(f"figure: {path}")

@@ -28,12 +28,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def require_file(path: Path, most: int) -> None:
-    """Hold a path that is about to be read against what a run writes.
-
-    Raises:
-        ValueError: it is a link, a pipe, a device or a folder, or has more than ``most`` bytes.
-        OSError: there is nothing.
-    """
+    """Hold a path that is about to be read against what a run writes; a ValueError says what else it is."""
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode):
         raise ValueError("a link, pipe, device or folder where a file belongs")
@@ -42,23 +37,13 @@ def require_file(path: Path, most: int) -> None:
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a file that anybody may have written.
-
-    Raises:
-        ValueError: as `require_file`, or it is no UTF-8.
-        OSError: it cannot be read.
-    """
+    """The text of a file that anybody may have written; a ValueError where it is none, or too large."""
     require_file(path, most)
     return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ValueError: as `read_text`, or it is no JSON, or nested too deep to be read.
-        OSError: it cannot be read.
-    """
+    """The content of a JSON file that anybody may have written; a ValueError where it is none."""
     try:
         return json.loads(read_text(path))
     except RecursionError as error:
@@ -66,14 +51,9 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file: plain values, none of them an alias.
+    """The content of a YAML file that anybody may have written; a ValueError where it is none.
 
     What would crash the parser or grow without bound is found in its stream of events, before it is built.
-
-    Raises:
-        ValueError: as `read_text`, or it is no YAML, nested too deep, or holds an alias, control characters
-            or an endless value.
-        OSError: it cannot be read.
     """
     text, depth = read_text(path, MOST_YAML_BYTES), 0
     try:

@@ -1,8 +1,4 @@
-"""What may be set for a whole process, in one that is ours: a command, or a worker of a sweep.
-
-A notebook or program that calls `run_experiment` keeps its own number of threads, its own allocator and its
-own way to end.
-"""
+"""What may be set for a whole process, in one that is ours: a command or a worker of a sweep, no notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import sys
 import threading
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -21,9 +16,6 @@ command: list[str] = []  # what repeats what this process does; empty in a proce
 
 LINGER_SECONDS = 3.0  # that threads have to end once the main thread has
 _exit = os._exit
-
-# glibc's mallopt parameters, from malloc.h
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def typed_command(name: str) -> list[str]:
@@ -49,9 +41,9 @@ def own(words: Iterable[str]) -> None:
 
     os._exit = exit_with_a_word
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
-        libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-        libc.mallopt(M_TOP_PAD, 256 << 20)
+        # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
+        for parameter, size in ((-3, 1 << 30), (-1, (1 << 31) - 1), (-2, 256 << 20)):
+            libc.mallopt(parameter, size)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -64,22 +56,9 @@ def interrupt(*_: object) -> None:
 
 
 def endless_threads(since: Collection[threading.Thread] = ()) -> list[str]:
-    """The functions whose threads were started ``since`` and would keep the process from ending."""
-    frames = sys._current_frames()
+    """The threads that were started ``since`` and would keep the process from ending."""
     started = set(threading.enumerate()) - {threading.main_thread(), *since}
-    return sorted(
-        {_function(thread, frames.get(thread.ident or 0)) for thread in started if not thread.daemon}
-    )
-
-
-def _function(thread: threading.Thread, frame: FrameType | None) -> str:
-    """What a thread was started with, as ``module.Class.method``."""
-    name = thread.name
-    while frame:
-        if (module := frame.f_globals.get("__name__")) != threading.__name__:
-            name = f"{module}.{frame.f_code.co_qualname}"
-        frame = frame.f_back
-    return name
+    return sorted(thread.name for thread in started if not thread.daemon)
 
 
 def leave(code: int) -> NoReturn:
@@ -88,7 +67,7 @@ def leave(code: int) -> NoReturn:
     def tell() -> None:
         threads = endless_threads()
         if threads and not threading.main_thread().is_alive():
-            print(f"error: a thread of {', '.join(threads)} does not end", file=sys.stderr, flush=True)
+            print(f"error: a thread does not end: {', '.join(threads)}", file=sys.stderr, flush=True)
             _exit(code or 1)
 
     if endless_threads():

@@ -19,8 +19,7 @@ from pydantic import Field
 import pe_experiments
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import Count, Folder, Section
-from pe_experiments.configuration.validation import validated
+from pe_experiments.configuration.schema import Count, Folder, Section, validated
 from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
@@ -40,6 +39,7 @@ from results.benchmark.workloads import (
     forward_alone,
     long_evaluation,
     next_token_step,
+    of_new_model,
     padded_batches,
     random_batches,
     seconds_per_step,
@@ -143,13 +143,12 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
         training |= {"training.steps": SMALL_STEPS, "training.check_every": SMALL_STEPS}
         made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
         theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
-        parts = {
-            OURS: whole_training,
-            f"{OURS}: without Lightning": bare_training,
-            f"{OURS}: data and forward": forward_alone,
-            f"{OURS}: data": data_alone,
+        cases: dict[str, Timed] = {
+            OURS: partial(of_new_model, whole_training, made, backend),
+            f"{OURS}: without Lightning": partial(of_new_model, bare_training, made, backend),
+            f"{OURS}: data and forward": partial(of_new_model, forward_alone, made, backend),
+            f"{OURS}: data": partial(data_alone, made),
         }
-        cases: dict[str, Timed] = {name: partial(part, made, backend) for name, part in parts.items()}
         for name, step in theirs.items():
             cases[name] = partial(seconds_per_step, step, made)
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
@@ -191,7 +190,7 @@ def loop(repeats: int, display: Display) -> Iterator[Row]:
     """The whole training against a bare loop."""
     arguments = experiment(**{"training.steps": 200}), matmul.faster_backend()
     ways = {"bare loop": bare_training, "whole training": whole_training}
-    cases = {name: partial(way, *arguments) for name, way in ways.items()}
+    cases = {name: partial(of_new_model, way, *arguments) for name, way in ways.items()}
     seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
     yield from paired_ratios("loop", "defaults, 200 steps", seconds, "bare loop")
 

@@ -6,6 +6,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import count
 from multiprocessing import get_context
@@ -29,6 +30,7 @@ from results.benchmark.timing import Step
 
 EXAMPLES = 2  # of a long evaluation
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels
+Training = Callable[[Backbone, Experiment, Backend], float]
 
 
 def experiment(**keys: object) -> Experiment:
@@ -83,28 +85,33 @@ def padded_batches(made: Experiment) -> Batches:
     return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
 
 
-def data_alone(made: Experiment, backend: Backend) -> float:
+def data_alone(made: Experiment) -> float:
     """Seconds per step that a run's batches take."""
     batches, index = made.batches, count()
     return seconds_per_step(lambda: batches.batch(next(index)), made)
 
 
-def forward_alone(made: Experiment, backend: Backend) -> float:
-    """The same with their losses."""
+def of_new_model(way: Training, made: Experiment, backend: Backend) -> float:
+    """What `forward_alone`, `bare_training` or `whole_training` measures with an untrained model."""
+    return way(made.untrained_model(), made, backend)
+
+
+def forward_alone(model: Backbone, made: Experiment, backend: Backend) -> float:
+    """Seconds per step of the losses of a run's batches, data included."""
     matmul.set_backend(backend)
-    model, batches, index = made.untrained_model(), made.batches, count()
+    batches, index = made.batches, count()
     return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), made)
 
 
-def bare_training(made: Experiment, backend: Backend) -> float:
+def bare_training(model: Backbone, made: Experiment, backend: Backend) -> float:
     """The same trained, in a loop of two lines."""
-    return seconds_per_step(training_step(made.untrained_model(), made, backend), made)
+    return seconds_per_step(training_step(model, made, backend), made)
 
 
-def whole_training(made: Experiment, backend: Backend) -> float:
+def whole_training(model: Backbone, made: Experiment, backend: Backend) -> float:
     """The same as the harness trains it: Lightning, recording, checks and checkpoints, but not the start."""
     matmul.set_backend(backend)
-    model, source, training = made.untrained_model(), made.source, made.config.training
+    source, training = made.source, made.config.training
     ends: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"

@@ -26,7 +26,7 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.agreement import SAME as EQUAL
+from pe_experiments.checking.likeness import SAME as EQUAL
 from pe_experiments.checking.likeness import (
     common_forms,
     likeness_of,

@@ -109,7 +109,7 @@ def planned(script: Callable[..., Outcome], *arguments: str) -> list[tuple[str, 
         for run in sweep.runs:
             if not seen.issuperset(run):
                 seen, some = seen.union(run), [*some, run]
-        jobs.extend(look_up(some, lambda run: composed("config", run), Display()))
+        jobs.extend(look_up(some, None, Display(), False, ()))
         return 0, []
 
     with pytest.MonkeyPatch.context() as patch:

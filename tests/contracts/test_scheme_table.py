@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments.checking.agreement import draw_inputs
 from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.likeness import draw_inputs, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.models.scores import attention_scores

@@ -12,10 +12,9 @@ import torch
 
 from pe_experiments.commands.train import main
 from pe_experiments.comparison.runs import load_runs
+from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.archive import WITNESS, read_archive, read_witness, write_archive
-from pe_experiments.published.kinds import kinds_of
-from pe_experiments.published.replay import replayed
-from pe_experiments.published.witness import witnessed
+from pe_experiments.published.replay import kinds_of, replayed
 from pe_experiments.store import known
 from pe_experiments.store.known import common_code
 from pe_experiments.terminal.console import Display
@@ -42,7 +41,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(results / "bank")
     write_archive(runs, results / "bank" / "v1")
     beginnings = [kind.beginning() for kind in kinds_of(runs, read_witness(results))]
-    outcomes = replayed(beginnings, results / "scratch", Display(), {})
+    outcomes = replayed(beginnings, results / "scratch", Display())
     witnessed(outcomes).to_csv(results / "bank" / "v1" / WITNESS, index=False)
     shutil.rmtree(results / "runs")
     return results

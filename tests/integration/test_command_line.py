@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.compose import choices_of, composed, groups_of
+from pe_experiments.configuration.compose import choices_of, groups_of
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.tables import read_csv
 from tests.conftest import ROOT, TINY, Outcome
@@ -271,11 +271,6 @@ def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Scrip
     assert "unexpected" not in outcome.err
     for word in words:
         assert word in outcome.err, outcome.err
-
-
-def test_baselines_may_be_written_without_brackets() -> None:
-    assert composed("config", ["sweep.baselines=rope,t5"])["sweep"]["baselines"] == ["rope", "t5"]
-    assert composed("config", ["sweep.baselines=[rope]"])["sweep"]["baselines"] == ["rope"]
 
 
 def test_a_run_says_what_its_scheme_leaves_out(script: Script, results: Path) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments.published.adopt import witness
 from pe_experiments.published.archive import FILES, read_archive, read_witness
-from pe_experiments.published.kinds import Kind, kinds_of
-from pe_experiments.published.publish import published
-from pe_experiments.published.replay import experiment_of
+from pe_experiments.published.pages import published
+from pe_experiments.published.replay import Kind, kinds_of
 from pe_experiments.published.versus import FIRST
-from pe_experiments.published.witness import witness
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.console import Display
 from tests.conftest import ROOT
@@ -42,4 +41,4 @@ def test_known_code_names_the_published_runs(folder: Path) -> None:
     """They are found again in anybody's results."""
     for kind in shortest(folder):
         if not kind.unknown:
-            assert identify(experiment_of(kind.whole())).hash8 == kind.run[-8:], kind.run
+            assert identify(kind.experiment()).hash8 == kind.run[-8:], kind.run

@@ -12,9 +12,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.published import pages
 from pe_experiments.published import publish as publishing
+from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.publish import publish
-from pe_experiments.published.witness import witnessed
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.studies import list_in_study
 from pe_experiments.terminal.errors import UserError
@@ -72,10 +73,10 @@ def test_a_study_may_have_a_version(written: Path) -> None:
     publish("many/v1", written)
     assert (folder / "README.md").read_text() == "9 runs"
     (folder / "README.md").unlink()
-    assert publishing.published(written) == [folder]
-    publishing.regenerate(folder)
+    assert pages.published(written) == [folder]
+    pages.regenerate(folder)
     assert (folder / "README.md").read_text() == "9 runs"
-    assert publishing.differences(folder) == []
+    assert pages.differences(folder) == []
 
 
 @pytest.mark.slow

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.checking.agreement import assignments
 from pe_experiments.checking.contract import build
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.likeness import assignments, reference_of
 from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
 from pe_experiments.configuration.parts import shipped
 from tests.oracles.cases import SPECIFICATIONS, apart, expected, measured, scheme_and_case

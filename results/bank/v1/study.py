@@ -18,9 +18,15 @@ from pe_experiments.comparison.words import listed, number, seeds_in_words
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive, titled
-from pe_experiments.published.bank import METRIC, outcomes_of
-from pe_experiments.published.stopping import CHANGE, EARLIEST, forecast
-from pe_experiments.published.verdicts import Outcomes, verdicts
+from pe_experiments.published.verdicts import (
+    CHANGE,
+    EARLIEST,
+    METRIC,
+    Outcomes,
+    forecast,
+    outcomes_of,
+    verdicts,
+)
 
 AGREEMENT = "agreement.csv"
 CONTROL = "majority"

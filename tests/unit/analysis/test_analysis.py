@@ -14,7 +14,7 @@ from pe_experiments.analysis.relative import audit_distances, rotated_channels
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of
-from pe_experiments.comparison.attention import attention_weights, map_figure
+from pe_experiments.comparison.attention import attention_weights
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
@@ -139,15 +139,16 @@ def test_attention_of_mixtures_and_of_own_weights_is_recorded(
     assert all((weights > 0).any() for weights in found.values())
 
 
-def test_a_map_shows_every_layer_and_head(tiny: Callable[..., Experiment]) -> None:
+def test_attention_of_every_layer_and_head_sums_to_one(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("pe=rope")
-    figure = map_figure(TrainedModel(experiment, experiment.untrained_model()), torch.tensor([[3, 1, 4]]))
-    panels = [axes.get_images()[0].get_array() for axes in figure.axes if axes.get_title()]
-    assert len(panels) == experiment.shape.num_layers * experiment.shape.num_heads
-    for weights in panels:
-        assert weights is not None
-        assert weights.shape == (experiment.format.tokens(3, 3),) * 2
-        assert abs(weights.sum(axis=1) - 1).max() < 1e-5
+    found = attention_weights(
+        TrainedModel(experiment, experiment.untrained_model()), torch.tensor([[3, 1, 4]])
+    )
+    assert len(found) == experiment.shape.num_layers
+    for weights_HTS in found.values():
+        tokens = experiment.format.tokens(3, 3)
+        assert weights_HTS.shape == (experiment.shape.num_heads, tokens, tokens)
+        assert (weights_HTS.sum(2) - 1).abs().max() < 1e-5
 
 
 class Kernel(Backbone):

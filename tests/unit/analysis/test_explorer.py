@@ -14,7 +14,7 @@ from pe_experiments.analysis.explorer import explorer_page, scheme_view
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.published.publish import differences, published
+from pe_experiments.published.pages import differences, published
 from pe_experiments.terminal.files import read_json
 from results.encodings import study
 from tests.conftest import ROOT

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from pe_experiments.analysis.export import register_with_transformers, score_mod
-from pe_experiments.checking.agreement import draw_inputs
 from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.likeness import draw_inputs, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.scores import attention_scores
 from pe_experiments.terminal.errors import UserError

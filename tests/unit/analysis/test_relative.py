@@ -10,9 +10,8 @@ import torch
 from hydra.utils import instantiate
 
 from pe_experiments.checking import Subject, small_shape
-from pe_experiments.checking.agreement import draw_inputs
 from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.likeness import draw_inputs, reference_of
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes

@@ -457,7 +457,7 @@ DAMAGES = {
     "sections that are none": "a section that is none", "half a curve": "not the lengths",
     "no curve": "damaged", "not a number": "damaged", "above one": "damaged", "other columns": "damaged",
     "unfinished": "unfinished", "empty": "no run", "bytes": "damaged", "a folder as result": "damaged",
-    "a file": "a file",
+    "a file": "no run",
 }  # fmt: skip
 
 

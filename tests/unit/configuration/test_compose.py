@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from pe_experiments.configuration.compose import _choose, _compose, composed
 from pe_experiments.configuration.schema import check
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import CONFIG_DIR
 
 ROPE = "pe_experiments.encodings.rope.Rope"
 
@@ -54,9 +56,19 @@ def test_parts_composed_one_by_one_are_those_composed_together(tmp_path: Path) -
     (tmp_path / "task").mkdir()
     own = "task:\n  _target_: pe_experiments.tasks.copying.Reverse\npositions:\n  max_positions: 7\n"
     (tmp_path / "task" / "mine.yaml").write_text(f"# @package _global_\n{own}")
-    both = ("pe=rope", "task=mine")
-    assert _choose("config", both, tmp_path) == _compose("config", both, tmp_path)
-    assert _choose("config", both, tmp_path)["positions"]["max_positions"] == 7
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "mine.yaml").write_text("# @package _global_\ndefaults:\n- override /pe: alibi\n")
+    (tmp_path / "pe").mkdir()
+    (tmp_path / "pe" / "mine.yaml").write_text("_target_: mine.X\n")
+    for both in (("pe=rope", "task=mine"), ("pe=rope", "sweep=mine"), ("pe=mine", "positions=random_offset")):
+        assert _choose("config", both, tmp_path) == _compose("config", both, tmp_path)
+    assert _choose("config", ("pe=rope", "task=mine"), tmp_path)["positions"]["max_positions"] == 7
+
+
+@pytest.mark.parametrize("group", ["pe", "positions"])
+def test_shipped_schemes_and_policies_fill_their_own_section_alone(group: str) -> None:
+    for path in (CONFIG_DIR / group).glob("*.yaml"):
+        assert not re.search("@package|^defaults:", path.read_text(), re.MULTILINE), path
 
 
 def test_what_is_said_to_a_command_is_no_part_of_a_run() -> None:

@@ -6,15 +6,17 @@ import numpy as np
 import pytest
 
 from pe_experiments.comparison.statistics import difference_interval, permutation_p
-from pe_experiments.published.stopping import EARLIEST, forecast, may_stop
 from pe_experiments.published.verdicts import (
     BETTER,
+    EARLIEST,
     NEITHER,
     NOT_SEPARATED,
     ONLY_OTHER,
     ONLY_YOURS,
     WORSE,
     Outcomes,
+    forecast,
+    may_stop,
     verdicts,
 )
 

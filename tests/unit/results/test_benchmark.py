@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +18,7 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
 from results.benchmark import report
 from results.benchmark.peers import PEERS
-from results.benchmark.timing import Row, interleave, paired_ratios
+from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
 from tests.conftest import Outcome
 
@@ -27,7 +28,7 @@ TINY = {"tiny": (4, 8, 14, 16, 1)}
 
 def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
     order: list[str] = []
-    cases = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    cases = {name: timed(partial(order.append, name)) for name in "ab"}
     seconds = interleave(cases, 3, Display(), "", warm_up=2)
     assert order == ["a", "b"] * 5
     assert [len(taken) for taken in seconds.values()] == [3, 3]
@@ -63,8 +64,10 @@ def test_the_bare_loop_trains_as_the_harness_does() -> None:
     """What is compared is the same work: both end with the same weights."""
     sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
     made = experiment(**sizes)
-    pairs = zip(*(way(made, "default").parameters() for way in (bare_training, whole_training)), strict=True)
-    for bare, whole in pairs:
+    models = made.untrained_model(), made.untrained_model()
+    for way, model in zip((bare_training, whole_training), models, strict=True):
+        assert way(model, made, "default") > 0
+    for bare, whole in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(bare, whole, rtol=0, atol=0)
 
 

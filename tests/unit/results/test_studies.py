@@ -16,8 +16,7 @@ from pe_experiments.comparison import Runs, compared, load_runs, write_compariso
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, outcome_table, read_archive, with_settings
 from pe_experiments.published.archive import EVALUATED, FILES, joined, only, write_archive
-from pe_experiments.published.provenance import require_one_known_source
-from pe_experiments.published.publish import (
+from pe_experiments.published.pages import (
     BLOCK,
     code_of,
     differences,
@@ -25,6 +24,7 @@ from pe_experiments.published.publish import (
     regenerate,
     with_blocks,
 )
+from pe_experiments.published.publish import require_one_known_source
 from pe_experiments.terminal.errors import UserError
 from results.core import study as core
 from results.precision import study as precision

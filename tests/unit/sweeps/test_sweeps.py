@@ -17,10 +17,9 @@ import pytest
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig
 from pe_experiments.store.tables import METRICS, to_csv
-from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, side_by_side
+from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, combinations, expand, value_of, without
 from pe_experiments.sweeps.jobs import Job
-from pe_experiments.sweeps.launching import launch
 from pe_experiments.sweeps.tuning import Tuning
 from pe_experiments.sweeps.worker import Order
 from pe_experiments.terminal import console
@@ -250,7 +249,7 @@ def test_the_time_left_is_counted_in_steps(
         futures[3].set_exception(RuntimeError("node lost"))
 
     engine = Scripted([first_look, second_look])
-    monkeypatch.setattr("pe_experiments.sweeps.launching.time.sleep", engine.look)
+    monkeypatch.setattr("pe_experiments.sweeps.engines.time.sleep", engine.look)
     launch([done, half, begun, waiting], engine, None, display)  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
         "a: finished",
@@ -281,7 +280,7 @@ def test_an_interrupted_sweep_ends_its_engine(tmp_path: Path, monkeypatch: pytes
         raise KeyboardInterrupt
 
     engine = Scripted([interrupt])
-    monkeypatch.setattr("pe_experiments.sweeps.launching.time.sleep", engine.look)
+    monkeypatch.setattr("pe_experiments.sweeps.engines.time.sleep", engine.look)
     with pytest.raises(KeyboardInterrupt):
         launch([job(tmp_path, "a", (), "1", "new")], engine, None, console.Display())  # type: ignore
     assert engine.ended == 1
