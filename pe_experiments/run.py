@@ -13,13 +13,12 @@ from omegaconf import DictConfig
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
-from pe_experiments.evaluation.measure import Curve, describe_model, evaluate_model
+from pe_experiments.evaluation.measure import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoints import load_weights, read_checkpoint
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.finished import finished_run, trained_model
-from pe_experiments.store.identity import only_code_differs, short_hash
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, draw, recorded
 from pe_experiments.store.studies import list_in_study
@@ -77,12 +76,14 @@ def run_experiment(
     planned = plan(experiment)
     try:
         if not planned.trained:
-            for remark in _checked(experiment):
+            refuse_large_training(experiment)
+            for remark in preflight(experiment):
                 console.say(remark)
             for other, names in planned.edited_since().items():
                 console.say(f"Changed since {other}: {few(names)}. This is a new run.")
             with planned.run.held(experiment.config.rerun):
-                if not plan(experiment).trained:  # by another process, since
+                planned = plan(experiment)  # another process may have trained it since
+                if not planned.trained:
                     return _train_and_evaluate(planned, device, display)
         return _evaluate_finished(planned, device, display)
     finally:
@@ -90,13 +91,10 @@ def run_experiment(
 
 
 def try_out(experiment: Experiment) -> None:
-    """Check all that can be checked of an experiment without writing anything (``dry_run=true``).
-
-    Raises:
-        UserError: a check fails.
-    """
+    """Check all that can be checked of an experiment without writing anything (``dry_run=true``)."""
     prepare_hardware(experiment.config.hardware)
-    _checked(experiment)
+    refuse_large_training(experiment)
+    preflight(experiment)
 
 
 def evaluate_run(
@@ -109,10 +107,10 @@ def evaluate_run(
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
             ``logger``; and ``task``, to evaluate on that one instead.
         display: shows the progress; None shows nothing.
-        trust: as in `finished.finished_run`.
+        trust: as in `load_model`.
 
     Raises:
-        UserError: as `finished.finished_run`, or the weights do not fit the changed scheme.
+        UserError: as `load_model`, or the weights do not fit the changed scheme.
     """
     finished = finished_run(RunDirectory(path), changes, trust)
     device, display = prepare_hardware(finished.experiment.config.hardware), display or console.Display()
@@ -120,12 +118,6 @@ def evaluate_run(
         return _evaluate_finished(finished, device, display)
     finally:
         display.stop()
-
-
-def _checked(experiment: Experiment) -> list[str]:
-    """Remarks on an experiment that can be carried out."""
-    refuse_large_training(experiment)
-    return preflight(experiment)
 
 
 def _train_and_evaluate(planned: Plan, device: str, display: console.Display) -> RunResult:
@@ -147,7 +139,7 @@ def _train_and_evaluate(planned: Plan, device: str, display: console.Display) ->
         curve, tables = evaluate_model(experiment, model.to(device), record.result["finished_step"], display)
         record.result |= describe_model(model, experiment.source)
         record.curve(curve, tables, planned.identity.label)
-    return _outcome(experiment, run, "resumed" if from_step else "trained")
+    return _outcome(planned, "resumed" if from_step else "trained")
 
 
 def _train(
@@ -170,47 +162,41 @@ def _train(
 
 
 def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> RunResult:
-    """A finished run: as it is, or measured otherwise into ``evaluations/<hash8>`` without training."""
-    experiment, run, result = planned.experiment, planned.run, planned.run.read_result() or {}
-    config = experiment.config
+    """A finished run: as it is, or measured otherwise without training."""
+    config, run = planned.experiment.config, planned.run
     if config.study and run.path.parent.parent == Path(config.results_dir):
         list_in_study(Path(config.results_dir), config.study, run.name)
-    if result["status"] != COMPLETED or planned.evaluation == result["evaluation"]:
-        return _outcome(experiment, run, "found")
-    if only_code_differs(result["evaluation"], planned.evaluation):
-        return _evaluate_again(planned, result, device, display)
-    directory = run.evaluation(short_hash(planned.evaluation))
-    if directory.read_result():
-        return _outcome(experiment, directory, "found")
-    return _evaluate_otherwise(planned, result, directory, device, display)
+    if planned.state != "to evaluate":
+        return _outcome(planned, "found")
+    if planned.directory is run:
+        return _evaluate_again(planned, device, display)
+    return _evaluate_otherwise(planned, device, display)
 
 
-def _evaluate_again(
-    planned: Plan, result: dict[str, Any], device: str, display: console.Display
-) -> RunResult:
+def _evaluate_again(planned: Plan, device: str, display: console.Display) -> RunResult:
     """The code that evaluates has changed: curve and summary are replaced, once the new ones are there."""
-    experiment, run = planned.experiment, planned.run
+    run = planned.run
     console.say(f"{run.name}: the code that evaluates has changed; evaluating it again")
     try:
         model = trained_model(planned)
     except UserError as error:
         console.say(f"{run.name}: shown as evaluated by the earlier code ({error})")
-        return _outcome(experiment, run, "found")
+        return _outcome(planned, "found")
     with run.opened():
-        curve, tables = evaluate_model(experiment, model.to(device), _steps(planned, result), display)
+        curve, tables = _measured(planned, model, device, display)
         write_curve(run, curve, tables)
         draw(planned, planned.identity.label, curve, run.figure)
         again = {"evaluation": planned.evaluation, "evaluation_environment": describe_environment(device)}
-        run.write_result({**result, **summarise(curve, experiment.max_length), **again})
-    return _outcome(experiment, run, "evaluated")
+        run.write_result(
+            {**(planned.result or {}), **summarise(curve, planned.experiment.max_length), **again}
+        )
+    return _outcome(planned, "evaluated")
 
 
-def _evaluate_otherwise(
-    planned: Plan, result: dict[str, Any], directory: RunDirectory, device: str, display: console.Display
-) -> RunResult:
+def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) -> RunResult:
     """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
-    experiment, label = planned.experiment, planned.identity.label
-    model = trained_model(planned)
+    experiment, directory, result = planned.experiment, planned.directory, planned.result or {}
+    label, model = planned.identity.label, trained_model(planned)
     if planned.evaluation["pe"] != result["evaluation"]["pe"]:
         label = f"{label} evaluated as {experiment.components['pe'].label}"
     kept = {key: result[key] for key in ("status", "name", "task", "model", "seed", "steps")}
@@ -220,23 +206,25 @@ def _evaluate_otherwise(
         try:
             record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
             with closing(record):
-                curve, tables = evaluate_model(experiment, model.to(device), _steps(planned, result), display)
-                record.curve(curve, tables, label)
+                record.curve(*_measured(planned, model, device, display), label)
         except BaseException:
             if created:
                 directory.remove()
             raise
         directory.write_result(record.result)
-    return _outcome(experiment, directory, "evaluated")
+    return _outcome(planned, "evaluated")
 
 
-def _steps(planned: Plan, result: dict[str, Any]) -> int:
-    """Steps it was trained for; fewer than asked where it stopped early."""
-    return result.get("finished_step", planned.experiment.config.training.steps)
+def _measured(planned: Plan, model: Backbone, device: str, display: console.Display) -> tuple[Curve, Tables]:
+    """What a finished run's model is measured as; it may have stopped before the last step asked for."""
+    experiment, result = planned.experiment, planned.result or {}
+    steps = result.get("finished_step", experiment.config.training.steps)
+    return evaluate_model(experiment, model.to(device), steps, display)
 
 
-def _outcome(experiment: Experiment, directory: RunDirectory, done: str) -> RunResult:
+def _outcome(planned: Plan, done: str) -> RunResult:
     """What now lies in the directory."""
+    directory = planned.directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
-    return RunResult(experiment, directory, result, done, curve)
+    return RunResult(planned.experiment, directory, result, done, curve)

@@ -1,11 +1,9 @@
-"""The extrapolation curve of a model and the metrics that summarise it, each defined here and nowhere else.
+"""The extrapolation curve of a model.
 
 Exact match is the share of examples in which every scored token is right, EOS included. It is the same under
 teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the same
-ids and the same declared length. This holds for schemes that at each token depend only on the tokens up to it
-and on the declared length. Token accuracy leaves EOS out and differs: after a mistake teacher forcing
-continues from the right answer, greedy decoding from the model's own. In formats that feed nothing back
-(slots, aligned) both are the same forward pass.
+ids and the same declared length. Token accuracy leaves EOS out and differs: after a mistake teacher forcing
+continues from the right answer, greedy decoding from the model's own.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Tally:
-    """Counts over examples, from which the rates follow."""
+    """Counts over examples, from which the rates follow; ``loss_sum`` in nats, NaN under greedy decoding."""
 
     examples: int = 0
     exact: int = 0
@@ -51,7 +49,6 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -63,15 +60,10 @@ def tally(
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
 ) -> Tally:
-    """Run the model over the batches, a bounded number of tokens at a time, and count.
+    """Run the model over laid-out batches, a bounded number of tokens at a time, and count.
 
-    Args:
-        model: on any device; batches are moved there.
-        batches: laid-out examples.
-        eos: the token that token accuracy leaves out.
-        decoding: ``greedy`` feeds the model's own answers back instead of the right ones; for batches of one
-            input length in a format that feeds back.
-        show: called with the number of examples done.
+    ``greedy`` feeds the model's own answers back instead of the right ones; it needs batches of one input
+    length in a format that feeds back. ``show`` is called with the number of examples done.
     """
     total = Tally()
     device = next(model.parameters()).device
@@ -88,22 +80,12 @@ def tally(
 
 
 def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    shared = batch.positions_BP.shape[0] == 1
-    return Batch(
-        batch.tokens_BT[start:stop],
-        batch.labels_BT[start:stop],
-        batch.lengths_B[start:stop],
-        batch.declared_B[start:stop],
-        batch.positions_BP if shared else batch.positions_BP[start:stop],
-    )
+    """These rows; the one row of position ids that all of them may share stays."""
+    return Batch(*(each if len(each) == 1 else each[start:stop] for each in batch))
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
-    """The model's answer at each scored token, -100 elsewhere, under teacher forcing.
-
-    Returns:
-        The answers [B, T], and the summed cross entropy of the scored tokens in nats.
-    """
+    """The answers [B, T] under teacher forcing, -100 where nothing is scored, and the summed loss in nats."""
     scored_BT = batch.labels_BT != IGNORE
     hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     logits_NV = at_least_float32(model.head(hidden_BTD[scored_BT]))
@@ -114,18 +96,10 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
 
 
 def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
-    """The model's answers decoded greedily, token by token; -100 after EOS.
+    """The answers [B, T] of a decoder, token by token; -100 after EOS and where no answer is expected.
 
-    All rows are decoded together, recomputing the whole prefix for every token, up to the token after the
-    longest target; later tokens would not be scored.
-
-    Args:
-        model: a decoder.
-        batch: examples of one input length, in a format that feeds back.
-        eos: the token that ends an answer.
-
-    Returns:
-        The answers [B, T], -100 where no answer is expected.
+    All rows, of one input length, are decoded together, recomputing the whole prefix for every token, up to
+    the token after the longest target; later tokens would not be scored.
     """
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
@@ -175,62 +149,59 @@ def extrapolation_curve(
 ) -> Iterator[Row]:
     """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
-    Args:
-        model: trained; evaluated by the code that trained it.
-        source: makes the examples.
-        lengths: requested input lengths; each is lowered to the nearest at which the task exists.
-        examples: per length.
-        max_length: longest input length of the training.
-        decoding: as in `tally`; the column ``loss`` is empty under ``greedy``.
-        show: called with the number of examples done, over all lengths.
+    Each length is lowered to the nearest at which the task exists; ``max_length`` is the longest of the
+    training. ``loss`` is empty under greedy decoding. ``show`` counts the examples done over all lengths.
     """
     model.eval()
-    for done, length in enumerate(lengths):
+    for index, length in enumerate(lengths):
+        content_length = source.task.nearest_length(length)
+        assert content_length is not None, "checked when the configuration was resolved"
+        blocks = _Blocks(source, content_length, examples)
 
-        def shown(here: int, before: int = done * examples) -> None:
+        def shown(here: int, before: int = index * examples) -> None:
             show(before + here)
 
-        yield _curve_point(model, source, length, examples, max_length, decoding, shown)
+        counts = tally(model, blocks, source.format.eos, decoding, shown)
+        low, high = wilson_interval(counts.exact, counts.examples)
+        yield point(source, length, content_length, max_length, blocks.largest_id) | {
+            "examples": counts.examples,
+            "token_accuracy": counts.token_accuracy,
+            "exact_match": counts.exact_match,
+            "exact_match_low": low,
+            "exact_match_high": high,
+            "loss": None if decoding == "greedy" else counts.loss,
+            "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
+            "input_blind": source.task.input_blind(content_length),
+        }
 
 
-def _curve_point(
-    model: Backbone,
-    source: Source,
-    length: int,
-    examples: int,
-    max_length: int,
-    decoding: Decoding,
-    show: Callable[[int], None],
-) -> Row:
-    content_length = source.task.nearest_length(length)
-    assert content_length is not None, "checked when the configuration was resolved"
-    largest_id = 0.0
+@dataclass
+class _Blocks:
+    """The evaluation examples of a length, and the largest position id drawn for them."""
 
-    def blocks() -> Iterable[Batch]:
-        nonlocal largest_id
-        for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
-            batch = source.evaluation_block(content_length, block)
-            largest_id = max(largest_id, float(batch.positions_BP.max()))
-            yield _rows(batch, 0, examples - start)
+    source: Source
+    length: int
+    examples: int
+    largest_id: float = 0.0
 
-    counts = tally(model, blocks(), source.format.eos, decoding, show)
-    low, high = wilson_interval(counts.exact, counts.examples)
+    def __iter__(self) -> Iterator[Batch]:
+        for block, start in enumerate(range(0, self.examples, BLOCK_EXAMPLES)):
+            batch = self.source.evaluation_block(self.length, block)
+            self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
+            yield _rows(batch, 0, self.examples - start)
+
+
+def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:
+    """What a row of ``extrapolation.csv`` says of a length whatever the model."""
+    answer_tokens = source.task.target_length(content_length)
     trained_ids = source.positions.train_positions(source.train_length)
     return {
         "length": length,
         "content_length": content_length,
         "split": "in_distribution" if content_length <= max_length else "extrapolation",
-        "examples": counts.examples,
-        "token_accuracy": counts.token_accuracy,
-        "exact_match": counts.exact_match,
-        "exact_match_low": low,
-        "exact_match_high": high,
-        "loss": None if decoding == "greedy" else counts.loss,
         "chance": source.task.chance(content_length),
-        "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
-        "input_blind": source.task.input_blind(content_length),
-        "answer_tokens": source.task.target_length(content_length),
-        "tokens": source.format.tokens(content_length, source.task.target_length(content_length)),
+        "answer_tokens": answer_tokens,
+        "tokens": source.format.tokens(content_length, answer_tokens),
         "largest_position": largest_id,
         "untrained_positions": max(0, math.ceil(largest_id) + 1 - trained_ids),
     }

@@ -10,13 +10,13 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.seen import seen_in_training
-from pe_experiments.evaluation.curve import extrapolation_curve
+from pe_experiments.evaluation.curve import Row, extrapolation_curve
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
 from pe_experiments.tasks.text import NextSymbol, Text
 from pe_experiments.terminal.console import Display
 
-Curve = list[dict[str, Any]]
+Curve = list[Row]
 Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
 
 
@@ -24,10 +24,7 @@ Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
-    """The rows of ``extrapolation.csv`` of a model that was trained for that many steps.
-
-    With them, of a language model, those of ``text.csv`` and of ``corpus.csv``, the files it read.
-    """
+    """The rows of ``extrapolation.csv`` after that many steps; of a language model, other tables besides."""
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
     if not experiment.other_task:

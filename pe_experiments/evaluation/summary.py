@@ -44,8 +44,7 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
     within = [row for row in rows if row["content_length"] <= max_length]
     fresh = [row for row in within if not 2 * (row.get("seen") or 0) >= row.get("examples", 1)] or within
     summary: dict[str, Any] = {}
-    for metric in ("exact_match", "token_accuracy"):
-        measured = exact or metric == "token_accuracy"
+    for metric, measured in (("exact_match", exact), ("token_accuracy", True)):
         summary |= _of_metric(rows if measured else (), fresh if measured else (), metric, max_length)
     known = summary["exact_match_in_distribution"]
     summary["solved_in_distribution"] = None if known is None else known >= SOLVED

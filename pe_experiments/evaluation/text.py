@@ -3,15 +3,13 @@
 Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
 L bytes, as in training; each scores all its bytes but the first, which is the last of the window before.
 
-* ``non_overlapping``: all bytes of a stretch but the first, the same ones at every L. A byte has between 1
-  and L - 1 bytes before it in its window.
-* ``sliding``: the last bytes of each stretch (at most `STRIDE`, the same ones at every L), each after at
-  least L - STRIDE bytes, as where a window slides by that stride. They are also split by whether they
-  complete a 4-gram that occurred earlier in the stretch (associative recall; Arora et al. 2023,
-  arXiv:2312.04927): ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new``
-  not at all. The slices, too, hold the same bytes at every L.
-* ``copy``: a random key stands at a random index of the window and once more at its end; the
-  second half of its second occurrence is scored.
+* ``non_overlapping``: all bytes of a stretch but the first, each after 1 to L - 1 bytes of its window.
+* ``sliding``: the last bytes of each stretch (at most `STRIDE`), each after at least L - STRIDE bytes, as
+  where a window slides by that stride. They are also split by whether they complete a 4-gram that occurred
+  earlier in the stretch (associative recall; Arora et al. 2023, arXiv:2312.04927): ``repeated_near`` within
+  the training length, ``repeated_far`` only farther back, ``new`` not at all.
+* ``copy``: a random key stands at a random index of the window and once more at its end; the second half of
+  its second occurrence is scored.
 
 Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S bytes that are scored.
 """
@@ -19,10 +17,9 @@ Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S byt
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +28,7 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.base import at_least_float32
-from pe_experiments.evaluation.curve import TOKENS_AT_ONCE
+from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -39,19 +36,9 @@ STRIDE = 64  # bytes by which a window slides; a quarter of the shortest length 
 GRAM = 4  # bytes
 KEY = 16  # bytes of a key to copy
 BINS = 32  # of the index in the longest window
-COLUMNS = ("length", "windows", "slice", "first_index", "last_index", "bytes", "bits_per_byte", "accuracy")
+COLUMNS = ("length", "windows", "slice", "first_index", "last_index")  # of a kind
 
-Row = dict[str, Any]
 Kind = tuple[int, str, str, int | None, int | None]  # length, windows, slice, first and last index
-
-
-@dataclass
-class Sum:
-    """Scored bytes, their loss in nats, and how many were predicted right."""
-
-    bytes: int = 0
-    nats: float = 0.0
-    right: int = 0
 
 
 class Scorer:
@@ -61,7 +48,7 @@ class Scorer:
         self.model, self.source = model, source
         self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
-        self.sums: dict[Kind, Sum] = {}
+        self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
 
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,10 +86,11 @@ class Scorer:
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
         """Count these bytes."""
-        total = self.sums.setdefault(kind, Sum())
-        total.bytes += losses.numel()
-        total.nats += float(losses.sum())
-        total.right += int(right.sum())
+        total = self.sums[kind]
+        total.tokens += losses.numel()
+        total.scored += losses.numel()
+        total.loss_sum += float(losses.sum())
+        total.right_tokens += int(right.sum())
 
 
 def evaluate_text(
@@ -115,14 +103,8 @@ def evaluate_text(
 ) -> tuple[list[Row], list[Row]]:
     """Evaluate a language model at these context lengths, on the same bytes at each.
 
-    Args:
-        model, source: trained on a `tasks.text.NextSymbol` task.
-        lengths, max_length: of context and of the training, in bytes.
-        examples: stretches of text.
-        show: called with the number of stretches done, over all lengths.
-
-    Returns:
-        The rows of ``extrapolation.csv``, of non-overlapping windows, and those of ``text.csv``.
+    Returns the rows of ``extrapolation.csv``, of non-overlapping windows, and those of ``text.csv``. Examples
+    are stretches of text; ``show`` is called with the number of those done, over all lengths.
     """
     model.eval()
     task = source.task.for_split("evaluation")
@@ -205,34 +187,17 @@ def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tens
 def _rows(scorer: Scorer) -> list[Row]:
     rows = []
     for kind, total in scorer.sums.items():
-        row: Row = dict(zip(COLUMNS, kind, strict=False)) | {"bytes": total.bytes}
-        if total.bytes:
-            row["bits_per_byte"] = total.nats / total.bytes / math.log(2)
-            row["accuracy"] = total.right / total.bytes
+        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.tokens}
+        if total.tokens:
+            row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
         rows.append(row)
     return sorted(rows, key=lambda row: row["length"])
 
 
 def _point(scorer: Scorer, asked: int, length: int, examples: int, max_length: int) -> Row:
-    source, total = scorer.source, scorer.sums[length, "non_overlapping", "all", None, None]
-    largest_id = scorer.largest_id[length]
-    return {
-        "length": asked,
-        "content_length": length,
-        "split": "in_distribution" if length <= max_length else "extrapolation",
-        "examples": examples,
-        "token_accuracy": total.right / total.bytes,
-        "exact_match": None,  # of a whole window of text: never, and no measure of anything
-        "exact_match_low": None,
-        "exact_match_high": None,
-        "loss": total.nats / total.bytes,
-        "chance": source.task.chance(length),
-        "bag_ceiling": None,
-        "input_blind": None,
-        "answer_tokens": source.task.target_length(length),
-        "tokens": source.format.tokens(length, source.task.target_length(length)),
-        "largest_position": largest_id,
-        "untrained_positions": max(
-            0, math.ceil(largest_id) + 1 - source.positions.train_positions(source.train_length)
-        ),
-    }
+    total = scorer.sums[length, "non_overlapping", "all", None, None]
+    # A whole window of text is never right, so exact match would be no measure of anything.
+    unmeasured = ("exact_match", "exact_match_low", "exact_match_high", "bag_ceiling", "input_blind")
+    row = point(scorer.source, asked, length, max_length, scorer.largest_id[length])
+    measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
+    return row | measured | dict.fromkeys(unmeasured)

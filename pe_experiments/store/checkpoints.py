@@ -16,11 +16,7 @@ MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optim
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The checkpoint, or None where there is none.
-
-    Raises:
-        UserError: the file is damaged, or there is a file or a link where its directory belongs.
-    """
+    """The checkpoint, or None where there is none; a damaged one is a `UserError`."""
     if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
         what = "link" if path.parent.is_symlink() else "file"
         raise UserError(f"{path.parent} is a {what} where a directory belongs; delete it")
@@ -44,11 +40,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def load_weights(model: nn.Module, checkpoint: dict[str, Any], otherwise: str) -> None:
-    """Give an untrained model the weights of a checkpoint.
-
-    Raises:
-        UserError: they are another model's; it says what is given as ``otherwise``.
-    """
+    """Give an untrained model the weights of a checkpoint; ``otherwise`` is said where they do not fit."""
     try:
         model.load_state_dict(model_weights(checkpoint))
     except (RuntimeError, AttributeError, TypeError) as error:

@@ -1,8 +1,7 @@
 """Which code made a run: a digest for each of its parts, over the meaning of the files it consists of.
 
 The parts are the training code that all runs share, the code that evaluates, and the classes of scheme,
-position policy, task and model. Comments, layout, docstrings and the places of files do not count. A digest
-says that the code is the same text; which other text gives the same numbers is in `known`.
+position policy, task and model. Comments, layout, docstrings and the places of files do not count.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from functools import cache
 from importlib.machinery import PathFinder
 from itertools import accumulate
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
-
-from pe_experiments.store.notebook_code import compiled
 
 # Files and folders of this package: what all runs train with, and what evaluates them.
 SHARED = (
@@ -49,8 +47,8 @@ def package_code(names: tuple[str, ...]) -> str:
 def class_code(cls: type) -> Digests:
     """The code of a class that neither training nor evaluation shares, empty where there is none.
 
-    Of this package's classes one digest each, by their path; of whoever wrote the class, one by module, or by
-    class where it was typed into a notebook or a shell.
+    Of this package's classes one digest each, by their path; of others one by module, or by class where it
+    was typed into a notebook or a shell.
     """
     files, code = files_of(cls), Digests()
     if _top(cls.__module__) != PACKAGE:
@@ -59,7 +57,7 @@ def class_code(cls: type) -> Digests:
             if _top(one.__module__) == PACKAGE:
                 code |= class_code(one)
             elif not module_file(one.__module__):
-                code[path_of(one)] = digest(compiled(one))
+                code[path_of(one)] = digest(str(_compiled(one, set())))
     covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
     ours = {path for name, path in files.items() if _top(name) == PACKAGE}
     rest = ours.difference(_files(SHARED), _files(EVALUATION), *covered)
@@ -78,10 +76,7 @@ def _files(names: Iterable[str]) -> frozenset[Path]:
 
 @cache
 def files_of(cls: type) -> dict[str, Path]:
-    """By module the files of a class and its ancestors, and those that they import.
-
-    Of this package only the catalogue is followed; installed libraries are left out.
-    """
+    """By module the files of a class, its ancestors and what they import, of this package the catalogue."""
     waiting = [ancestor.__module__ for ancestor in lineage(cls)]
     tops = {_top(name) for name in waiting}  # a scheme may come from an installed library
     found: dict[str, Path] = {}
@@ -158,6 +153,33 @@ def _nested(node: Any) -> Any:
         fields = [[name, _nested(value)] for name, value in ast.iter_fields(node) if value not in (None, [])]
         return [type(node).__name__, *fields]
     return [_nested(item) for item in node] if isinstance(node, list) else repr(node)
+
+
+def _compiled(node: Any, seen: set[int]) -> Any:
+    """What a class without a file does, as nested lists; with what it calls of the same notebook."""
+    if isinstance(node, FunctionType | type):
+        if id(node) in seen:
+            return node.__name__
+        seen.add(id(node))
+    if isinstance(node, staticmethod | classmethod):
+        return _compiled(node.__func__, seen)
+    if isinstance(node, type):
+        node = {key: value for key, value in vars(node).items() if key not in ("__doc__", "__module__")}
+    elif isinstance(node, property):
+        node = [node.fget, node.fset]
+    elif isinstance(node, CodeType):
+        node = [node.co_code.hex(), *node.co_names, *node.co_consts]
+    elif isinstance(node, FunctionType):
+        used = [node.__globals__.get(name) for name in node.__code__.co_names]
+        near = [value for value in used if getattr(value, "__module__", None) == node.__module__]
+        cells = [cell.cell_contents for cell in node.__closure__ or ()]
+        code = node.__code__.replace(co_consts=tuple(c for c in node.__code__.co_consts if c != node.__doc__))
+        node = [code, node.__defaults__, node.__kwdefaults__, *near, *cells]
+    if isinstance(node, dict):
+        node = [[str(key), value] for key, value in node.items()]
+    if isinstance(node, list | tuple):
+        return [_compiled(part, seen) for part in node]
+    return repr(node) if isinstance(node, int | float | str | None) else type(node).__name__
 
 
 def _common(digests: Iterable[str]) -> str:

@@ -21,11 +21,7 @@ TEXTS = ("name", "label", "task", "model")  # of a result, shown as cells and ti
 
 
 class RunDirectory:
-    """``results_dir/runs/<name>`` and the files in it.
-
-    Args:
-        path: the directory; it need not exist.
-    """
+    """``results_dir/runs/<name>`` and the files in it; it need not exist."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -43,30 +39,18 @@ class RunDirectory:
         return self.path.name
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
-        """Where another evaluation of this training lives; the same files, less those of training.
-
-        Raises:
-            UserError: a link leads there.
-        """
+        """Where another evaluation of this training lives; the same files, less those of training."""
         path = self.path / "evaluations" / evaluation_hash
         _refuse_links(path.parent, path)
         return RunDirectory(path)
 
     def evaluations(self) -> list[str]:
-        """The names of the evaluations there are.
-
-        Raises:
-            UserError: a link leads to them.
-        """
+        """The names of the evaluations there are."""
         _refuse_links(folder := self.path / "evaluations")
         return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
 
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None where there is none yet.
-
-        Raises:
-            UserError: the file is there and is no result.
-        """
+        """The result, or None where there is none yet."""
         if not self.result.exists():
             return None
         try:
@@ -88,20 +72,12 @@ class RunDirectory:
             ) from error
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write the result; the last thing a run does, while it holds the directory.
-
-        Raises:
-            UserError: the directory was deleted.
-        """
+        """Write the result; the last thing a run does, while it holds the directory."""
         self.refuse_deleted()
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
-        """The saved configuration, with its ``derived`` and ``identity`` sections.
-
-        Raises:
-            UserError: it is missing or damaged, or holds an interpolation: what is saved is resolved.
-        """
+        """The saved configuration, with its ``derived`` and ``identity`` sections."""
         try:
             saved = read_yaml(self.config)
             identity = saved["identity"]
@@ -122,27 +98,19 @@ class RunDirectory:
         A killed process therefore leaves no stale lock, also on network file systems that have ``flock`` (NFS
         since Linux 2.6.12, GPFS, Lustre mounted with ``-o flock``). Where there is none, filelock falls back
         to a file with host and process id, and takes it over once that process, on the same host, is gone.
-
-        Raises:
-            InUse: another process holds it.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            lock.acquire()
+            lock = FileLock(self.path / ".lock", timeout=0).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
         """Make the directory and hold it; gives whether it was made, or was there.
 
-        Raises:
-            UserError: it cannot be written, or holds a link, which might lead what is written elsewhere; or
-                as `lock`.
+        A link in it might lead what is written elsewhere, and is refused.
         """
         created = not self.path.exists()
         _refuse_links(*self.path.glob("*"), *self.checkpoint.parent.glob("*"))
@@ -160,11 +128,7 @@ class RunDirectory:
     def held(self, rerun: bool) -> Iterator[None]:
         """Hold it while it is trained: nothing half-written is left there, and nothing finished is lost.
 
-        Args:
-            rerun: an earlier result is moved aside, and comes back unless there is a new one.
-
-        Raises:
-            UserError: as `opened`; it was deleted meanwhile; the disk is full.
+        Under ``rerun`` an earlier result is moved aside, and comes back unless there is a new one.
         """
         with self.opened() as created:
             if not self.config.exists():
@@ -194,11 +158,7 @@ class RunDirectory:
                     shutil.rmtree(aside, ignore_errors=True)
 
     def refuse_deleted(self) -> None:
-        """Refuse to go on where somebody has deleted the directory that this process holds.
-
-        Raises:
-            UserError: somebody has.
-        """
+        """Refuse to go on where somebody has deleted the directory that this process holds."""
         if self.deleted:
             raise UserError(
                 f"{self.path} was deleted during the run, and its results are gone; repeat it to train again"
@@ -227,10 +187,8 @@ class RunDirectory:
         self._clear()
         for entry in aside.iterdir():
             entry.rename(self.path / entry.name)
-        aside.rmdir()
 
     def remove(self) -> None:
-        """Remove the whole directory."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -260,11 +218,7 @@ def seed_and_hash(name: str) -> str:
 
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
-    """Hold a folder to write to against the one in which runs lie.
-
-    Raises:
-        UserError: it lies in there, where everything is taken for a run.
-    """
+    """Refuse to write to a folder among the runs, where everything is taken for one."""
     runs, folder = (Path(results_dir) / "runs").resolve(), Path(out).resolve()
     if runs in (folder, *folder.parents):
         raise UserError(f"out={shown(out)} lies among the runs; allowed: any folder outside {runs}")

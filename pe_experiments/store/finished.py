@@ -19,9 +19,9 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoints import load_weights, read_checkpoint
-from pe_experiments.store.directory import COMPLETED, RunDirectory
-from pe_experiments.store.identity import Identity, changed, evaluated, identify
-from pe_experiments.store.plan import Plan
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import Identity, changed, identify
+from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
 from pe_experiments.training.preflight import preflight
@@ -74,10 +74,12 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
     Args:
         run: its directory, ``results/runs/NAME``.
-        trust: as in `finished_run`.
+        trust: import the modules outside this package that its ``config.yaml`` names, which runs their code,
+            and read the files it names.
 
     Raises:
-        UserError: as `finished_run`.
+        UserError: no such run, not completed, its code has been edited since, or it names modules or files
+            from outside this package without ``trust``.
     """
     directory = RunDirectory(Path(run))
     if not directory.config.exists():
@@ -94,12 +96,7 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     Args:
         run: its directory.
         changes: sections of the saved configuration to replace; ``task`` is a task to evaluate on instead.
-        trust: import the modules outside this package that its ``config.yaml`` names, which runs their code,
-            and read the files it names.
-
-    Raises:
-        UserError: no such run, not completed, its code has been edited since, or it names modules or files
-            from outside this package without ``trust``.
+        trust: as in `load_model`.
     """
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
@@ -112,9 +109,9 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
     experiment = resolve(check(own_logger(sections) | changes), other_task)
-    result = run.read_result()
-    if result is None or result["status"] != COMPLETED:
-        state = "interrupted" if result is None else result["status"]
+    planned = plan_in(run, experiment, identity)
+    if planned.state not in ("finished", "to evaluate"):
+        state = "interrupted" if planned.state == "new" else planned.state
         raise UserError(
             f"run={run.path}: it is {state}, and only a completed run can be evaluated; train it first"
         )
@@ -122,7 +119,7 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     now = identify(experiment).sources
     if names := changed(*({group: each[group] for group in kept} for each in (identity.sources, now))):
         raise UserError(f"run={run.path}: {few(names)} changed since it was trained; train it again")
-    return Plan(experiment, identity, run, evaluated(experiment), "finished")
+    return planned
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
@@ -141,11 +138,7 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
 
 
 def trained_model(finished: Plan) -> Backbone:
-    """The model of the experiment with the weights of the run.
-
-    Raises:
-        UserError: the checkpoint is missing or damaged, or its weights do not fit the experiment's scheme.
-    """
+    """The model of the experiment with the weights of the run."""
     experiment, run = finished.experiment, finished.run
     if (checkpoint := read_checkpoint(run.checkpoint)) is None:
         raise UserError(

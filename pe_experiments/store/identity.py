@@ -1,45 +1,43 @@
 """What a run is called: its identity is what was trained, the label only names it.
 
-What was trained is the configuration, what is derived from it, the code that trains (`code`; code
-that is `known` to give the same numbers counts as the same) and the data files it reads. Two configurations
-that train the same thing are one run; anything that changes the training is another.
+What was trained is the configuration, what is derived from it, the code that trains (code that is `known` to
+give the same numbers counts as the same) and the data files it reads.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import PARTS
-from pe_experiments.store.code import PACKAGE, Digests, class_code
-from pe_experiments.store.files_read import data_files
+from pe_experiments.store.code import DIGITS, PACKAGE, Digests, class_code, digest, files_of
 from pe_experiments.store.known import common_code, states
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # of a run's name
+MOST_NAMED = 20  # data files with a digest each; more, or several of one name, have a common one
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What was trained, the name that follows from it, and what to call its scheme.
+    """What was trained, the name that follows from it, and what to call its scheme."""
 
-    Attributes:
-        trained: the configuration.
-        sources: by group (``shared``, ``pe``, ``positions``, ``task``) the states of its code and the
-            digests of its data files; ``derived`` holds the values derived from the configuration.
-        label: of the scheme.
-        prefix: of the name; the hash follows.
-    """
-
-    trained: dict[str, Any]
-    sources: dict[str, dict[str, Any]]
-    label: str
-    prefix: str
+    trained: dict[str, Any]  # the configuration
+    sources: dict[
+        str, dict[str, Any]
+    ]  # states of code and digests of data files by group; ``derived`` values
+    label: str  # of the scheme
+    prefix: str  # of the name; the hash follows
 
     @property
     def hash8(self) -> str:
@@ -55,35 +53,36 @@ class Identity:
 
 def identify(experiment: Experiment) -> Identity:
     """The identity of an experiment."""
-    config, components = experiment.config, experiment.components
+    config, components, common = experiment.config, experiment.components, common_code()
     trained: dict[str, Any] = {group: components[group].section for group in PARTS}
     trained["model"] = {**config.model.model_dump(), **components["model"].section}
     trained["model"].pop("attention_implementation", None)  # the same result, computed otherwise
-    trained["training"] = config.training.model_dump()
-    trained["seed"] = config.seed
-    label = config.label or scheme_label(experiment)
-    shown = safe_name(label)[:LONGEST_LABEL]
-    prefix = f"{components['task'].choice}-{experiment.model_choice}-{shown}-s{config.seed}"
-    return Identity(jsonable(trained), jsonable(_sources(experiment)), label, prefix)
+    trained |= {"training": config.training.model_dump(), "seed": config.seed}
 
-
-def _sources(experiment: Experiment) -> dict[str, dict[str, Any]]:
-    common = common_code()
-    sources: dict[str, dict[str, Any]] = {"shared": states({"training": common["training"]}, "trained")}
-    for group, part in experiment.components.items():
+    sources = {"shared": states({"training": common["training"]}, "trained")}
+    for group, part in components.items():
         declared = experiment.task.data_files if group == "task" else ()
         sources[group] = data_files(part.arguments, part.classes, declared)
         sources[group] |= states(part_code(part), "trained")
-    if experiment.config.training.stop_at_exact_match is not None:  # evaluation decides when training ends
+    if config.training.stop_at_exact_match is not None:  # evaluation decides when training ends
         sources["stopping"] = states({"evaluation": common["evaluation"]}, "trained")
-    return sources | {"derived": _derived(experiment)}
+    derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}
+    derived["train_lengths"] = short_hash(derived["train_lengths"])  # which may be many
+    derived["shape"] = asdict(experiment.shape)
+
+    label = config.label or scheme_label(experiment)
+    shown = safe_name(label)[:LONGEST_LABEL]
+    prefix = f"{components['task'].choice}-{experiment.model_choice}-{shown}-s{config.seed}"
+    return Identity(jsonable(trained), jsonable(sources | {"derived": derived}), label, prefix)
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
     """What identifies one evaluation of a training; the usual decoding and task are left out."""
-    scheme = jsonable(experiment.components["pe"].section)
-    lengths, examples = list(experiment.evaluation_lengths), experiment.config.evaluation.examples
-    said: dict[str, Any] = {"lengths": lengths, "examples": examples, "pe": scheme}
+    said: dict[str, Any] = {
+        "lengths": list(experiment.evaluation_lengths),
+        "examples": experiment.config.evaluation.examples,
+        "pe": jsonable(experiment.components["pe"].section),
+    }
     code = {"evaluation": common_code()["evaluation"]}
     for group in PARTS:
         code |= part_code(experiment.components[group])
@@ -115,25 +114,17 @@ CODE_OF = {
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What differs between two `Identity.sources`: code of this package by its part, files by their name."""
-    names = set()
+    names = set[str]()
     for group in before | now:
-        one, other = dict(before.get(group, {})), dict(now.get(group, {}))
-        differing = {name for name in one | other if one.get(name) != other.get(name)}
-        files = {name for name in differing if not is_code(name)}
-        names |= files | ({CODE_OF[group]} if differing - files else set())
+        one, other = before.get(group, {}), now.get(group, {})
+        differing = (name for name in one | other if one.get(name) != other.get(name))
+        names |= {CODE_OF[group] if is_code(name) else name for name in differing}
     return sorted(names)
 
 
 def is_code(name: str) -> bool:
     """Whether a name in `Identity.sources` is of code of this package; else of a file or of outside code."""
     return name == "training" or name == "evaluation" or name.startswith(f"{PACKAGE}.")
-
-
-def _derived(experiment: Experiment) -> dict[str, Any]:
-    """What follows from the configuration; the training lengths, which may be many, as a hash."""
-    derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}
-    lengths = short_hash(derived["train_lengths"])
-    return {**derived, "train_lengths": lengths, "shape": asdict(experiment.shape)}
 
 
 def scheme_label(experiment: Experiment) -> str:
@@ -143,11 +134,7 @@ def scheme_label(experiment: Experiment) -> str:
 
 
 def jsonable(content: Any) -> Any:
-    """Content as JSON can hold it; functions and classes by their name, sets in order.
-
-    Raises:
-        UserError: something that has no text of its own.
-    """
+    """Content as JSON can hold it; functions and classes by their name, sets in order."""
     return json.loads(json.dumps(content, default=_as_text))
 
 
@@ -168,4 +155,64 @@ def safe_name(label: str) -> str:
 
 def short_hash(content: Any) -> str:
     """Eight hex digits that follow from JSON-like content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return digest(json.dumps(content, sort_keys=True))[:8]
+
+
+def data_files(arguments: Any, classes: Iterable[type], declared: Iterable[str | Path] = ()) -> Digests:
+    """Digest by path of the data files a part reads; of many, one of their names and contents.
+
+    These are the files and folders the part declares, and the files that are named by a text in its arguments
+    or, outside this package, in the source of its classes.
+    """
+    named = {name: path for cls in classes for name, path in files_of(cls).items()}
+    outside = [path for name, path in named.items() if name.partition(".")[0] != PACKAGE]
+    found = set[Path]()
+    for text in _texts(arguments):
+        found |= _existing(text, Path()) if outside or _is_path(text) else set()
+    for module in outside:
+        constants = [getattr(node, "value", None) for node in ast.walk(ast.parse(module.read_bytes()))]
+        for text in (constant for constant in constants if isinstance(constant, str) and _is_path(constant)):
+            found |= _existing(text, Path(), module.parent)
+    for path in map(Path, declared):
+        if not path.exists():
+            raise UserError(f"the data file {path} does not exist")
+        found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
+    files = sorted({path.resolve(): path for path in sorted(found)}.items())  # each once, however it is named
+    digests = [(_shown(path), _digest(real, real.stat().st_mtime_ns)) for real, path in files]
+    if len(files) <= MOST_NAMED and len(dict(digests)) == len(files):
+        return dict(digests)
+    listing = "\n".join(f"{name} {digest}" for name, digest in digests)
+    return {f"{len(files)} data files": digest(listing)}
+
+
+@cache
+def _digest(path: Path, changed_at: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+def _texts(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list | tuple):
+        for item in node:
+            yield from _texts(item)
+    elif isinstance(node, str | Path):
+        yield str(node)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text looks like a file's name rather than like a word."""
+    return "\n" not in text and ("." in text.strip(".") or "/" in text or os.sep in text)
+
+
+def _existing(text: str, *folders: Path) -> set[Path]:
+    try:
+        return {folder / text for folder in folders if text and (folder / text).is_file()}
+    except (OSError, ValueError):  # longer than a name may be, or no name at all
+        return set()
+
+
+def _shown(path: Path) -> str:
+    """As named; without the folders of this machine, so that a moved project keeps its runs."""
+    return path.name if path.is_absolute() else str(path)

@@ -1,8 +1,7 @@
 """Which code is known to give the published numbers, so that it counts as the code that published them.
 
 ``known_code.json`` holds for every part of the package (the path of a class, ``training``, ``evaluation``)
-the digest of its code, the state that names the published runs, and how it was found out that both give the
-same numbers. `published.adopt` writes it; numbers decide, not text.
+the digest of its code, the state that names the published runs, and how `published.adopt` compared the two.
 """
 
 from __future__ import annotations
@@ -41,10 +40,6 @@ def states(code: Digests, half: Half) -> Digests:
     """The published states of parts, by their digests; of one that is not known, the digest itself."""
     found: Digests = {}
     for part, digest in code.items():
-        found |= known()["parts"][part][half] if is_known(part, digest) else {part: digest}
+        listed = known()["parts"].get(part)
+        found |= listed[half] if listed and listed["digest"] == digest else {part: digest}
     return found
-
-
-def is_known(part: str, digest: str) -> bool:
-    """Whether this code of a part gives the published numbers."""
-    return known()["parts"].get(part, {}).get("digest") == digest

@@ -1,7 +1,4 @@
-"""What an experiment amounts to before anything is done: which run, where, and how far it is.
-
-Names come from `identity`: two configurations that train the same thing are one run.
-"""
+"""What an experiment amounts to before anything is done: which run, where, and how far it is."""
 
 from __future__ import annotations
 
@@ -25,22 +22,15 @@ from pe_experiments.terminal.errors import UserError
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that is asked for.
+    """A run that is asked for."""
 
-    Attributes:
-        experiment: what is trained and how it is evaluated.
-        identity: what was or will be trained, and the name that follows from it.
-        run: its directory.
-        evaluation: what identifies its evaluation (`identity.evaluated`).
-        state: ``new``, ``interrupted``, ``failed``, ``diverged``, ``finished``, or ``to evaluate`` where the
-            training is finished and was evaluated otherwise.
-    """
-
-    experiment: Experiment
+    experiment: Experiment  # what is trained and how it is evaluated
     identity: Identity
     run: RunDirectory
-    evaluation: dict[str, Any]
-    state: str
+    evaluation: dict[str, Any]  # what identifies it (`identity.evaluated`)
+    result: dict[str, Any] | None  # of the run, as far as it is
+    state: str  # new, interrupted, failed, diverged, finished, or "to evaluate": trained, else evaluated
+    directory: RunDirectory  # where its evaluation lies or will lie: the run's, or one of its own
 
     @property
     def trained(self) -> bool:
@@ -68,17 +58,30 @@ class Plan:
 
 
 def plan(experiment: Experiment) -> Plan:
-    """The run of an experiment.
-
-    Raises:
-        UserError: its ``result.json`` is damaged.
-    """
-    identity, evaluation = identify(experiment), evaluated(experiment)
+    """The run of an experiment, also where it lies under another label."""
+    identity = identify(experiment)
     run = run_directory(experiment.config.results_dir, identity.name)
     if run.name != identity.name and not _is_run_of(run, identity):
         run = RunDirectory(run.path.with_name(identity.name))
-    state = "new" if experiment.config.rerun else _state(run, evaluation)
-    return Plan(experiment, identity, run, evaluation, state)
+    return plan_in(run, experiment, identity)
+
+
+def plan_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> Plan:
+    """How far an experiment is that lies, or will lie, in this directory."""
+    evaluation, state, directory = evaluated(experiment), "finished", run
+    # The configuration is written first: without it, what lies there is left of a deleted run.
+    begun = run.config.exists() and not experiment.config.rerun
+    result = run.read_result() if begun else None
+    if result is None or (result["status"] == COMPLETED and not run.curve.exists()):
+        state = "interrupted" if begun and run.checkpoint.exists() else "new"
+    elif result["status"] != COMPLETED:
+        state = {DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
+    elif only_code_differs(result["evaluation"], evaluation):
+        state = "to evaluate"
+    elif result["evaluation"] != evaluation:
+        directory = run.evaluation(short_hash(evaluation))
+        state = "finished" if directory.read_result() else "to evaluate"
+    return Plan(experiment, identity, run, evaluation, result, state, directory)
 
 
 def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
@@ -87,16 +90,3 @@ def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
     except UserError:
         return False
     return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
-
-
-def _state(run: RunDirectory, evaluation: dict[str, Any]) -> str:
-    if not run.config.exists():  # written first: what lies there is left of a deleted run
-        return "new"
-    result = run.read_result()
-    if result is None or (result["status"] == COMPLETED and not run.curve.exists()):
-        return "interrupted" if run.checkpoint.exists() else "new"
-    if result["status"] == COMPLETED and result["evaluation"] != evaluation:
-        there = run.evaluation(short_hash(evaluation)).read_result()
-        same = there and not only_code_differs(result["evaluation"], evaluation)
-        return "finished" if same else "to evaluate"
-    return {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]

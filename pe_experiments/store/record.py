@@ -29,13 +29,8 @@ class Record:
     Args:
         plan: of the run.
         directory: the run's, or that of one of its evaluations.
-        from_step: of a training, the step of the checkpoint it goes on from; later rows are dropped.
-
-    Attributes:
         result: what ``result.json`` will say.
-
-    Raises:
-        UserError: Weights & Biases cannot start in the mode asked for, or ``metrics.csv`` is damaged.
+        from_step: of a training, the step of the checkpoint it goes on from; later rows are dropped.
     """
 
     def __init__(self, plan: Plan, directory: RunDirectory, result: dict[str, Any], from_step: int = 0):
@@ -82,10 +77,6 @@ def recorded(plan: Plan, from_step: int, device: str) -> Iterator[Record]:
     """The record of a training, whose ``result.json`` says in the end what became of it.
 
     A loss that diverges and an error of one of its parts end the run, not the program.
-
-    Raises:
-        UserError: somebody has deleted the directory meanwhile, or as `Record`.
-        OSError: the disk is full, or cannot be written any more.
     """
     run, experiment, config = plan.run, plan.experiment, plan.experiment.config
     result: dict[str, Any] = {

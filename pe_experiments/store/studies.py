@@ -34,11 +34,7 @@ def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a study lists: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``.
-
-    Raises:
-        UserError: no such study, or its manifest is damaged.
-    """
+    """What a study lists: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``."""
     try:
         content = read_json(path)
         names = content["runs"]

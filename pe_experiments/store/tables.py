@@ -1,14 +1,11 @@
-"""The CSV files of a run: their columns, how they are written, and how they are read back.
-
-They are the truth; what is drawn or mirrored follows from them.
-"""
+"""The CSV files of a run, from which all that is drawn or mirrored follows."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +24,9 @@ SPLITS = ("in_distribution", "extrapolation", "other_task")
 ADDED = ("input_blind", "seen", "answer_tokens")  # columns that runs of earlier versions do not have
 
 Row = dict[str, Any]
-Tables = dict[str, list[Row]]  # more that was measured, by the name of its CSV file
 
 
-def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Tables) -> None:
+def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
     """Write ``extrapolation.csv`` and a CSV file for each of the tables."""
     write_atomically(run.curve, to_csv(CURVE, curve))
     for name, rows in tables.items():
@@ -49,11 +45,7 @@ def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The complete rows of a CSV file; none where there is no file. A torn last row (a kill) is left out.
-
-    Raises:
-        ValueError: as `files.read_text`, or it has more than `MOST_ROWS` rows.
-    """
+    """The complete rows of a CSV file; none where there is no file. A torn last row (a kill) is left out."""
     if not path.exists():
         return []
     text = read_text(path)
@@ -64,21 +56,15 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The rows of a ``metrics.csv`` with their types, without the cells that are empty.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """The rows of a ``metrics.csv`` with their types, without the cells that are empty."""
     try:
         rows = read_csv(path)
         if rows and not set(rows[0]) <= set(METRICS):
             raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
         typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
-        last = 0
-        for row in typed:
-            if not isinstance(step := row.get("step"), int) or step < last:
-                raise ValueError("a step that is none, or out of order")
-            last = step
+        steps: list[Any] = [row.get("step") for row in typed]
+        if not all(isinstance(step, int) for step in steps) or steps != sorted(steps):
+            raise ValueError("a step that is none, or out of order")
         return typed
     except (ValueError, csv.Error) as error:
         raise UserError(
@@ -88,11 +74,7 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def read_curve(path: Path) -> list[Row]:
-    """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty."""
     try:
         rows = read_csv(path)
         if not rows:
@@ -100,18 +82,16 @@ def read_curve(path: Path) -> list[Row]:
         if not {row["split"] for row in rows} <= set(SPLITS):
             raise ValueError(f"a split that is none of {', '.join(SPLITS)}")
         rows = [dict.fromkeys(ADDED, "") | row for row in rows]
-        return [{key: row[key] if key == "split" else _cell(row[key]) for key in CURVE} for row in rows]
+        return [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
     except (KeyError, ValueError, csv.Error) as error:
         raise UserError(
             f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
         ) from error
 
 
-def _cell(text: str) -> int | float | None:
-    return _number(text) if text else None
-
-
-def _number(text: str) -> int | float:
+def _number(text: str) -> int | float | None:
+    if not text:
+        return None
     number = int(text) if text.isdigit() and len(text) < 16 else float(text)  # no integer beyond a float's
     if MOST < abs(number) < math.inf:
         raise ValueError(f"{text}: larger than anything measured")

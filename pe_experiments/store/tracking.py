@@ -1,7 +1,7 @@
-"""Weights & Biases as a mirror of a run's CSV files, and under which names.
+"""Weights & Biases as a mirror of a run's CSV files.
 
-The CSV files are the truth: after a kill and resume an offline mirror is written anew from them, so there is
-always exactly one wandb run with the whole history.
+After a kill and resume an offline mirror is written anew from them, so there is always exactly one wandb run
+with the whole history.
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ from pe_experiments.terminal.errors import UserError, sentence
 
 
 class Mirror:
-    """One run in Weights & Biases; none where ``logger.mode`` is ``disabled``.
-
-    Args:
-        plan: of the run.
-        directory: the run's, or that of one of its evaluations.
-
-    Raises:
-        UserError: Weights & Biases cannot start in the mode asked for.
-    """
+    """One run, or one of its evaluations, in Weights & Biases; none where ``logger.mode`` is ``disabled``."""
 
     def __init__(self, plan: Plan, directory: RunDirectory):
         mirrors = plan.experiment.config.logger.mode != "disabled"
@@ -47,35 +39,25 @@ class Mirror:
         if self._wandb and not self._has_curve:
             for row in rows:
                 named = {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None}
-                self._wandb.log(named | _named(texts, row["content_length"]))
+                for text in texts:
+                    if text["length"] == row["content_length"] and text["slice"] != "index":
+                        prefix = f"text/{text['windows']}_{text['slice']}"
+                        measured = (key for key in ("bits_per_byte", "accuracy") if key in text)
+                        named |= {f"{prefix}_{key}": text[key] for key in measured}
+                self._wandb.log(named)
 
     def close(self, summary: dict[str, Any] | None, figure: Path) -> str | None:
-        """Mirror summary and figure and end the wandb run; without a summary it failed.
-
-        Returns:
-            The command that uploads an offline run, else None.
-        """
+        """End the wandb run, failed without a summary; returns the command that uploads an offline one."""
         if not self._wandb:
             return None
         import wandb
 
         if summary is not None:
             self._wandb.log({"extrapolation/figure": wandb.Image(str(figure))})
-            for key, value in summary.items():
-                self._wandb.summary[key] = value
+            self._wandb.summary.update(summary)
         folder, offline = Path(self._wandb.dir).parent, self._wandb.offline
         self._wandb.finish(exit_code=0 if summary is not None else 1)
         return f"wandb sync {shlex.quote(os.path.relpath(folder))}" if offline else None
-
-
-def _named(rows: Sequence[Row], length: int) -> Row:
-    """Bits per byte and accuracy at a length, as ``text/sliding_new_accuracy``; nothing by index."""
-    return {
-        f"text/{row['windows']}_{row['slice']}_{key}": row[key]
-        for row in rows
-        for key in ("bits_per_byte", "accuracy")
-        if row["length"] == length and row["slice"] != "index" and key in row
-    }
 
 
 def _start(plan: Plan, directory: RunDirectory) -> Any:
@@ -115,7 +97,6 @@ def _start(plan: Plan, directory: RunDirectory) -> Any:
         ) from error
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step")
-    for key in CURVE:
-        mirror.define_metric(f"extrapolation/{key}", step_metric="extrapolation/length")
-    mirror.define_metric("text/*", step_metric="extrapolation/length")
+    for name in (*(f"extrapolation/{key}" for key in CURVE), "text/*"):
+        mirror.define_metric(name, step_metric="extrapolation/length")
     return mirror

@@ -184,7 +184,7 @@ def test_a_file_renamed_and_a_function_moved_change_nothing_for_a_user(project: 
     assert "2 finished" in script(tree, *again, "dry_run=true").stdout
     content = json.loads((package / "store" / "known_code.json").read_text())
     said = "2 kinds and 2 whole runs of small come out as published"
-    assert content["parts"]["training"]["replayed"] == said
+    assert content["parts"]["training"]["replayed"].startswith(said)
 
 
 @pytest.mark.parametrize("edit", ["one slope", "Adam's eps"])
