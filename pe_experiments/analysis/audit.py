@@ -1,6 +1,7 @@
-"""The criteria of tutorials for a good encoding, measured on the vectors of any absolute encoding.
+"""What encodings do, measured without training: the vectors, the effect over distance, the order of words.
 
-Shapes: P positions, W columns of the vectors.
+Shapes: P positions, W columns of the vectors; H heads, C channels of a head, N distances 0 .. N-1 between a
+query and the keys before it.
 """
 
 from __future__ import annotations
@@ -11,25 +12,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.encodings.base import MASKED, is_masked
 from pe_experiments.encodings.sinusoidal import Sinusoidal
+from pe_experiments.models import Transformer
+from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.models.scores import Inputs, attention_scores
 
 AUDITED = 1000  # positions over which uniqueness and bounds are measured
 FITTED = 40  # positions the best linear map is fitted on; it is tested past them
 OFFSET = 7  # tokens between the two positions of the linear criterion
+DRAWS = 16  # random queries averaged over
+EXACT = 1e-5  # of the largest value
+ROUNDING = 1e-6  # in float64, below which outputs are equal
+WORDS = ("dog", "bites", "man")
+SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A criterion, its measurement in words, whether it holds, and for whom it is bad if it does not.
-
-    ``holds`` is None where any vectors would pass.
-    """
+    """A criterion of a good encoding, as measured."""
 
     name: str
     measured: str
-    holds: bool | None
-    otherwise: str = ""
+    holds: bool | None  # None where any vectors would pass
+    otherwise: str  # for whom it is bad if it does not hold
 
 
 @torch.no_grad()
@@ -45,26 +54,16 @@ def pairwise_distances(vectors_PW: Tensor) -> Tensor:
 
 
 def shift_matrix(width: int, base: float, offset: float) -> Tensor:
-    """The matrix M_k [W, W] with PE(p + k) = M_k PE(p) for sinusoids: a rotation per pair of columns.
-
-    Raises:
-        ValueError: an odd width, whose last sine has no cosine to rotate with.
-    """
+    """The matrix M_k [W, W] with PE(p + k) = M_k PE(p) for sinusoids: a rotation per pair of columns."""
     if width % 2:
         raise ValueError(f"width={width}: the exact map needs pairs of columns, an even width")
     angles = offset * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    blocks = torch.stack(
-        [torch.stack([angles.cos(), angles.sin()], -1), torch.stack([-angles.sin(), angles.cos()], -1)], -2
-    )
+    blocks = torch.stack([angles.cos(), angles.sin(), -angles.sin(), angles.cos()], -1).view(-1, 2, 2)
     return torch.block_diag(*blocks)
 
 
 def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, float]:
-    """Errors of the best linear map from v(p) to v(p + offset), fitted on p < ``fitted``.
-
-    Returns:
-        The largest distance between mapped and true vector over p < ``fitted``, and over p >= ``fitted``.
-    """
+    """The largest errors, below and past ``fitted``, of a linear map to v(p + offset) fitted below it."""
     here_PW, there_PW = vectors_PW[:-offset], vectors_PW[offset:]
     matrix_WW = torch.linalg.lstsq(here_PW[:fitted], there_PW[:fitted], driver="gelsd").solution
     errors_P = (here_PW @ matrix_WW - there_PW).norm(dim=-1)
@@ -74,50 +73,40 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
 def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
     """All criteria for one encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
+    return [*_basic(encoding, vectors_PW), *_linear(encoding, vectors_PW)]
+
+
+def _basic(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:
     largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
     rounding = 1e-5 * largest  # of float32 vectors
     apart_PP = pairwise_distances(vectors_PW)
     spread = max(float(d.max() - d.min()) for d in (apart_PP[:200, :200].diagonal(k) for k in range(1, 100)))
     margin = float(apart_PP.fill_diagonal_(torch.inf).min())
     first, second = divmod(int(apart_PP.argmin()), AUDITED)
+    found = f"closest pair {first} and {second}: {margin:.3g} apart"
+    wrong = "bad for every task: nothing tells these two positions apart"
+    yield Criterion(f"unique over {AUDITED:,} positions", found, margin > rounding, wrong)
+
     # An unbounded code (an index) grows between a sequence and one of twice its length.
     bound = 1.5 * float(vectors_of(encoding, AUDITED // 2).abs().max())
+    found = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
+    wrong = "bad past the training lengths: values larger than any in training"
+    yield Criterion("bounded", found, largest < bound, wrong)
+
+    found = f"spread up to {spread:.2g} over offsets 1 to 99"
+    wrong = "bad for tasks about distances: each pair of positions is learned by itself; fine for others"
+    yield Criterion("same distance for the same offset", found, spread < max(100 * rounding, 1e-4), wrong)
+
     short, long = (float(vectors_of(encoding, n)[:2].diff(dim=0).norm()) for n in (10, 100))
+    found = f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100"
+    wrong = "bad for tasks about neighbours: one token further means another step in a longer input"
+    yield Criterion("same step at any length", found, abs(short - long) <= rounding, wrong)
+
     steps_P = vectors_PW.diff(dim=0).norm(dim=-1)
     jump, ratio = int(steps_P.argmax()), float(steps_P.max() / steps_P.min().clamp(min=1e-12))
-    return [
-        Criterion(
-            f"unique over {AUDITED:,} positions",
-            f"closest pair {first} and {second}: {margin:.3g} apart",
-            margin > rounding,
-            "bad for every task: nothing tells these two positions apart",
-        ),
-        Criterion(
-            "bounded",
-            f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}",
-            largest < bound,
-            "bad past the training lengths: values larger than any in training",
-        ),
-        Criterion(
-            "same distance for the same offset",
-            f"spread up to {spread:.2g} over offsets 1 to 99",
-            spread < max(100 * rounding, 1e-4),
-            "bad for tasks about distances: each pair of positions is learned by itself; fine for others",
-        ),
-        Criterion(
-            "same step at any length",
-            f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100",
-            abs(short - long) <= rounding,
-            "bad for tasks about neighbours: one token further means another step in a longer input",
-        ),
-        Criterion(
-            "no jumps between neighbours",
-            f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest",
-            ratio < 2,
-            "bad for tasks about neighbours, which can look far apart; fine for telling positions apart",
-        ),
-        *_linear(encoding, vectors_PW),
-    ]
+    found = f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest"
+    wrong = "bad for tasks about neighbours, which can look far apart; fine for telling positions apart"
+    yield Criterion("no jumps between neighbours", found, ratio < 2, wrong)
 
 
 def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:
@@ -129,13 +118,108 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
         yield Criterion(name, f"residual {error:.1e}", error < 1e-4, wrong)
     below, past = fitted_shift(vectors_PW, OFFSET, FITTED)
     tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
-    fits: bool | None = below < tolerance
-    trivial = ""
-    if encoding.width >= FITTED:
-        fits, trivial = None, " (as any vectors would: more columns than positions)"
+    trivial = encoding.width >= FITTED
+    found = f"residual {below:.2g}{' (as any vectors would: more columns than positions)' * trivial}"
+    wrong = "bad for tasks that look a fixed distance back, from one layer; more layers can do better"
     name = f"best linear map, fitted below position {FITTED}: below it"
-    unfit = "bad for tasks that look a fixed distance back, from one layer; more layers can do better"
-    yield Criterion(name, f"residual {below:.2g}{trivial}", fits, unfit)
-    name = "the same fitted map past it"
-    forgot = "bad past the training lengths: what is learned on short inputs need not hold there"
-    yield Criterion(name, f"residual {past:.2g}", past < tolerance, forgot)
+    yield Criterion(name, found, None if trivial else below < tolerance, wrong)
+    wrong = "bad past the training lengths: what is learned on short inputs need not hold there"
+    yield Criterion("the same fitted map past it", f"residual {past:.2g}", past < tolerance, wrong)
+
+
+@torch.no_grad()
+def scores_over_distance(scheme: PositionalEncoding, distances: int, offset: int = 0) -> Tensor:
+    """Change by the scheme [H, N] of the logit of a key like the query, in the first layer.
+
+    The mean over random queries; of a scheme that computes its own weights, their logarithm. The farthest of
+    the N keys has the id ``offset``, the query ``offset + N - 1``.
+    """
+    shape, own_weights = scheme.shape, makes_weights(scheme.for_layer(0))
+    generator = torch.Generator().manual_seed(0)
+    positions = torch.arange(distances)[None] + offset
+    total = torch.zeros(shape.num_heads, distances, dtype=torch.float64)
+    for _ in range(DRAWS):
+        query = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
+        alike = query.expand(-1, -1, distances, -1)
+        x = torch.randn(1, distances, shape.d_model, generator=generator)
+        scores_HN = attention_scores(scheme, Inputs(alike, alike, x, positions))[0, :, -1].double()
+        content = query.double().square().sum(-1)[0] * shape.head_dim**-0.5
+        total += scores_HN.clamp(min=1e-12).log() if own_weights else scores_HN - content
+    mean_HN = total / DRAWS
+    mean_HN[mean_HN.abs() < EXACT] = 0  # what is left is the rounding of the query's own product
+    return mean_HN.flip(-1)
+
+
+def causal_context(x_1SD: Tensor) -> AttentionContext:
+    """Of one sequence of hidden states with ids 0 .. S-1, each of which sees itself and those before it."""
+    positions_1S = torch.arange(x_1SD.shape[1])[None]
+    visible_1SS = torch.ones(1, x_1SD.shape[1], x_1SD.shape[1], dtype=torch.bool).tril()
+    return AttentionContext(positions_1S, positions_1S, visible_1SS, None, x_1SD)
+
+
+@torch.no_grad()
+def rotated_channels(scheme: PositionalEncoding, distances: int) -> Tensor | None:
+    """Product [C, N] of a channel with itself, rotated in the first layer; None if no distance matters."""
+    shape = scheme.shape
+    at = causal_context(torch.zeros(1, distances, shape.d_model))
+    units = torch.eye(shape.head_dim)[:, None, None].expand(-1, shape.num_heads, distances, -1)
+    q, k = scheme.for_layer(0).rotate(units, units, at)
+    channels_CN = (k[:, 0] @ q[:, 0, -1, :, None])[..., 0].flip(-1)
+    rotates = (channels_CN - channels_CN[:, :1]).abs().max() > 1e-6
+    return channels_CN if rotates else None
+
+
+@torch.no_grad()
+def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterion]:
+    """Shift invariance, recency, uniqueness and range of the response."""
+    return [*_criteria(scheme, distances)]
+
+
+def _criteria(scheme: PositionalEncoding, distances: int) -> Iterator[Criterion]:
+    here, moved = (scores_over_distance(scheme, distances, offset) for offset in (0, 4095 - distances))
+    far = scores_over_distance(scheme, 4 * distances)
+    nearer, farther = (float(scores[~is_masked(scores)].abs().max()) for scores in (here, far))
+    masked = "; some keys are masked" if is_masked(here).any() else ""
+    here, moved = (scores.masked_fill(is_masked(scores), MASKED) for scores in (here, moved))
+
+    shift = float((moved - here).abs().max()) / max(nearer, 1e-9)
+    name = "a common shift (to 4,095) changes nothing"
+    wrong = "bad past the training lengths: a distance means something else further on"
+    yield Criterion(name, f"{shift:.1e} of the largest", shift < EXACT, wrong)
+
+    rise = float(here.diff(dim=-1).max())
+    found, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
+    wrong = "bad for tasks about what is near; fine for copying, which looks far back"
+    yield Criterion("nearer keys never score lower", found, recent, wrong)
+
+    apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
+    wrong = "bad for tasks about exact distances; fine where far keys may look alike"
+    yield Criterion(
+        f"{distances} distances told apart", f"closest two {apart:.2g} apart", apart > 1e-4, wrong
+    )
+
+    found = f"{nearer:.3g} and {farther:.3g}{masked}"
+    wrong = "bad past the training lengths where far keys must count: values never seen in training"
+    yield Criterion("same range at four times the distance", found, farther <= 1.05 * nearer, wrong)
+
+
+def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:
+    """Relative differences of an untrained encoder's outputs for both sentences: of the mean, and at ``dog``.
+
+    Those of an order-blind encoder are rounding in float64, below `ROUNDING`.
+    """
+    hidden_2WD = read_both(make_encoding, shape, seed)
+    return _apart(hidden_2WD.mean(dim=1)), _apart(hidden_2WD[:, WORDS.index("dog")])
+
+
+@torch.no_grad()
+def read_both(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Tensor:
+    """Outputs [2, W, d_model] of an untrained transformer for both sentences, in the order of `WORDS`."""
+    model = Transformer(len(WORDS), shape, make_encoding, initialisation="pytorch", seed=seed).double()
+    tokens_2T = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
+    hidden_2TD = model.hidden(tokens_2T)
+    return hidden_2TD.take_along_dim(tokens_2T.argsort(dim=1)[..., None], dim=1)
+
+
+def _apart(pair_2D: Tensor) -> float:
+    return float((pair_2D[0] - pair_2D[1]).abs().max() / pair_2D.abs().max())

@@ -1,8 +1,4 @@
-"""One page that opens from disk and asks no server, on which a reader moves what tutorials print.
-
-Sinusoids are computed in the page. Of any other scheme it holds a `scheme_view`: of the shipped ones as
-published, of those asked for as their code is now.
-"""
+"""One page that opens from disk and asks no server, on which a reader moves what tutorials print."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.relative import causal_context, rotated_channels, scores_over_distance
+from pe_experiments.analysis.audit import causal_context, rotated_channels, scores_over_distance
 from pe_experiments.drawing import render
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
@@ -32,11 +28,7 @@ Json = dict[str, Any]
 
 
 def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
-    """The page as text.
-
-    It opens with the views ``asked`` for, instead of published ones of the same name; ``data`` (``schemes``,
-    ``sentences`` and ``answers``) are the published ones if None.
-    """
+    """The page, opened with the views ``asked`` for; without ``data`` of the shipped schemes as published."""
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["schemes"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
@@ -45,20 +37,7 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
 
 
 def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
-    """What the page shows of a scheme, before training.
-
-    Returns:
-        name, about: as given.
-        action: of the first layer: ``rotation``, ``bias``, ``scale``, ``weights`` or ``nothing``.
-        content: whether that depends on the words.
-        drawn: whether its parameters, which start at zero, were drawn at random to show anything.
-        parameters: their number.
-        causal_only: whether it is for decoders only.
-        d_model, heads, train_length: the shape it was built for.
-        vectors: what it adds to embeddings, [positions, dimensions], if anything.
-        channels: of a rotation, a channel's product with itself, [channels, distances].
-        lines: change of the logit, [heads, distances], None for masked keys; absent where nothing changes.
-    """
+    """What the page shows of a scheme, before training."""
     shape, tokens = scheme.shape, min(2 * scheme.shape.train_length, LONGEST)
     vectors_PW = _embedded(scheme, tokens)
     scheme = copy.deepcopy(scheme)
@@ -68,9 +47,9 @@ def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
     view: Json = {
         "name": name,
         "about": about,
-        "action": action if channels_CN is None else "rotation",
-        "content": content,
-        "drawn": drawn,
+        "action": action if channels_CN is None else "rotation",  # of the first layer
+        "content": content,  # whether that depends on the words
+        "drawn": drawn,  # whether parameters that start at zero were drawn at random to show anything
         "parameters": sum(parameter.numel() for parameter in scheme.parameters() if parameter.requires_grad),
         "causal_only": scheme.causal_only,
         "d_model": shape.d_model,
@@ -78,12 +57,13 @@ def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
         "train_length": shape.train_length,
     }
     if vectors_PW is not None:
-        view["vectors"] = rounded(vectors_PW)
+        view["vectors"] = rounded(vectors_PW)  # [positions, dimensions]
     if view["action"] != "nothing":
         lines_HN = scores_over_distance(scheme, tokens)
+        # [heads, distances], None for masked keys
         view["lines"] = rounded(lines_HN.masked_fill(is_masked(lines_HN), torch.nan))
     if channels_CN is not None:
-        view["channels"] = rounded(channels_CN)
+        view["channels"] = rounded(channels_CN)  # [channels, distances]
     return view
 
 
@@ -137,5 +117,5 @@ def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
 
 
 def about_choice(name: str) -> str:
-    """What a shipped scheme is: the first comment of its YAML, without its mark."""
+    """The first comment of a shipped scheme's YAML, without its mark."""
     return (CONFIG_DIR / "pe" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

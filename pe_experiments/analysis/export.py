@@ -44,9 +44,7 @@ def score_mod(scheme: PositionalEncoding, length: int) -> ScoreMod:
     q_BHTK = torch.zeros(1, heads, 1, width, device=device)
     k_BHSK = torch.zeros(1, heads, len(keys), width, device=device)
     bias, other = (scheme.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
-    assert bias is not None
-    assert other is not None
-    if not torch.equal(bias, other):
+    if bias is None or other is None or not torch.equal(bias, other):
         raise UserError(f"export: the bias of {name} depends on content, so it is no score_mod")
     table_HN = bias.expand(1, heads, 1, -1)[0, :, 0].contiguous()
 

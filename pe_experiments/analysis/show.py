@@ -12,10 +12,15 @@ import torch
 from pydantic import Field
 from rich.table import Table
 
-from pe_experiments.analysis.audit import AUDITED, audit
+from pe_experiments.analysis.audit import (
+    AUDITED,
+    ROUNDING,
+    SENTENCES,
+    audit,
+    audit_distances,
+    order_blindness,
+)
 from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
-from pe_experiments.analysis.order_blindness import ROUNDING, SENTENCES, order_blindness
-from pe_experiments.analysis.relative import audit_distances
 from pe_experiments.configuration.overrides import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed, validated
@@ -43,14 +48,7 @@ class ShowSettings(Section):
 
 
 def show_encodings(config: dict[str, Any]) -> Path:
-    """Print and draw what `configs/show_encoding.yaml` asks for.
-
-    Returns:
-        The page of the explorer.
-
-    Raises:
-        UserError: unknown schemes, impossible sizes.
-    """
+    """Print and draw what `configs/show_encoding.yaml` asks for; the page of the explorer."""
     asked = validated(ShowSettings, config)
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     refuse_among_runs(folder, asked.results_dir)
@@ -66,8 +64,8 @@ def show_encodings(config: dict[str, Any]) -> Path:
             say("")
     print_table(_blindness_table(components, asked.seed, encoder))
     folder.mkdir(parents=True, exist_ok=True)
-    name = "-".join(safe_name(component.label) for component in components)
-    page = folder / f"explore-{name}.html"  # explore.html is published
+    # explore.html is published
+    page = folder / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"
     views = [scheme_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
@@ -75,7 +73,6 @@ def show_encodings(config: dict[str, Any]) -> Path:
 
 
 def _about(component: Component) -> str:
-    """What a scheme is, in a sentence."""
     if component.choice in shipped("pe"):
         return about_choice(component.choice)
     return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Which works the compared schemes come from: the attribute ``cites`` of their classes."""
+"""Which works the compared schemes come from: what the docstrings of their classes cite."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def _cited(component: Any) -> Iterable[str]:
         defaults = {key: p.default for key, p in inspect.signature(cls).parameters.items()}
     except (ImportError, AttributeError, TypeError, ValueError):
         return  # of an earlier version
-    for argument, numbers in vars(cls).get("cites", {}).items():
+    for argument, numbers in cites(cls).items():
         if not argument or component.get(argument, defaults.get(argument)) != defaults.get(argument):
-            yield from numbers.split()
+            yield from numbers
+
+
+def cites(cls: type) -> dict[str, list[str]]:
+    """The arXiv identifiers in the docstring of a class: its own under ``""``, and those of each argument."""
+    told, _, rest = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:")
+    arguments = re.findall(r"^    (\w+)[^:\n]*: (.*?)(?=^ {,4}\S|\Z)", rest, re.M | re.S)
+    return {name: re.findall(r"arXiv:(\d+\.\d+)", text) for name, text in [("", told), *arguments]}

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import ModelShape, PositionalEncoding
+from pe_experiments.terminal.arguments import one_of
 
 Combine = Literal["add", "concat"]
 
@@ -14,21 +15,17 @@ class AbsoluteEncoding(PositionalEncoding):
     """One vector per position id, added to the token embedding or concatenated with it.
 
     Args:
-        shape: the model it serves.
         combine: ``add`` (Vaswani et al. 2017, section 3.5) or ``concat``: ``width`` of the ``d_model``
             columns hold the position, the others the token embedding.
-        width: columns for the position under ``concat``; None means half of ``d_model``.
-
-    Raises:
-        ValueError: a ``width`` that leaves no column for tokens or positions, or any ``width`` under ``add``.
+        width: columns for the position under ``concat``, between 1 and ``d_model - 1``; None means half of
+            ``d_model``, and is the only choice under ``add``.
     """
 
     invariant_to = "nothing"
 
     def __init__(self, shape: ModelShape, *, combine: Combine = "add", width: int | None = None):
         super().__init__(shape)
-        if combine not in ("add", "concat"):
-            raise ValueError(f"combine={combine!r} is not one of 'add', 'concat'")
+        one_of(Combine, "combine", combine)
         if combine == "add" and width is not None:
             raise ValueError(f"width={width} belongs to combine=concat; with combine=add it must be null")
         self.width = shape.d_model

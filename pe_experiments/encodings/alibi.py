@@ -1,11 +1,12 @@
 """Attention with linear biases (Press et al. 2022): the farther a key, the lower its logit."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias
+from pe_experiments.terminal.arguments import one_of
 
 Symmetry = Literal["symmetric", "asymmetric"]
 
@@ -22,7 +23,7 @@ def alibi_slopes(num_heads: int) -> Tensor:
     return torch.tensor(slopes[:num_heads], dtype=torch.float64)
 
 
-class Alibi(PositionalEncoding):
+class Alibi(PositionBias):
     """ALiBi: bias -m_h (i - j) on the logit of query i and key j, with a fixed slope m_h per head.
 
     Source: Press, Smith and Lewis 2022, arXiv:2108.12409. Parameters: none. Beyond training: defined at
@@ -35,24 +36,15 @@ class Alibi(PositionalEncoding):
     In a decoder, where all keys are to the left, both are the paper's bias.
 
     Args:
-        shape: the model it serves.
         symmetry: one of the above; no effect in a decoder. ``asymmetric`` is as in the released code of Ruoss
             et al. 2023, arXiv:2305.16843.
     """
 
-    cites = {"": "2108.12409", "symmetry": "2305.16843"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, symmetry: Symmetry = "symmetric"):
         super().__init__(shape)
-        if symmetry not in get_args(Symmetry):
-            raise ValueError(
-                f"symmetry={symmetry!r} is not one of {', '.join(map(repr, get_args(Symmetry)))}"
-            )
-        self.symmetry = symmetry
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
+        self.symmetry = one_of(Symmetry, "symmetry", symmetry)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         distance_BTS = at.relative_positions_BTS.abs().to(torch.float64)

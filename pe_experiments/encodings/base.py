@@ -1,7 +1,8 @@
 """The contract of a positional encoding, and the encoding that does nothing.
 
 Shapes carry their names: B batch, T queries, S keys, H heads, K head_dim, D d_model. A dimension of size 1
-broadcasts; B is 1 wherever all rows share their positions.
+broadcasts; B is 1 wherever all rows share their positions. An argument of a scheme outside the range or the
+choices that its docstring gives is a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from pe_experiments.terminal.arguments import at_least
 from pe_experiments.terminal.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]
@@ -25,7 +27,7 @@ MASKED = -1e9
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of the model, which are all that an encoding is built from; none depends on the evaluation.
+    """The sizes of the model, at least 1: all that an encoding is built from; none depends on the evaluation.
 
     Args:
         d_model: width of the hidden states.
@@ -35,9 +37,6 @@ class ModelShape:
         train_length: tokens of the longest training sequence (T5's buckets, YaRN's original length).
         train_positions: number of position ids that can occur in training (rows of a learned table); larger
             than ``train_length`` under random offsets.
-
-    Raises:
-        ValueError: a size below 1, or ``num_heads`` does not divide ``d_model``.
     """
 
     d_model: int
@@ -49,8 +48,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "num_layers", "train_length", "train_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            at_least(1, name, getattr(self, name))
         if self.d_model % self.num_heads:
             raise ValueError(f"d_model={self.d_model} is not divisible by num_heads={self.num_heads}")
 
@@ -182,8 +180,6 @@ class PositionalEncoding(nn.Module):
     defined everywhere.
 
     Class attributes:
-        cites: arXiv identifiers, separated by blanks: under ``""`` those of the scheme, under an argument's
-            name those of the argument.
         per_layer: True when every layer needs its own instance; the transformer then builds ``num_layers``.
         causal_only: True when the scheme is defined under a causal mask only; an encoder refuses it.
         position_width: columns of ``d_model`` that the scheme fills by itself (concatenation instead of
@@ -196,7 +192,6 @@ class PositionalEncoding(nn.Module):
         remark: a warning about the scheme in this model, printed when a run starts.
     """
 
-    cites = {"": "2305.19466"}
     per_layer = False
     causal_only = False
     position_width = 0
@@ -268,6 +263,16 @@ class PositionalEncoding(nn.Module):
         return torch.softmax(at_least_float32(logits_BHTS) + (mask if bias is None else mask + bias), dim=-1)
 
 
+class PositionBias(PositionalEncoding):
+    """Base of the schemes that add to the logits what follows from positions alone, once for all layers."""
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return at.once(self._bias)
+
+    def _bias(self, at: AttentionContext) -> Tensor:
+        raise NotImplementedError
+
+
 def acts_at_embedding(scheme: PositionalEncoding) -> bool:
     """Whether the scheme changes token embeddings."""
     base = PositionalEncoding
@@ -288,10 +293,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """A parameter clamped to a range.
-
-    The gradient is that of the identity, so that a value outside the range can move back into it.
-    """
+    """A parameter clamped to a range, with the gradient of the identity: outside, it can move back."""
     return parameter + (parameter.clamp(low, high) - parameter).detach()
 
 

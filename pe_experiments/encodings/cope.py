@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import at_least
 
 
 class Cope(PositionalEncoding):
@@ -18,24 +19,18 @@ class Cope(PositionalEncoding):
     training: counts stop at ``max_position``. Causal only.
 
     Args:
-        shape: the model it serves.
-        max_position: largest count; None means half of ``train_length``: gates start near 1/2, so the rows of
-            larger counts would not be trained.
-
-    Raises:
-        ValueError: ``max_position`` below 1.
+        max_position: largest count, at least 1; None means half of ``train_length``: gates start near 1/2, so
+            the rows of larger counts would not be trained.
     """
 
-    cites = {"": "2405.18719"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, max_position: int | None = None):
         super().__init__(shape)
-        if max_position is not None and max_position < 1:
-            raise ValueError(f"max_position={max_position} must be at least 1")
-        self.max_position = max(1, shape.train_length // 2) if max_position is None else max_position
+        default = max(1, shape.train_length // 2)
+        self.max_position = at_least(1, "max_position", default if max_position is None else max_position)
         self.rows = self.max_position + 1
         self.table_RK = nn.Parameter(torch.zeros(self.rows, shape.head_dim))
 

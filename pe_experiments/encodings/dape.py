@@ -7,6 +7,7 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 from pe_experiments.encodings.kerple import KerpleLog
 from pe_experiments.encodings.mixtures import MakeScheme
 from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
+from pe_experiments.terminal.arguments import at_least
 
 
 class Dape(PositionalEncoding):
@@ -20,22 +21,16 @@ class Dape(PositionalEncoding):
     correction that depends on the logits. Causal only if B is.
 
     Args:
-        shape: the model it serves.
-        bias: builds B from a shape (in YAML a ``_target_`` with ``_partial_: true``); None means `KerpleLog`.
-        width: of the hidden layer; 32 in the paper.
-
-    Raises:
-        ValueError: a ``width`` below 1, or a B that does more than add a bias.
+        bias: builds B, which may only add a bias and mask no key, from a shape (in YAML a ``_target_`` with
+            ``_partial_: true``); None means `KerpleLog`.
+        width: of the hidden layer, at least 1; 32 in the paper.
     """
 
-    cites = {"": "2405.14722"}
     per_layer = True
 
     def __init__(self, shape: ModelShape, *, bias: MakeScheme | None = None, width: int = 32):
         super().__init__(shape)
-        if width < 1:
-            raise ValueError(f"width={width} must be at least 1")
-        self.width = width
+        self.width = at_least(1, "width", width)
         self.added = KerpleLog(shape) if bias is None else bias(shape)
         base, kind = PositionalEncoding, type(self.added)
         if kind.bias is base.bias or any(

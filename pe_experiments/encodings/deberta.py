@@ -1,11 +1,12 @@
 """Disentangled attention (He et al. 2021): content to position and position to content."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import at_least, one_of
 from pe_experiments.terminal.errors import NotApplicable
 
 KeyIndex = Literal["paper", "released"]
@@ -22,26 +23,21 @@ class Deberta(PositionalEncoding):
     or more share a row, which has been trained. Made for encoders; a decoder never reads half of the table.
 
     Args:
-        shape: the model it serves.
-        max_distance: K; None means ``train_length // 2``, so that the last rows are trained too.
+        max_distance: K, at least 1; None means ``train_length // 2``, so that the last rows are trained too.
         key_index: the row of Qr in the key's term: ``paper``, d(j, i) as above, or ``released``, d(i, j) as
             in the authors' code and in transformers.
 
     Raises:
-        ValueError: ``max_distance`` below 1, an unknown ``key_index``; in use, fractional positions.
+        NotApplicable: in use, fractional positions.
     """
 
-    cites = {"": "2006.03654"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, max_distance: int | None = None, key_index: KeyIndex = "paper"):
         super().__init__(shape)
-        if key_index not in get_args(KeyIndex):
-            raise ValueError(f"key_index={key_index!r} is not one of 'paper', 'released'")
-        self.key_index = key_index
-        if max_distance is not None and max_distance < 1:
-            raise ValueError(f"max_distance={max_distance} must be at least 1")
-        self.max_distance = max(1, shape.train_length // 2) if max_distance is None else max_distance
+        self.key_index = one_of(KeyIndex, "key_index", key_index)
+        default = max(1, shape.train_length // 2)
+        self.max_distance = at_least(1, "max_distance", default if max_distance is None else max_distance)
         self.positions_RD = nn.Parameter(torch.randn(2 * self.max_distance, shape.d_model))
         maps = torch.empty(2, shape.num_layers, shape.d_model, shape.d_model)
         self.key_map_LDD, self.query_map_LDD = (

@@ -1,11 +1,10 @@
 """FIRE (Li et al. 2024): a small network reads the distance relative to the query's position."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import above, at_least
 
 EPSILON = 1e-6  # keeps the share finite, as in the authors' code
 
@@ -21,30 +20,21 @@ class Fire(PositionalEncoding):
     range of training. Causal only: for keys after the query the input may exceed 1.
 
     Args:
-        shape: the model it serves.
-        width: of the hidden layer; 32 in the paper.
-        c: initial value.
-        threshold: initial L; None means ``train_length / 2``, so that training has positions below and above
-            it. With more than ``train_length``, longer sequences would leave the range of training.
-
-    Raises:
-        ValueError: a value that is not positive.
+        width: of the hidden layer, at least 1; 32 in the paper.
+        c: initial value, above 0.
+        threshold: initial L, above 0; None means ``train_length / 2``, so that training has positions below
+            and above it. With more than ``train_length``, longer sequences would leave the range of training.
     """
 
-    cites = {"": "2310.04418"}
     causal_only = True
     per_layer = True
     invariant_to = "nothing"
 
     def __init__(self, shape: ModelShape, *, width: int = 32, c: float = 0.1, threshold: float | None = None):
         super().__init__(shape)
-        threshold = shape.train_length / 2 if threshold is None else threshold
-        for name, value in (("width", width), ("c", c), ("threshold", threshold)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a finite number greater than 0")
-        self.width = width
-        self.threshold = threshold
-        self.c = nn.Parameter(torch.tensor(float(c)))
+        self.width = at_least(1, "width", width)
+        self.threshold = above(0, "threshold", shape.train_length / 2 if threshold is None else threshold)
+        self.c = nn.Parameter(torch.tensor(float(above(0, "c", c))))
         # L is learned as a factor of its start: as a number of tokens its steps would be tiny.
         self.stretch = nn.Parameter(torch.tensor(1.0))
         self.mlp = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, shape.num_heads))

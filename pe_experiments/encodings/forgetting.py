@@ -20,14 +20,9 @@ class Forgetting(PositionalEncoding):
     every token. Causal only.
 
     Args:
-        shape: the model it serves.
-        initial_bias: initial b; with 0 every token multiplies a key's weight by 0.5, with 4 by 0.98.
-
-    Raises:
-        ValueError: an ``initial_bias`` that is not finite.
+        initial_bias: initial b, finite; with 0 every token multiplies a key's weight by 0.5, with 4 by 0.98.
     """
 
-    cites = {"": "2503.02130"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"

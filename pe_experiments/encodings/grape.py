@@ -1,7 +1,7 @@
 """GRAPE (Zhang et al. 2025): positions as group actions; its rotations (M) and additive biases (A)."""
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.terminal.arguments import one_of
 
 Gate = Literal["key", "query", "both"]
 LOG_SCALE = 16.0  # stored logarithms are this much larger, so that a step of Adam changes them less
@@ -24,11 +25,9 @@ class GrapeM(Rope):
     Parameters: ``pairs`` per layer. Beyond training: as `Rope`. In decoders and encoders.
 
     Args:
-        shape: the model it serves.
         base: of the initial frequencies, greater than 1; 10,000 in the source.
     """
 
-    cites = {"": "2512.07805"}
     per_layer = True
 
     def __init__(self, shape: ModelShape, *, base: float = 10_000.0):
@@ -51,23 +50,16 @@ class GrapeA(PositionalEncoding):
     bias falls linearly with distance. Causal only.
 
     Args:
-        shape: the model it serves.
         gate: ``key``, ``query`` or ``both``.
-
-    Raises:
-        ValueError: an unknown ``gate``.
     """
 
-    cites = {"": "2512.07805"}
     causal_only = True
     per_layer = True
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, gate: Gate = "key"):
         super().__init__(shape)
-        if gate not in get_args(Gate):
-            raise ValueError(f"gate={gate!r} is not one of {', '.join(map(repr, get_args(Gate)))}")
-        self.gate = gate
+        self.gate = one_of(Gate, "gate", gate)
         self.gates = 2 if gate == "both" else 1
         self.omega_H = nn.Parameter(torch.full((shape.num_heads,), math.log(math.expm1(1.0))))
         direction = (shape.num_heads, shape.head_dim)

@@ -3,66 +3,47 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    ModelShape,
-    PositionalEncoding,
-    clamped,
-)
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, clamped
 
 SMALLEST = 0.01  # of either parameter, as in the authors' code: a kernel needs them positive
 
 
-class KerpleLog(PositionalEncoding):
+class KerpleLog(PositionBias):
     """Bias -p_h ln(1 + a_h |i - j|) on the logit of query i and key j, p and a learned per head.
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
     layers, p drawn from U(0, 2), a from U(0, 1), both held at 0.01 or more. Parameters: ``2 * num_heads``.
     Beyond training: the bias falls ever more slowly with distance. In decoders and encoders (where it cannot
     tell left from right).
-
-    Args:
-        shape: the model it serves.
     """
 
-    cites = {"": "2205.09921"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
         self.p_H = nn.Parameter(_positive(shape.num_heads, up_to=2.0))
         self.a_H = nn.Parameter(_positive(shape.num_heads, up_to=1.0))
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         p_H11, a_H11 = (clamped(part, SMALLEST)[:, None, None] for part in (self.p_H, self.a_H))
         return -p_H11 * torch.log1p(a_H11 * _distance(at, self.p_H))
 
 
-class KerplePower(PositionalEncoding):
+class KerplePower(PositionBias):
     """Bias -a_h |i - j|^p_h on the logit of query i and key j, a and p <= 2 learned per head.
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
     layers, a drawn from U(0, 1), p from U(0, 2), both held at 0.01 or more. Parameters: ``2 * num_heads``.
     Beyond training: the bias falls with the learned power of the distance. In decoders and encoders (where it
     cannot tell left from right).
-
-    Args:
-        shape: the model it serves.
     """
 
-    cites = {"": "2205.09921"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
         self.a_H = nn.Parameter(_positive(shape.num_heads, up_to=1.0))
         self.p_H = nn.Parameter(_positive(shape.num_heads, up_to=2.0))
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         a_H11 = clamped(self.a_H, SMALLEST)[:, None, None]

@@ -1,7 +1,6 @@
 """A trained vector per position id (BERT, GPT-2), and several choices for ids past the trained rows."""
 
-import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import ModelShape, largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
+from pe_experiments.terminal.arguments import above, one_of
 from pe_experiments.terminal.errors import NotApplicable
 
 Initial = Literal["normal", "sinusoidal"]
@@ -34,21 +34,18 @@ class Learned(AbsoluteEncoding):
         ``error``        a ValueError.
 
     Args:
-        shape: the model it serves.
         beyond: one of the above.
         initial: rows before training: ``normal``, N(0, std^2), or ``sinusoidal``, those of `Sinusoidal` with
             base 10,000 (``std`` then has no effect).
-        std: of the initial rows. Its ratio to the token embeddings matters: BERT and GPT-2 draw both with
-            0.02. The default suits `initialisation=pytorch`, whose token embeddings have 1, and is close to
-            the 0.7 of sinusoids; with 0.02 learning is several times slower under that initialisation.
+        std: of the initial rows, above 0. Its ratio to the token embeddings matters: BERT and GPT-2 draw both
+            with 0.02. The default suits `initialisation=pytorch`, whose token embeddings have 1, and is close
+            to the 0.7 of sinusoids; with 0.02 learning is several times slower under that initialisation.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:
         ValueError: negative ids, fractional ids (except under ``interpolate``), ids past the table under
             ``error``.
     """
-
-    cites = {"": "1705.03122"}
 
     def __init__(
         self,
@@ -61,15 +58,9 @@ class Learned(AbsoluteEncoding):
         width: int | None = None,
     ):
         super().__init__(shape, combine=combine, width=width)
-        if beyond not in get_args(Beyond):
-            raise ValueError(f"beyond={beyond!r} is not one of {', '.join(map(repr, get_args(Beyond)))}")
-        if initial not in get_args(Initial):
-            raise ValueError(f"initial={initial!r} is not one of {', '.join(map(repr, get_args(Initial)))}")
-        if not 0 < std < math.inf:
-            raise ValueError(f"std={std} must be a finite number greater than 0")
-        self.beyond = beyond
-        self.initial = initial
-        self.std = std
+        self.beyond = one_of(Beyond, "beyond", beyond)
+        self.initial = one_of(Initial, "initial", initial)
+        self.std = above(0, "std", std)
         rows = torch.randn(shape.train_positions, self.width) * std
         if initial == "sinusoidal":
             rows = sinusoid_vectors(torch.arange(shape.train_positions), self.width, 10_000.0).float()
@@ -77,7 +68,6 @@ class Learned(AbsoluteEncoding):
         # Drawn from the table's stream and saved with it: untrained rows follow from the run's seed.
         self.untrained_seed: Tensor
         self.register_buffer("untrained_seed", torch.randint(2**31, ()))
-        self._untrained = torch.empty(0, self.width)
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         rows = self.table.shape[0]
@@ -98,14 +88,12 @@ class Learned(AbsoluteEncoding):
                 f"pe.beyond=error forbids that; shorten evaluation.lengths or take pe.beyond=untrained, "
                 f"clamp, wrap, zero or interpolate"
             )
-        if self.beyond == "clamp":
-            return F.embedding(positions_BT.clamp(max=rows - 1), self.table)
         if self.beyond == "wrap":
             return F.embedding(positions_BT % rows, self.table)
-        if self.beyond == "zero":
-            trained_BT1 = (positions_BT < rows)[..., None]
-            return F.embedding(positions_BT.clamp(max=rows - 1), self.table) * trained_BT1
-        return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
+        if self.beyond == "untrained":
+            return F.embedding(positions_BT, torch.cat([self.table, self.untrained_rows(longest - rows)]))
+        clamped_BTW = F.embedding(positions_BT.clamp(max=rows - 1), self.table)
+        return clamped_BTW if self.beyond == "clamp" else clamped_BTW * (positions_BT < rows)[..., None]
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
         if self.beyond != "interpolate":
@@ -118,14 +106,11 @@ class Learned(AbsoluteEncoding):
         if self.initial == "sinusoidal":
             ids = torch.arange(count, device=self.table.device) + self.table.shape[0]
             return sinusoid_vectors(ids, self.width, 10_000.0).to(self.table)
-        if len(self._untrained) < count:
-            seed = int(self.untrained_seed)
-            blocks = []
-            for block in range(-(-count // UNTRAINED_BLOCK)):
-                generator = torch.Generator().manual_seed((seed + 0x9E3779B1 * (block + 1)) % 2**32)
-                blocks.append(torch.randn(UNTRAINED_BLOCK, self.width, generator=generator) * self.std)
-            self._untrained = torch.cat(blocks)
-        return self._untrained[:count].to(self.table)
+        seed, blocks = int(self.untrained_seed), []
+        for block in range(-(-count // UNTRAINED_BLOCK)):
+            generator = torch.Generator().manual_seed((seed + 0x9E3779B1 * (block + 1)) % 2**32)
+            blocks.append(torch.randn(UNTRAINED_BLOCK, self.width, generator=generator) * self.std)
+        return torch.cat(blocks)[:count].to(self.table)
 
     def _stretched(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
         _refuse_negative(positions_BT)
@@ -139,10 +124,6 @@ class Learned(AbsoluteEncoding):
             F.embedding(lower_BT, self.table) * (1 - share_BT1)
             + F.embedding(upper_BT, self.table) * share_BT1
         )
-
-    def _load_from_state_dict(self, *args, **kwargs) -> None:
-        self._untrained = torch.empty(0, self.width)  # the loaded seed draws others
-        super()._load_from_state_dict(*args, **kwargs)
 
 
 def _refuse_negative(positions_BT: Tensor) -> None:

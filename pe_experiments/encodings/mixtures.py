@@ -26,12 +26,8 @@ class Composition(PositionalEncoding):
     Source: those of the parts. Parameters: those of the parts. Beyond training: as the parts.
 
     Args:
-        shape: the model it serves.
         schemes: two or more functions that build a scheme from a shape; in YAML each is a ``_target_`` with
-            its arguments and ``_partial_: true``.
-
-    Raises:
-        ValueError: fewer than two schemes, a concatenated scheme that is not the first, or one that computes
+            its arguments and ``_partial_: true``. Only the first may be concatenated, and none may compute
             its own attention weights.
     """
 
@@ -89,14 +85,8 @@ class ByLayer(PositionalEncoding):
     the parts.
 
     Args:
-        shape: the model it serves.
-        schemes: one or more, as in `Composition`, at most as many as layers.
-
-    Raises:
-        ValueError: no scheme, more schemes than layers, or one that acts at the embedding.
+        schemes: one or more, as in `Composition`, at most as many as layers; none may act at the embedding.
     """
-
-    cites = {"": "2501.18795"}
 
     def __init__(self, shape: ModelShape, *, schemes: Sequence[MakeScheme]):
         super().__init__(shape)
@@ -136,8 +126,5 @@ def _instances(shape: ModelShape, make: MakeScheme, layers: int) -> nn.ModuleLis
 
 def _weakest(parts: Sequence[PositionalEncoding]) -> Invariance | None:
     """The invariance that all parts have."""
-    promises = [part.invariant_to if type(part) is not PositionalEncoding else "ids" for part in parts]
-    for promise in (None, "nothing", "shift"):
-        if promise in promises:
-            return promise
-    return "ids"
+    promises = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
+    return min(promises, key=(None, "nothing", "shift", "ids").index)

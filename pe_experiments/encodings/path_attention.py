@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import at_least
 
 
 class Path(PositionalEncoding):
@@ -23,23 +24,16 @@ class Path(PositionalEncoding):
     query. Causal only.
 
     Args:
-        shape: the model it serves.
-        rank: of the map from x to w; 32 in the paper.
-
-    Raises:
-        ValueError: a ``rank`` below 1.
+        rank: of the map from x to w, at least 1; 32 in the paper.
     """
 
-    cites = {"": "2505.16381"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, rank: int = 32):
         super().__init__(shape)
-        if rank < 1:
-            raise ValueError(f"rank={rank} must be at least 1")
-        self.rank = rank
+        self.rank = at_least(1, "rank", rank)
         width = shape.num_heads * shape.head_dim
         self.direction = nn.Sequential(
             nn.Linear(shape.d_model, rank, bias=False), nn.Linear(rank, width, bias=False)

@@ -18,11 +18,8 @@ class PathFox(Path):
     Causal only.
 
     Args:
-        shape: the model it serves.
         rank: see `Path`.
     """
-
-    cites = {"": "2505.16381"}
 
     def __init__(self, shape: ModelShape, *, rank: int = 32):
         super().__init__(shape, rank=rank)

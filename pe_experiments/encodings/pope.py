@@ -14,6 +14,7 @@ from pe_experiments.encodings.base import (
     clamped,
 )
 from pe_experiments.encodings.rope import cos_and_sin
+from pe_experiments.terminal.arguments import above
 
 
 class Pope(PositionalEncoding):
@@ -28,21 +29,14 @@ class Pope(PositionalEncoding):
     Beyond training: defined everywhere; slow channels reach untrained angles. In decoders and encoders.
 
     Args:
-        shape: the model it serves.
         base: greater than 1; 10,000 in the paper.
-
-    Raises:
-        ValueError: a ``base`` of 1 or less.
     """
 
-    cites = {"": "2509.10534"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, base: float = 10_000.0):
         super().__init__(shape)
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base} must be a finite number greater than 1")
-        self.base = base
+        self.base = above(1, "base", base)
         self.delta_HK = nn.Parameter(torch.zeros(shape.num_heads, shape.head_dim))
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:

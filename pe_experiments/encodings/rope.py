@@ -1,11 +1,10 @@
 """Rotary position embedding (Su et al. 2021): queries and keys rotate with their position."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.terminal.arguments import above
 
 Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 
@@ -26,19 +25,15 @@ class Rope(PositionalEncoding):
     pairs reach untrained angles. In decoders and encoders.
 
     Args:
-        shape: the model it serves.
         base: greater than 1; 10,000 in the paper.
-        rotary_fraction: share of the head's channels that rotate (partial rotary, as in GPT-J and GPT-NeoX);
-            the others carry no position. ``d_r`` is that share of head_dim, rounded down to an even number.
-        kept_frequencies: share of the pairs that rotate, the fastest first; the others get frequency 0
-            (p-RoPE, Barbero et al. 2024, arXiv:2410.06205). Unlike ``rotary_fraction`` it does not change the
-            frequencies of the pairs that rotate.
-
-    Raises:
-        ValueError: ``base`` of 1 or less, a share not above 0 and at most 1, or heads too narrow for a pair.
+        rotary_fraction: share of the head's channels that rotate (partial rotary, as in GPT-J and GPT-NeoX),
+            above 0 and at most 1; the others carry no position. ``d_r`` is that share of head_dim, rounded
+            down to an even number, at least 2.
+        kept_frequencies: share, likewise, of the pairs that rotate, the fastest first; the others get
+            frequency 0 (p-RoPE, Barbero et al. 2024, arXiv:2410.06205). Unlike ``rotary_fraction`` it does
+            not change the frequencies of the pairs that rotate.
     """
 
-    cites = {"": "2104.09864", "kept_frequencies": "2410.06205"}
     invariant_to = "shift"
 
     def __init__(
@@ -50,8 +45,7 @@ class Rope(PositionalEncoding):
         kept_frequencies: float = 1.0,
     ):
         super().__init__(shape)
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base} must be a finite number greater than 1")
+        self.base = above(1, "base", base)
         for name, share in (("rotary_fraction", rotary_fraction), ("kept_frequencies", kept_frequencies)):
             if not 0 < share <= 1:
                 raise ValueError(f"{name}={share} must be more than 0 and at most 1")
@@ -64,7 +58,6 @@ class Rope(PositionalEncoding):
             self.remark = (
                 f"channels are rotated in pairs, so one of each head's {shape.head_dim} is left unrotated"
             )
-        self.base = base
         self.rotated_pairs = round(kept_frequencies * self.pairs)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,4 @@
-"""RoPE for longer sequences than in training: interpolation, NTK-aware bases, YaRN.
-
-For evaluating a model that was trained with RoPE. In training, with ``factor`` null, they are RoPE itself.
-"""
+"""RoPE past the lengths of training, where with ``factor`` null it is RoPE: interpolation, NTK, YaRN."""
 
 import math
 
@@ -10,6 +7,7 @@ from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
+from pe_experiments.terminal.arguments import at_least
 
 
 class ExtendedRope(Rope):
@@ -18,11 +16,8 @@ class ExtendedRope(Rope):
     Args:
         shape: the model it serves; its ``train_length`` is the original length L0.
         base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
-        factor: s; None means declared tokens / L0, at least 1: one factor per evaluated length, fixed before
-            the answer is decoded.
-
-    Raises:
-        ValueError: a ``factor`` below 1, too few pairs, or any error of `Rope`.
+        factor: s, at least 1; None means declared tokens / L0 (or 1): one factor per evaluated length, fixed
+            before the answer is decoded.
     """
 
     smallest_pairs = 1
@@ -37,14 +32,12 @@ class ExtendedRope(Rope):
         factor: float | None = None,
     ):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
-        if factor is not None and not 1 <= factor < math.inf:
-            raise ValueError(f"factor={factor} must be a finite number of at least 1, or null")
+        self.factor = None if factor is None else at_least(1, "factor", factor)
         if self.pairs < self.smallest_pairs:
             raise ValueError(
                 f"{type(self).__name__} needs at least {2 * self.smallest_pairs} rotated channels; "
                 f"rotary_fraction={rotary_fraction} of head_dim={shape.head_dim} leaves {2 * self.pairs}"
             )
-        self.factor = factor
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
         """The factor s of each row, in float64 (B is 1 where it is fixed)."""
@@ -62,12 +55,7 @@ class RopeLinear(ExtendedRope):
 
     Source: Chen et al. 2023, arXiv:2306.15595, section 3. Parameters: none. Beyond training:
     neighbours are 1/s apart, a distance that does not occur in training. In decoders and encoders.
-
-    Args:
-        shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
     """
-
-    cites = {"": "2306.15595"}
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         return super().frequencies_BR(at) / self.stretch_B(at)[:, None]
@@ -82,11 +70,10 @@ class RopeNtk(ExtendedRope):
     training: fast pairs rotate as in training, slow ones are interpolated. In decoders and encoders.
 
     Args:
-        shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`. At least two pairs: the
+        base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`. At least two pairs: the
             exponent divides by d_r - 2.
     """
 
-    cites = {"": "2309.00071"}
     smallest_pairs = 2
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
@@ -103,11 +90,9 @@ class RopeDynamicNtk(RopeNtk):
     and encoders.
 
     Args:
-        shape, base, rotary_fraction, kept_frequencies: see `ExtendedRope`.
+        base, rotary_fraction, kept_frequencies: see `ExtendedRope`.
         factor: how fast s grows with the length; None means 1, which is `RopeNtk` with its factor null.
     """
-
-    cites = {"": "2309.00071"}
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
         growth = 1.0 if self.factor is None else self.factor
@@ -127,14 +112,10 @@ class RopeYarn(ExtendedRope):
     decoders and encoders.
 
     Args:
-        shape, base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
+        base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
         beta_fast, beta_slow: rotations over the training length, as above; 32 and 1 in the paper.
-
-    Raises:
-        ValueError: unless beta_fast > beta_slow > 0, or any error of `ExtendedRope`.
+            beta_fast > beta_slow > 0.
     """
-
-    cites = {"": "2309.00071"}
 
     def __init__(
         self,

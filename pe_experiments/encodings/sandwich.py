@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 
 BASE = 10_000.0
 
 
-class Sandwich(PositionalEncoding):
+class Sandwich(PositionBias):
     """Bias H/(8h) (sum_m cos((i - j) / 10000^(2m/width)) - width/2) for head h = 1 .. H, m = 1 .. width/2.
 
     The sum is the inner product of two sinusoidal encodings, which falls about logarithmically with distance,
@@ -20,14 +20,9 @@ class Sandwich(PositionalEncoding):
     (where it cannot tell left from right).
 
     Args:
-        shape: the model it serves.
-        width: even; 128 in the paper, independent of the model's width.
-
-    Raises:
-        ValueError: a ``width`` that is odd or below 2.
+        width: even, at least 2; 128 in the paper, independent of the model's width.
     """
 
-    cites = {"": "2212.10356"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, width: int = 128):
@@ -35,9 +30,6 @@ class Sandwich(PositionalEncoding):
         if width < 2 or width % 2:
             raise ValueError(f"width={width} must be an even number of at least 2")
         self.width = width
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         products_BTS = self._vectors(at.q_positions_BT) @ self._vectors(at.k_positions_BS).mT

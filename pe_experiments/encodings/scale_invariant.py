@@ -1,11 +1,10 @@
 """Scale-invariant attention (Anson et al. 2025): every range of distances keeps its share of attention."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import above
 
 
 class ScaleInvariant(PositionalEncoding):
@@ -21,21 +20,14 @@ class ScaleInvariant(PositionalEncoding):
     right).
 
     Args:
-        shape: the model it serves.
-        tau: distance, in positions, below which logits stay about as they are; 10 in the paper.
-
-    Raises:
-        ValueError: a ``tau`` that is not positive.
+        tau: distance above 0, in positions, below which logits stay about as they are; 10 in the paper.
     """
 
-    cites = {"": "2505.17083"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, tau: float = 10.0):
         super().__init__(shape)
-        if not 0 < tau < math.inf:
-            raise ValueError(f"tau={tau} must be a finite number greater than 0")
-        self.tau = tau
+        self.tau = above(0, "tau", tau)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         gain_B1TS, shift_B1TS = at.once(self._gain_and_shift)

@@ -17,12 +17,8 @@ class LogN(PositionalEncoding):
     Source: Chiang and Cholak 2022, arXiv:2202.12172, section 5.3; Su 2021 (log n scaling, as in Qwen, which
     does not scale below L0). Parameters: none. Beyond training: weights stay as concentrated as at L0. In
     decoders, where n counts the keys up to the query, and in encoders.
-
-    Args:
-        shape: the model it serves.
     """
 
-    cites = {"": "2202.12172"}
     invariant_to = "ids"
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -39,12 +35,8 @@ class ScalableSoftmax(PositionalEncoding):
     Source: Nakanishi 2025, arXiv:2501.19399, section 2. Parameters: ``num_heads`` per layer, starting at
     1 / ln L0 (L0 = ``train_length``), so that logits at n = L0 start unscaled. Beyond training: weights stay
     concentrated. In decoders and encoders.
-
-    Args:
-        shape: the model it serves.
     """
 
-    cites = {"": "2501.19399"}
     per_layer = True
     invariant_to = "ids"
 

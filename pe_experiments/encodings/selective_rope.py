@@ -1,13 +1,12 @@
 """Selective RoPE (Movahedi et al. 2025): rotations whose angles depend on the tokens."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
+from pe_experiments.terminal.arguments import above, at_least
 
 TAPS = 4  # of the convolution
 
@@ -24,26 +23,19 @@ class SelectiveRope(PositionalEncoding):
     every token. Causal only.
 
     Args:
-        shape: the model it serves.
         base: greater than 1; 500,000 in the released code.
-        rank: of the map from x to phi; 16 in the released code.
-
-    Raises:
-        ValueError: a ``base`` of 1 or less, a ``rank`` below 1, or heads too narrow for a pair of channels.
+        rank: of the map from x to phi, at least 1; 16 in the released code.
     """
 
-    cites = {"": "2511.17388"}
     causal_only = True
     per_layer = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, base: float = 500_000.0, rank: int = 16):
         super().__init__(shape)
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base} must be a finite number greater than 1")
-        if rank < 1:
-            raise ValueError(f"rank={rank} must be at least 1")
-        self.base, self.rank, self.pairs = base, rank, shape.head_dim // 2
+        self.base = above(1, "base", base)
+        self.rank = at_least(1, "rank", rank)
+        self.pairs = shape.head_dim // 2
         if self.pairs == 0:
             raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
         width = shape.num_heads * self.pairs

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import at_least
 from pe_experiments.terminal.errors import NotApplicable
 
 
@@ -18,22 +19,19 @@ class Shaw(PositionalEncoding):
     training: all distances of K or more share a row, which has been trained.
 
     Args:
-        shape: the model it serves.
-        max_distance: K; None means 16, as in the paper, or ``train_length - 1`` where that is less.
+        max_distance: K, at least 1; None means 16, as in the paper, or ``train_length - 1`` if that is less.
 
     Raises:
-        ValueError: ``max_distance`` below 1; in use, fractional positions.
+        NotApplicable: in use, fractional positions.
     """
 
-    cites = {"": "1803.02155"}
     per_layer = True
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, max_distance: int | None = None):
         super().__init__(shape)
-        if max_distance is not None and max_distance < 1:
-            raise ValueError(f"max_distance={max_distance} must be at least 1")
-        self.max_distance = max(1, min(16, shape.train_length - 1)) if max_distance is None else max_distance
+        default = max(1, min(16, shape.train_length - 1))
+        self.max_distance = at_least(1, "max_distance", default if max_distance is None else max_distance)
         self.rows = self.max_distance + 1 if shape.causal else 2 * self.max_distance + 1
         self.table_RK = nn.Parameter(nn.init.xavier_uniform_(torch.empty(self.rows, shape.head_dim)))
 

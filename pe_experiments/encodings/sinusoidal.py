@@ -1,27 +1,18 @@
 """Fixed sinusoids added to the embedding (Vaswani et al. 2017)."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import ModelShape
+from pe_experiments.terminal.arguments import above
 
 
 def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
-    """Sines and cosines of the ids, interleaved, in float64.
+    """Sines and cosines of ids of any shape and dtype, interleaved, [*positions.shape, width] in float64.
 
     Column 2i holds sin(p / base^(2i/width)) and column 2i+1 the cosine of the same angle. At odd widths the
-    last column is a sine without its cosine.
-
-    Args:
-        positions: ids of any shape and dtype, also with gaps or fractions.
-        width: columns.
-        base: the longest wavelength is just below ``2 pi base``.
-
-    Returns:
-        Float64 tensor of shape ``[*positions.shape, width]``.
+    last column is a sine without its cosine. The longest wavelength is just below ``2 pi base``.
     """
     even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
     angles = positions.to(torch.float64)[..., None] * base ** (-even / width)
@@ -37,25 +28,15 @@ class Sinusoidal(AbsoluteEncoding):
     Beyond training: defined everywhere; the model has not been trained on these vectors.
 
     Args:
-        shape: the model it serves.
         base: greater than 1; 10,000 in the paper.
         combine, width: see `AbsoluteEncoding`.
     """
 
-    cites = {"": "1706.03762"}
-
     def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        base: float = 10_000.0,
-        combine: Combine = "add",
-        width: int | None = None,
+        self, shape: ModelShape, *, base: float = 10_000.0, combine: Combine = "add", width: int | None = None
     ):
         super().__init__(shape, combine=combine, width=width)
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base} must be a finite number greater than 1")
-        self.base = base
+        self.base = above(1, "base", base)
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.shape[0] == 1:
@@ -72,21 +53,10 @@ class ScaledSinusoidal(Sinusoidal):
 
     Source: ``ScaledSinusoidalEmbedding`` of x-transformers; PE itself Vaswani et al. 2017, arXiv:1706.03762,
     section 3.5. Parameters: ``1``. Beyond training: as `Sinusoidal`.
-
-    Args:
-        shape: the model it serves.
-        base, combine, width: see `Sinusoidal`.
     """
 
-    cites = {"": "1706.03762"}
-
     def __init__(
-        self,
-        shape: ModelShape,
-        *,
-        base: float = 10_000.0,
-        combine: Combine = "add",
-        width: int | None = None,
+        self, shape: ModelShape, *, base: float = 10_000.0, combine: Combine = "add", width: int | None = None
     ):
         super().__init__(shape, base=base, combine=combine, width=width)
         self.alpha = nn.Parameter(torch.tensor(self.width**-0.5))

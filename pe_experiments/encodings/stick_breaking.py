@@ -1,12 +1,13 @@
 """Stick-breaking attention (Tan et al. 2025): each key takes its share of what nearer keys have left."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.terminal.arguments import one_of
 
 Remainder = Literal["nothing", "self"]
 
@@ -21,23 +22,16 @@ class StickBreaking(PositionalEncoding):
     training: near keys take their shares first, so far keys get what is left. Causal only.
 
     Args:
-        shape: the model it serves.
         remainder: the weight that is left: ``nothing`` drops it, as in the formula; ``self`` gives it to the
             query's own value, so that weights sum to 1.
-
-    Raises:
-        ValueError: an unknown ``remainder``.
     """
 
-    cites = {"": "2410.17980"}
     causal_only = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, remainder: Remainder = "nothing"):
         super().__init__(shape)
-        if remainder not in get_args(Remainder):
-            raise ValueError(f"remainder={remainder!r} is not one of 'nothing', 'self'")
-        self.remainder = remainder
+        self.remainder = one_of(Remainder, "remainder", remainder)
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         z_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)

@@ -5,24 +5,16 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, at_least_float32
 from pe_experiments.terminal.errors import NotApplicable
 
 
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
-    """The bucket of each relative position.
+    """The bucket, 0 .. num_buckets - 1, of each relative position (key minus query, int64 of any shape).
 
     In each direction the first half of the buckets hold one distance each, the others logarithmically growing
-    ranges up to ``max_distance``; the last one also holds all larger distances.
-
-    Args:
-        relative_positions: key position minus query position, int64 of any shape.
-        num_buckets: in all; without a causal mask the upper half is for keys to the right.
-        max_distance: greater than half the number of buckets of one direction.
-        causal: keys to the right count as distance 0 (they are masked).
-
-    Returns:
-        int64 tensor of the shape of ``relative_positions``, in 0 .. num_buckets - 1.
+    ranges up to ``max_distance``; the last one also holds all larger distances. Without a causal mask the
+    upper half is for keys to the right; under one they count as distance 0.
     """
     side = num_buckets if causal else num_buckets // 2
     single = side // 2
@@ -33,7 +25,7 @@ def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: 
     return bucket if causal else bucket + side * (relative_positions > 0)
 
 
-class T5Bias(PositionalEncoding):
+class T5Bias(PositionBias):
     """A learned bias per head and bucket of distances on the logit of query i and key j.
 
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; one table for all
@@ -42,17 +34,15 @@ class T5Bias(PositionalEncoding):
     tokens meets untrained buckets from distance 46 on; the defaults therefore follow the training length.
 
     Args:
-        shape: the model it serves.
         num_buckets: a multiple of 2 in a decoder, of 4 in an encoder; None means 32, or fewer where training
             has fewer distances.
-        max_distance: distance from which all keys share a bucket; None means ``train_length``.
+        max_distance: distance from which all keys share a bucket, larger than those with one each; None means
+            ``train_length``.
 
     Raises:
-        ValueError: another number of buckets, or a ``max_distance`` that leaves the shared buckets empty; in
-            use, fractional positions.
+        NotApplicable: in use, fractional positions.
     """
 
-    cites = {"": "1910.10683"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, num_buckets: int | None = None, max_distance: int | None = None):
@@ -71,9 +61,6 @@ class T5Bias(PositionalEncoding):
                 f"many distances have a bucket each"
             )
         self.table = nn.Parameter(torch.zeros(num_buckets, shape.num_heads))
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         if at.q_positions_BT.is_floating_point():

@@ -19,13 +19,7 @@ class RawIndex(AbsoluteEncoding):
 
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
     values are larger than any in training.
-
-    Args:
-        shape: the model it serves.
-        combine, width: see `AbsoluteEncoding`.
     """
-
-    cites = {"": "1706.03762"}
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         return _in_first_column(positions_BT, self.width)
@@ -40,13 +34,7 @@ class ScaledIndex(AbsoluteEncoding):
 
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
     the range stays, the step shrinks.
-
-    Args:
-        shape: the model it serves.
-        combine, width: see `AbsoluteEncoding`.
     """
-
-    cites = {"": "1706.03762"}
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         return self._fractions(positions_BT, largest_ids(positions_BT, None))
@@ -69,14 +57,11 @@ class BinaryCounter(AbsoluteEncoding):
     columns that were always 0 become 1.
 
     Args:
-        shape: the model it serves.
         combine, width: see `AbsoluteEncoding`; with fewer columns than bits the highest bits are missing.
 
     Raises:
         ValueError: in use, fractional or negative positions.
     """
-
-    cites = {"": "1706.03762"}
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.is_floating_point() or positions_BT.min() < 0:

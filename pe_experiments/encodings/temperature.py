@@ -1,10 +1,9 @@
 """Temperature by position, as in the layers of Llama 4 that have no other encoding."""
 
-import math
-
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.terminal.arguments import at_least
 
 
 class PositionTemperature(PositionalEncoding):
@@ -18,26 +17,17 @@ class PositionTemperature(PositionalEncoding):
     encoders.
 
     Args:
-        shape: the model it serves.
-        step: in positions; 8,192 in Llama 4; None means ``train_length``: logits then change only past
-            the training length.
-        strength: 0.1 in Llama 4.
-
-    Raises:
-        ValueError: a ``step`` below 1 or a ``strength`` that is negative or not finite.
+        step: in positions, at least 1; 8,192 in Llama 4; None means ``train_length``: logits then change only
+            past the training length.
+        strength: at least 0; 0.1 in Llama 4.
     """
 
-    cites = {"": "2501.19399"}
     invariant_to = "nothing"
 
     def __init__(self, shape: ModelShape, *, step: int | None = None, strength: float = 0.1):
         super().__init__(shape)
-        if step is not None and step < 1:
-            raise ValueError(f"step={step} must be at least 1")
-        if not 0 <= strength < math.inf:
-            raise ValueError(f"strength={strength} must be a finite number of at least 0")
-        self.step = shape.train_length if step is None else step
-        self.strength = strength
+        self.step = at_least(1, "step", shape.train_length if step is None else step)
+        self.strength = at_least(0, "strength", strength)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         return (q_BHTK * at.once(self._factors)).to(q_BHTK.dtype), k_BHSK

@@ -1,12 +1,11 @@
 """Transformer-XL's relative position encoding (Dai et al. 2019)."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 from pe_experiments.encodings.rope import cos_and_sin
+from pe_experiments.terminal.arguments import above
 
 FEW = 512  # keys up to which distinct distances are looked for
 
@@ -26,22 +25,16 @@ class TransformerXL(PositionalEncoding):
     functions of i and of j. Distances are unlimited.
 
     Args:
-        shape: the model it serves. At an odd ``d_model`` R has one cosine fewer than sines.
-        base: of the sinusoids, greater than 1; 10,000 in the paper.
-
-    Raises:
-        ValueError: a ``base`` of 1 or less.
+        base: of the sinusoids R, greater than 1; 10,000 in the paper. At an odd ``d_model`` R has one cosine
+            fewer than sines.
     """
 
-    cites = {"": "1901.02860"}
     per_layer = True
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, base: float = 10_000.0):
         super().__init__(shape)
-        if not 1 < base < math.inf:
-            raise ValueError(f"base={base} must be a finite number greater than 1")
-        self.base = base
+        self.base = above(1, "base", base)
         self.distance = nn.Linear(shape.d_model, shape.d_model, bias=False)  # W
         self.u_HK = nn.Parameter(torch.zeros(shape.num_heads, shape.head_dim))
         self.v_HK = nn.Parameter(torch.zeros(shape.num_heads, shape.head_dim))
@@ -92,25 +85,19 @@ class TransformerXL(PositionalEncoding):
 
 
 def _behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """The distinct distances [R] of keys a decoder sees, and the index [B, T, S] of each pair's distance.
-
-    None where rows have positions of their own, or where there are many keys.
-    """
-    return _distinct(at, -at.relative_positions_BTS.clamp(max=0)) if _are_few(at) else None
+    return _distinct(at, ahead=False)
 
 
 def _around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """The same for an encoder, which also sees later keys."""
-    return _distinct(at, -at.relative_positions_BTS) if _are_few(at) else None
+    return _distinct(at, ahead=True)
 
 
-def _are_few(at: AttentionContext) -> bool:
-    shared = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
+def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
+    """Distinct distances [R] and the index [B, T, S] of each pair's; None if rows differ or R is large."""
+    shared, keys = len(at.q_positions_BT) == len(at.k_positions_BS) == 1, at.k_positions_BS.shape[1]
     # Not on a GPU: the host would have to wait for the number of distances.
-    return shared and at.k_positions_BS.shape[1] <= FEW and not at.k_positions_BS.is_cuda
-
-
-def _distinct(at: AttentionContext, distances_BTS: Tensor) -> tuple[Tensor, Tensor] | None:
-    distances_R, index_BTS = distances_BTS.unique(return_inverse=True)
-    few = len(distances_R) <= 2 * at.k_positions_BS.shape[1]  # gaps and fractions make more
-    return (distances_R, index_BTS) if few else None
+    if not shared or keys > FEW or at.k_positions_BS.is_cuda:
+        return None
+    relative_BTS = at.relative_positions_BTS if ahead else at.relative_positions_BTS.clamp(max=0)
+    distances_R, index_BTS = (-relative_BTS).unique(return_inverse=True)
+    return (distances_R, index_BTS) if len(distances_R) <= 2 * keys else None  # gaps and fractions make more

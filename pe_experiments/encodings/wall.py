@@ -23,11 +23,7 @@ class Wall(PositionalEncoding):
     training: channels keep fading with every token. Causal only.
 
     Args:
-        shape: the model it serves.
-        initial_bias: initial b; with 8 a token lowers a channel by 0.03 %, with 0 by half.
-
-    Raises:
-        ValueError: an ``initial_bias`` that is not finite.
+        initial_bias: initial b, finite; with 8 a token lowers a channel by 0.03 %, with 0 by half.
     """
 
     causal_only = True
@@ -60,7 +56,6 @@ class Wall(PositionalEncoding):
 
         Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
         """
-
         queries = q_BHTK.shape[2]
         log_q_BHTK, columns = log_BHSK[:, :, first : first + queries], []
         for start in range(0, k_BHSK.shape[2], KEYS):

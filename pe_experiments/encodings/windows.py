@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import MASKED, AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MASKED, AttentionContext, ModelShape, PositionBias
+from pe_experiments.terminal.arguments import at_least
 
 
-class SlidingWindow(PositionalEncoding):
+class SlidingWindow(PositionBias):
     """Every query sees the keys less than ``window`` positions away, itself included, and no others.
 
     Order within a window comes from the causal mask, or from a scheme composed with this one.
@@ -16,30 +17,20 @@ class SlidingWindow(PositionalEncoding):
     both sides).
 
     Args:
-        shape: the model it serves.
-        window: in positions; None means a quarter of ``train_length``, at least 2.
-
-    Raises:
-        ValueError: a ``window`` below 1.
+        window: in positions, at least 1; None means a quarter of ``train_length``, at least 2.
     """
 
-    cites = {"": "2004.05150"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, window: int | None = None):
         super().__init__(shape)
-        if window is not None and window < 1:
-            raise ValueError(f"window={window} must be at least 1")
-        self.window = max(2, shape.train_length // 4) if window is None else window
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
+        self.window = at_least(1, "window", max(2, shape.train_length // 4) if window is None else window)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         return window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
 
 
-class HardAlibi(PositionalEncoding):
+class HardAlibi(PositionBias):
     """The first heads see windows of 1, 2, 3, ... tokens, the query included; the others see everything.
 
     Source: Jelassi et al. 2024, arXiv:2402.01032, section 3, and its released code. Parameters: none. Beyond
@@ -47,14 +38,9 @@ class HardAlibi(PositionalEncoding):
     both sides).
 
     Args:
-        shape: the model it serves.
-        windowed_heads: number of heads with a window; None means half of them, as in the source.
-
-    Raises:
-        ValueError: more than there are heads, or fewer than one.
+        windowed_heads: number of heads with a window, at least 1; None means half of them, as in the source.
     """
 
-    cites = {"": "2402.01032"}
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, windowed_heads: int | None = None):
@@ -64,9 +50,6 @@ class HardAlibi(PositionalEncoding):
             raise ValueError(
                 f"windowed_heads={windowed_heads} must be between 1 and num_heads={shape.num_heads}"
             )
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         head_H = torch.arange(self.shape.num_heads, device=at.q_positions_BT.device)

@@ -1,12 +1,11 @@
 """xPos (Sun et al. 2022): RoPE whose channels also decay with distance."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
+from pe_experiments.terminal.arguments import above
 
 LARGEST_EXPONENT = 85.0  # e^85, of a product of two factors, is still below float32's largest number
 
@@ -23,17 +22,14 @@ class XPos(Rope):
     float32's range.
 
     Args:
-        shape: the model it serves.
         base, rotary_fraction, kept_frequencies: see `Rope`.
-        scale_base: distance over which pair m decays by z_m; 512 in the paper (for 1,024 tokens). Smaller is
-            more local; at 40 tokens 512 is close to RoPE itself.
+        scale_base: distance, above 0, over which pair m decays by z_m; 512 in the paper (for 1,024 tokens).
+            Smaller is more local; at 40 tokens 512 is close to RoPE itself.
 
     Raises:
-        ValueError: a ``scale_base`` that is not positive, or any error of `Rope`; in use, positions so far
-            apart that factors leave float32.
+        ValueError: in use, positions so far apart that factors leave float32.
     """
 
-    cites = {"": "2212.10554"}
     causal_only = True
 
     def __init__(
@@ -46,9 +42,7 @@ class XPos(Rope):
         scale_base: float = 512.0,
     ):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
-        if not 0 < scale_base < math.inf:
-            raise ValueError(f"scale_base={scale_base} must be a finite number greater than 0")
-        self.scale_base = scale_base
+        self.scale_base = above(0, "scale_base", scale_base)
 
     def _rotations(self, at: AttentionContext) -> Rotations:
         (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)

@@ -26,17 +26,12 @@ class PositionPolicy:
     task_ids: tuple[str, ...] = ()
 
     def check(self, task: Task, train_lengths: Sequence[int]) -> None:
-        """Check that the policy has ids for this task at these input lengths.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Raise a ValueError if the policy has no ids for this task at these input lengths."""
 
     def train_positions(self, train_length: int) -> int:
         """Number of distinct ids that can occur in training on sequences of up to ``train_length`` tokens.
 
-        Raises:
-            ValueError: the policy has fewer ids than such a sequence needs.
+        A ValueError if the policy has fewer ids than such a sequence needs.
         """
         return train_length
 

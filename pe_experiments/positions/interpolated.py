@@ -15,8 +15,6 @@ class Interpolated(PositionPolicy):
     al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
     """
 
-    cites = {"": "2306.15595"}
-
     def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         ids_1P = super().evaluation_ids(declared_B, train_length, generator)
         if int(declared_B.max()) <= train_length:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy
+from pe_experiments.terminal.arguments import above
 
 
 class RandomFloat(PositionPolicy):
@@ -23,12 +22,8 @@ class RandomFloat(PositionPolicy):
             lengths and schemes with fixed frequencies or slopes tell neighbours apart.
     """
 
-    cites = {"": "2602.14050"}
-
     def __init__(self, span: float | None = None):
-        if span is not None and not 0 < span < math.inf:
-            raise ValueError(f"span={span} must be a finite number greater than 0, or null")
-        self.span = span
+        self.span = None if span is None else above(0, "span", span)
 
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())

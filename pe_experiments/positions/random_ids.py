@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy
+from pe_experiments.terminal.arguments import at_least, one_of
+
+Evaluation = Literal["draw", "consecutive"]
 
 
 class RandomOffset(PositionPolicy):
@@ -20,12 +23,8 @@ class RandomOffset(PositionPolicy):
         max_positions: ids in all; None means four times the longest training sequence.
     """
 
-    cites = {"": "2410.02140"}
-
     def __init__(self, max_positions: int | None = None):
-        if max_positions is not None and max_positions < 1:
-            raise ValueError(f"max_positions={max_positions} must be at least 1")
-        self.max_positions = max_positions
+        self.max_positions = None if max_positions is None else at_least(1, "max_positions", max_positions)
 
     def train_positions(self, train_length: int) -> int:
         positions = 4 * train_length if self.max_positions is None else self.max_positions
@@ -55,15 +54,9 @@ class RandomSubset(PositionPolicy):
         evaluation: ``draw``, or ``consecutive`` for ids 0 .. n-1.
     """
 
-    cites = {"": "2305.16843"}
-
-    def __init__(self, max_positions: int = 2048, evaluation: Literal["draw", "consecutive"] = "draw"):
-        if max_positions < 1:
-            raise ValueError(f"max_positions={max_positions} must be at least 1")
-        if evaluation not in ("draw", "consecutive"):
-            raise ValueError(f"evaluation={evaluation!r} is not one of 'draw', 'consecutive'")
-        self.max_positions = max_positions
-        self.evaluation = evaluation
+    def __init__(self, max_positions: int = 2048, evaluation: Evaluation = "draw"):
+        self.max_positions = at_least(1, "max_positions", max_positions)
+        self.evaluation = one_of(Evaluation, "evaluation", evaluation)
 
     def train_positions(self, train_length: int) -> int:
         if self.max_positions < train_length:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import Task
+from pe_experiments.terminal.arguments import one_of
 from pe_experiments.terminal.errors import NotApplicable
 
 TaskIdKind = Literal["coupling", "abacus"]
@@ -30,12 +31,8 @@ class TaskProvided(PositionPolicy):
         max_positions: ids in all, 0 included; None means four times the longest training sequence.
     """
 
-    cites = {"": "2405.20671 2405.17399"}
-
     def __init__(self, ids: TaskIdKind | None = None, max_positions: int | None = None):
-        if ids is not None and ids not in get_args(TaskIdKind):
-            raise ValueError(f"ids={ids} is not one of the choices: {', '.join(get_args(TaskIdKind))}")
-        self.ids = ids
+        self.ids = None if ids is None else one_of(TaskIdKind, "ids", ids)
         self.task_ids = get_args(TaskIdKind) if ids is None else (ids,)
         self.max_positions = max_positions
 

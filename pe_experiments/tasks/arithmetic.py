@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from pe_experiments.tasks.base import PositionIds, Task, padded
+from pe_experiments.tasks.base import OneAnswer, PositionIds
 from pe_experiments.tasks.digits import TwoNumbers
+from pe_experiments.terminal.arguments import one_of
 
 Order = Literal["forward", "reversed"]
 Width = Literal["free", "padded"]
@@ -41,62 +43,42 @@ class Addition(TwoNumbers):
     vocab_size = 11
     base = 10
     mark = 10  # the plus
+    shortest = 3
 
     def __init__(self, operands: Order = "forward", answer: Order = "forward", width: Width = "free"):
-        for name, value, choices in (
-            ("operands", operands, get_args(Order)),
-            ("answer", answer, get_args(Order)),
-            ("width", width, get_args(Width)),
-        ):
-            if value not in choices:
-                raise ValueError(f"{name}={value} is not one of the choices: {', '.join(choices)}")
-        self.forward = operands == "forward"
-        self.answer_forward = answer == "forward"
-        self.is_padded = width == "padded"
+        self.forward = one_of(Order, "operands", operands) == "forward"
+        self.answer_forward = one_of(Order, "answer", answer) == "forward"
+        self.is_padded = one_of(Width, "width", width) == "padded"
+        self.step = 2 if self.is_padded else 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         size = length - 2  # digits of the longest number
         first_BW, second_BW = torch.randint(10, (2, batch_size, size), generator=generator)
         if self.is_padded:
             inputs_BN = self.joined(first_BW, second_BW, torch.full((batch_size,), length // 2))
-            return inputs_BN, self._answer(inputs_BN)
-        split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
-        inputs_BN = self.joined(first_BW, second_BW, split_B)
-        leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
-        inputs_BN = leading_BN.where(self._leads(inputs_BN), inputs_BN)
-        return inputs_BN, self._answer(inputs_BN)
+        else:
+            split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
+            inputs_BN = self.joined(first_BW, second_BW, split_B)
+            leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
+            inputs_BN = leading_BN.where(self._leads(inputs_BN), inputs_BN)
+        first_BD, second_BD = self.operands(inputs_BN)
+        total_BD, width = self.carried(first_BD + second_BD), self.target_length(length)
+        if not self.is_padded:
+            return inputs_BN, self.written(total_BD, width, self.answer_forward)
+        return inputs_BN, total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
 
     def _leads(self, inputs_BN: Tensor) -> Tensor:
         """True at the most significant digit of a number of several digits, [B, N]."""
         values_BN = self.significance(inputs_BN)
-        ends = torch.full((len(values_BN), 1), -1)
-        before_BN = torch.cat([ends, values_BN[:, :-1]], dim=1)
-        after_BN = torch.cat([values_BN[:, 1:], ends], dim=1)
-        return (values_BN > before_BN) & (values_BN > after_BN) & (values_BN > 0)
+        around_BN = F.pad(values_BN, (1, 1), value=-1)
+        return (values_BN > around_BN[:, :-2]) & (values_BN > around_BN[:, 2:]) & (values_BN > 0)
 
-    def _answer(self, inputs_BN: Tensor) -> Tensor:
-        first_BD, second_BD = self.operands(inputs_BN)
-        total_BD = self.carried(first_BD + second_BD)
-        width = self.target_length(inputs_BN.shape[1])
-        if not self.is_padded:
-            return self.written(total_BD, width, self.answer_forward)
-        return total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
-
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        width = self.target_length(inputs_BN.shape[1])
-        answers = []
-        for row in inputs_BN.tolist():
-            total = 0
-            for number in "".join("+" if symbol == self.mark else str(symbol) for symbol in row).split("+"):
-                total += int((number if self.forward else number[::-1]) or "0")
-            text = str(total).zfill(width) if self.is_padded else str(total)
-            answers.append([int(digit) for digit in (text if self.answer_forward else text[::-1])][:width])
-        return padded(answers, width)
-
-    def nearest_length(self, length: int) -> int | None:
-        if length < 3:
-            return None
-        return length - (length + 1) % 2 if self.is_padded else length
+    def solve_row(self, row: list[int]) -> list[int]:
+        width = self.target_length(len(row))
+        numbers = "".join("+" if symbol == self.mark else str(symbol) for symbol in row).split("+")
+        total = sum(int((number if self.forward else number[::-1]) or "0") for number in numbers)
+        text = str(total).zfill(width) if self.is_padded else str(total)
+        return [int(digit) for digit in (text if self.answer_forward else text[::-1])][:width]
 
     def target_length(self, length: int) -> int:
         return length // 2 + 1 if self.is_padded else length - 1
@@ -121,7 +103,7 @@ class Addition(TwoNumbers):
         return ids
 
 
-class Polynomial(Task):
+class Polynomial(OneAnswer):
     """The value of a polynomial modulo ten: at x = 2, 3x^0 - 1x^3 is -5 -> 5.
 
     Symbols: answers 0 .. 9; coefficients -3 .. 3 are 10 .. 16, degrees 0 .. 3 are 17 .. 20, values of x from
@@ -136,6 +118,7 @@ class Polynomial(Task):
     """
 
     vocab_size = 26
+    shortest, step = 3, 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         terms = length // 2
@@ -143,30 +126,15 @@ class Polynomial(Task):
         degrees_BT = torch.randint(17, 21, (batch_size, terms), generator=generator)
         x_B1 = torch.randint(21, 26, (batch_size, 1), generator=generator)
         inputs_BN = torch.cat([x_B1, torch.stack([coefficients_BT, degrees_BT], dim=-1).flatten(1)], dim=1)
-        return inputs_BN, self._answer(inputs_BN)
+        values_BT = (coefficients_BT - 13) * (x_B1 - 23) ** (degrees_BT - 17)
+        return inputs_BN, values_BT.sum(dim=1, keepdim=True) % 10
 
-    def _answer(self, inputs_BN: Tensor) -> Tensor:
-        x_B1, coefficients_BT, degrees_BT = (
-            inputs_BN[:, :1] - 23,
-            inputs_BN[:, 1::2] - 13,
-            inputs_BN[:, 2::2] - 17,
-        )
-        return (coefficients_BT * x_B1**degrees_BT).sum(dim=1, keepdim=True) % 10
-
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for x, *terms in inputs_BN.tolist():
-            total = 0
-            for coefficient, degree in zip(terms[::2], terms[1::2], strict=True):
-                total += (coefficient - 13) * (x - 23) ** max(degree - 17, 0)
-            answers.append([total % 10])
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        return length - (length + 1) % 2 if length >= 3 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        x, *terms = row
+        total = 0
+        for coefficient, degree in zip(terms[::2], terms[1::2], strict=True):
+            total += (coefficient - 13) * (x - 23) ** max(degree - 17, 0)
+        return [total % 10]
 
     def chance(self, length: int) -> float:
         return 1 / (9 if length == 3 else 10)  # no single term ends in 5

@@ -5,6 +5,7 @@ Shapes: B examples, N input symbols, M target symbols.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -35,6 +36,7 @@ class Task(ABC):
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
         order_sensitive: False when the answer does not depend on the order of the input (a control).
+        shortest, longest, step: inputs have ``shortest``, ``shortest + step``, ... up to ``longest`` symbols.
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
         decoder_only: why a model that reads both ways cannot learn it, if that is so.
@@ -46,6 +48,9 @@ class Task(ABC):
     vocab_size: int
     data_files: tuple[str | Path, ...] = ()
     order_sensitive: bool = True
+    shortest: int = 1
+    longest: int = sys.maxsize
+    step: int = 1
     decoder_only: str | None = None
     exact: bool = True
     formats: tuple[str, ...] = ("causal", "slots")
@@ -64,13 +69,20 @@ class Task(ABC):
         """
         return self
 
-    @abstractmethod
     def solve(self, inputs_BN: Tensor) -> Tensor:
         """The targets [B, M] of these inputs by the slow and obvious rule; tests compare `sample` with it."""
+        width = self.target_length(inputs_BN.shape[1])
+        answers = [self.solve_row(row) for row in inputs_BN.tolist()]
+        return torch.tensor([answer + [IGNORE] * (width - len(answer)) for answer in answers])
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        """The rule for one input, which a task states here or in `solve`; -100 is added up to the width M."""
+        raise NotImplementedError(f"{type(self).__name__} states its rule neither in solve nor in solve_row")
 
     def nearest_length(self, length: int) -> int | None:
         """The largest length, at most ``length``, that the task can make; None when there is none."""
-        return length if length >= 1 else None
+        length = min(length, self.longest)
+        return length - (length - self.shortest) % self.step if length >= self.shortest else None
 
     def target_length(self, length: int) -> int:
         """M at this input length; the maximum if it varies, so that slots do not reveal a length."""
@@ -105,17 +117,14 @@ class Task(ABC):
         return {}
 
 
-def padded(rows: list[list[int]], width: int) -> Tensor:
-    """Answers of different lengths as targets [B, width], padded with -100."""
-    return torch.tensor([row + [IGNORE] * (width - len(row)) for row in rows])
+class OneAnswer(Task):
+    """A task whose answer is one symbol."""
+
+    def target_length(self, length: int) -> int:
+        return 1
 
 
-def require_symbols(name: str, value: int, minimum: int) -> int:
-    """``value``, if it is at least ``minimum``.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if value < minimum:
-        raise ValueError(f"{name}={value} must be at least {minimum}")
-    return value
+def distinct_symbols(symbols: int, count: int, rows: int, generator: torch.Generator) -> Tensor:
+    """``count`` distinct symbols below ``symbols`` per row, in random order."""
+    keys_RS = torch.rand(rows, symbols, generator=generator, dtype=torch.float64)
+    return keys_RS.argsort(dim=-1)[:, :count].contiguous()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
+from collections.abc import Callable
 from math import isqrt
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import PositionIds, Task, padded
+from pe_experiments.tasks.base import PositionIds, Task
 from pe_experiments.tasks.digits import TwoNumbers
 
 
@@ -24,14 +26,12 @@ class BinaryOperation(TwoNumbers):
     vocab_size = 3
     base = 2
     mark = 2  # the operator
+    shortest = 3
+    combine_integers: Callable[[int, int], int]  # the result of two numbers
 
     @abstractmethod
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
         """Bits [B, D] of the result of two numbers given by their bits."""
-
-    @abstractmethod
-    def combine_integers(self, first: int, second: int) -> int:
-        """The result of two numbers."""
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
@@ -41,18 +41,16 @@ class BinaryOperation(TwoNumbers):
         result_BD = self.combine(*self.operands(inputs_BN))
         return inputs_BN, self.written(result_BD, self.target_length(length), forward=False)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            split = row.index(self.mark)
-            numbers = [
-                sum(bit << i for i, bit in enumerate(bits)) for bits in (row[:split], row[split + 1 :])
-            ]
-            answers.append([int(bit) for bit in reversed(f"{self.combine_integers(*numbers):b}")])
-        return padded(answers, self.target_length(inputs_BN.shape[1]))
+    def solve_row(self, row: list[int]) -> list[int]:
+        split = row.index(self.mark)
+        parts = row[:split], row[split + 1 :]
+        numbers = (sum(bit << i for i, bit in enumerate(bits)) for bits in parts)
+        return [int(bit) for bit in reversed(f"{self.combine_integers(*numbers):b}")]
 
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= 3 else None
+    def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
+        """``abacus``: index of a bit in its number."""
+        index_1M = torch.arange(1, targets_BM.shape[1] + 1)[None]
+        return {"abacus": PositionIds(self.significance(inputs_BN) + 1, index_1M)}
 
 
 class BinaryAddition(BinaryOperation):
@@ -67,11 +65,10 @@ class BinaryAddition(BinaryOperation):
     zeros after the mark.
     """
 
+    combine_integers = staticmethod(operator.add)
+
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
         return self.carried(first_BD + second_BD)
-
-    def combine_integers(self, first: int, second: int) -> int:
-        return first + second
 
     def target_length(self, length: int) -> int:
         return length + 1
@@ -81,12 +78,9 @@ class BinaryAddition(BinaryOperation):
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: bits of one place value share an id; ``abacus``: index of a bit in its number."""
-        values_BN = self.significance(inputs_BN)
-        index_1M = torch.arange(targets_BM.shape[1])[None]
-        return {
-            "coupling": PositionIds(values_BN + 2, index_1M + 2, separator=1),
-            "abacus": PositionIds(values_BN + 1, index_1M + 1),
-        }
+        index_1M = torch.arange(2, targets_BM.shape[1] + 2)[None]
+        coupling = PositionIds(self.significance(inputs_BN) + 2, index_1M, separator=1)
+        return {"coupling": coupling, **super().position_ids(inputs_BN, targets_BM)}
 
 
 class BinaryMultiplication(BinaryOperation):
@@ -100,25 +94,19 @@ class BinaryMultiplication(BinaryOperation):
     and its end mark, here EOS), scoring up to that mark. Unlike it: no loss on the zeros after the mark.
     """
 
+    combine_integers = staticmethod(operator.mul)
+
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
         size = 2 * first_BD.shape[1]  # a product of polynomials, then the carries
         spectrum = torch.fft.rfft(first_BD.double(), size) * torch.fft.rfft(second_BD.double(), size)
         sums_BD = torch.fft.irfft(spectrum, size).round().long()[:, : first_BD.shape[1]]
         return self.carried(sums_BD)
 
-    def combine_integers(self, first: int, second: int) -> int:
-        return first * second
-
     def target_length(self, length: int) -> int:
         return length
 
     def chance(self, length: int) -> float:
         return 0.5 if length > 3 else 1.0
-
-    def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``abacus``: index of a bit in its number."""
-        values_BN = self.significance(inputs_BN)
-        return {"abacus": PositionIds(values_BN + 1, torch.arange(1, targets_BM.shape[1] + 1)[None])}
 
 
 class Sqrt(Task):
@@ -135,25 +123,18 @@ class Sqrt(Task):
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = _positive(torch.full((batch_size,), length), length, generator)
-        return inputs_BN, self._answer(inputs_BN)
-
-    def _answer(self, inputs_BN: Tensor) -> Tensor:
-        length, width = inputs_BN.shape[1], self.target_length(inputs_BN.shape[1])
         weights = np.array([1 << bit for bit in reversed(range(length))], dtype=object)
         roots = np.frompyfunc(isqrt, 1, 1)(inputs_BN.numpy() @ weights)  # integers of any size
-        bits = [(roots >> bit) & 1 for bit in reversed(range(width))]
-        return torch.from_numpy(np.stack(bits, axis=1).astype(np.int64))
+        bits = [(roots >> bit) & 1 for bit in reversed(range(self.target_length(length)))]
+        return inputs_BN, torch.from_numpy(np.stack(bits, axis=1).astype(np.int64))
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            number = int("".join(map(str, row)), 2)
-            root = 0
-            for bit in reversed(range(self.target_length(len(row)))):  # bit by bit, as on paper
-                if (root + (1 << bit)) ** 2 <= number:
-                    root += 1 << bit
-            answers.append([int(bit) for bit in f"{root:b}".zfill(self.target_length(len(row)))])
-        return torch.tensor(answers)
+    def solve_row(self, row: list[int]) -> list[int]:
+        number = int("".join(map(str, row)), 2)
+        root = 0
+        for bit in reversed(range(self.target_length(len(row)))):  # bit by bit, as on paper
+            if (root + (1 << bit)) ** 2 <= number:
+                root += 1 << bit
+        return [int(bit) for bit in f"{root:b}".zfill(self.target_length(len(row)))]
 
     def target_length(self, length: int) -> int:
         return (length + 1) // 2

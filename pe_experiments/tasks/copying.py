@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import IGNORE, PositionIds, Task, padded, require_symbols
+from pe_experiments.tasks.base import IGNORE, OneAnswer, PositionIds, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.terminal.arguments import at_least
 
 
 class Copy(Task):
@@ -24,7 +25,7 @@ class Copy(Task):
     """
 
     def __init__(self, vocab_size: int = 10):
-        self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
+        self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def source_indices(self, length: int) -> Tensor:
         """Index of the input symbol that each target repeats, [M]; tasks of this family override it."""
@@ -34,8 +35,8 @@ class Copy(Task):
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
         return inputs_BN, inputs_BN[:, self.source_indices(length)]
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([list(row) for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return row
 
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
@@ -60,16 +61,13 @@ class Reverse(Copy):
 
     Sources: Delétang et al. 2022, arXiv:2207.02098 (V=2, trained to 40, evaluated to 500); Kazemnejad et al.
     2023, arXiv:2305.19466 (100 symbols, trained to 20, evaluated to 40).
-
-    Args:
-        vocab_size: symbols, at least 2.
     """
 
     def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).flip(0)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([list(reversed(row)) for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return row[::-1]
 
 
 class Duplicate(Copy):
@@ -90,8 +88,8 @@ class Duplicate(Copy):
     def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).repeat(2)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([row + row for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return row + row
 
     def target_length(self, length: int) -> int:
         return 2 * length
@@ -121,8 +119,8 @@ class OddsFirst(Copy):
     def source_indices(self, length: int) -> Tensor:
         return torch.cat([torch.arange(0, length, 2), torch.arange(1, length, 2)])
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([row[::2] + row[1::2] for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return row[::2] + row[1::2]
 
 
 class Swap(Copy):
@@ -132,22 +130,16 @@ class Swap(Copy):
     [[1, 3, 1, 4, 5]]
 
     Symbols are independent and uniform. Made for this project: copying at an offset that is not constant.
-
-    Args:
-        vocab_size: symbols, at least 2.
     """
 
     def source_indices(self, length: int) -> Tensor:
         pairs = torch.arange(length - length % 2).view(-1, 2).flip(1).flatten()
         return torch.cat([pairs, torch.arange(length - length % 2, length)])
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            for i in range(0, len(row) - 1, 2):
-                row[i], row[i + 1] = row[i + 1], row[i]
-            answers.append(row)
-        return torch.tensor(answers)
+    def solve_row(self, row: list[int]) -> list[int]:
+        for i in range(0, len(row) - 1, 2):
+            row[i], row[i + 1] = row[i + 1], row[i]
+        return row
 
 
 class Rotate(Copy):
@@ -166,18 +158,15 @@ class Rotate(Copy):
 
     def __init__(self, k: int = 1, vocab_size: int = 10):
         super().__init__(vocab_size)
-        self.k = require_symbols("k", k, 1)
+        self.k = at_least(1, "k", k)
 
     def source_indices(self, length: int) -> Tensor:
         return torch.arange(length).roll(-self.k)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            for _ in range(self.k):
-                row = row[1:] + row[:1]
-            answers.append(row)
-        return torch.tensor(answers)
+    def solve_row(self, row: list[int]) -> list[int]:
+        for _ in range(self.k):
+            row = row[1:] + row[:1]
+        return row
 
 
 class UniqueCopy(Copy):
@@ -195,14 +184,11 @@ class UniqueCopy(Copy):
 
     def __init__(self, vocab_size: int = 80):
         super().__init__(vocab_size)
+        self.longest = vocab_size
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        keys_BV = torch.rand(batch_size, self.vocab_size, generator=generator, dtype=torch.float64)
-        inputs_BN = keys_BV.argsort(dim=-1)[:, :length].contiguous()
+        inputs_BN = distinct_symbols(self.vocab_size, length, batch_size, generator)
         return inputs_BN, inputs_BN.clone()
-
-    def nearest_length(self, length: int) -> int | None:
-        return min(length, self.vocab_size) if length >= 1 else None
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:  # one of the symbols that are left
@@ -210,7 +196,7 @@ class UniqueCopy(Copy):
         return 1 / length
 
 
-class MissingDuplicate(Task):
+class MissingDuplicate(OneAnswer):
     """A string twice, with one bit masked (2): which bit is it? 1 0 1 1 2 1 -> 0.
 
     >>> MissingDuplicate().solve(torch.tensor([[1, 0, 1, 1, 2, 1], [0, 1, 1, 0, 1, 2]])).tolist()
@@ -225,6 +211,7 @@ class MissingDuplicate(Task):
 
     vocab_size = 4
     order_sensitive = False
+    shortest = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         half_BH = torch.randint(2, (batch_size, length // 2), generator=generator)
@@ -233,14 +220,8 @@ class MissingDuplicate(Task):
         targets_B1 = twice_BN.gather(1, masked_B1)
         return twice_BN.scatter(1, masked_B1, 2), targets_B1
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[row.count(1) % 2] for row in inputs_BN.tolist()])
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= 2 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [row.count(1) % 2]
 
     def chance(self, length: int) -> float:
         return 0.5
@@ -259,23 +240,18 @@ class Deduplicate(Task):
     """
 
     def __init__(self, vocab_size: int = 10):
-        self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
+        self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
-        return inputs_BN, self._answer(inputs_BN)
-
-    def _answer(self, inputs_BN: Tensor) -> Tensor:
-        length = inputs_BN.shape[1]
         index_BN = torch.arange(length).expand_as(inputs_BN)
         absent_BV = torch.full((len(inputs_BN), self.vocab_size), length)
         first_BV = absent_BV.scatter_reduce(1, inputs_BN, index_BN, "amin")
         order_BM = first_BV.argsort(dim=1)[:, : self.target_length(length)]
-        return order_BM.where(first_BV.gather(1, order_BM) < length, IGNORE)
+        return inputs_BN, order_BM.where(first_BV.gather(1, order_BM) < length, IGNORE)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        width = self.target_length(inputs_BN.shape[1])
-        return padded([list(dict.fromkeys(row)) for row in inputs_BN.tolist()], width)
+    def solve_row(self, row: list[int]) -> list[int]:
+        return list(dict.fromkeys(row))
 
     def target_length(self, length: int) -> int:
         return min(length, self.vocab_size)

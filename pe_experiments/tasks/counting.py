@@ -1,7 +1,4 @@
-"""Counting and other controls: a bag of tokens suffices, so encodings should tie in distribution.
-
-All but `InterleavedMajority` are controls: that one counts by residue class of the position.
-"""
+"""Counting: controls, which a bag of tokens solves, and `InterleavedMajority`, which counts by position."""
 
 from functools import reduce
 from math import comb
@@ -10,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import IGNORE, Task, padded, require_symbols
+from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
+from pe_experiments.terminal.arguments import at_least
 
 
-class Majority(Task):
+class Majority(OneAnswer):
     """Which bit is more frequent? 1 0 1 -> "ones" (symbol 3; "zeros" is 2). There are no ties.
 
     >>> Majority().solve(torch.tensor([[1, 0, 1], [0, 0, 1]])).tolist()
@@ -28,15 +26,11 @@ class Majority(Task):
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        counts = torch.tensor([c for c in range(length + 1) if 2 * c != length])
-        ones_B = counts[torch.randint(len(counts), (batch_size,), generator=generator)]
+        ones_B = _untied((batch_size,), length, generator)
         return _bits(ones_B, length, generator), (2 + (2 * ones_B > length).long())[:, None]
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[3 if row.count(1) > row.count(0) else 2] for row in inputs_BN.tolist()])
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [3 if row.count(1) > row.count(0) else 2]
 
     def chance(self, length: int) -> float:
         return 0.5
@@ -67,9 +61,8 @@ class Count(Task):
         digits_BM = ones_B[:, None] // powers_M[power_BM.clamp(min=0)] % 10
         return _bits(ones_B, length, generator), (2 + digits_BM).where(power_BM >= 0, IGNORE)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        width = self.target_length(inputs_BN.shape[1])
-        return padded([[2 + int(d) for d in str(row.count(1))] for row in inputs_BN.tolist()], width)
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [2 + int(digit) for digit in str(row.count(1))]
 
     def target_length(self, length: int) -> int:
         return len(str(length))
@@ -95,24 +88,17 @@ class InterleavedMajority(Task):
     vocab_size = 4
 
     def __init__(self, period: int = 3):
-        self.period = require_symbols("period", period, 2)
+        self.period = self.shortest = self.step = at_least(2, "period", period)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         size = length // self.period
-        counts = torch.tensor([c for c in range(size + 1) if 2 * c != size])
-        ones_BP = counts[torch.randint(len(counts), (batch_size, self.period), generator=generator)]
+        ones_BP = _untied((batch_size, self.period), size, generator)
         bits_BPS = _bits(ones_BP.flatten(), size, generator).view(batch_size, self.period, size)
         return bits_BPS.transpose(1, 2).flatten(1), 2 + (2 * ones_BP > size).long()
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            classes = [row[start :: self.period] for start in range(self.period)]
-            answers.append([3 if bits.count(1) > bits.count(0) else 2 for bits in classes])
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        return length // self.period * self.period or None
+    def solve_row(self, row: list[int]) -> list[int]:
+        classes = [row[start :: self.period] for start in range(self.period)]
+        return [3 if bits.count(1) > bits.count(0) else 2 for bits in classes]
 
     def target_length(self, length: int) -> int:
         return self.period
@@ -142,7 +128,7 @@ class InterleavedMajority(Task):
         return float(total)
 
 
-class Parity(Task):
+class Parity(OneAnswer):
     """Is the number of ones even or odd? 1 0 1 1 -> "odd" (3); "even" is 2.
 
     >>> Parity().solve(torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]])).tolist()
@@ -160,17 +146,14 @@ class Parity(Task):
         inputs_BN = torch.randint(2, (batch_size, length), generator=generator)
         return inputs_BN, 2 + inputs_BN.sum(dim=1, keepdim=True) % 2
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[2 + row.count(1) % 2] for row in inputs_BN.tolist()])
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [2 + row.count(1) % 2]
 
     def chance(self, length: int) -> float:
         return 0.5
 
 
-class CycleNavigation(Task):
+class CycleNavigation(OneAnswer):
     """In which state on a circle of five does this walk from state 0 end? Back (0), stay (1), forward (2).
 
     State s is the symbol 3 + s. Forward, back, stay, back, back ends at -2, which is state 3:
@@ -188,30 +171,24 @@ class CycleNavigation(Task):
     order_sensitive = False
 
     def __init__(self, states: int = 5):
-        self.states = require_symbols("states", states, 2)
+        self.states = at_least(2, "states", states)
         self.vocab_size = 3 + states
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(3, (batch_size, length), generator=generator)
         return inputs_BN, 3 + (inputs_BN - 1).sum(dim=1, keepdim=True) % self.states
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            state = 0
-            for step in row:
-                state = (state + (-1, 0, 1)[step]) % self.states
-            answers.append([3 + state])
-        return torch.tensor(answers)
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        state = 0
+        for step in row:
+            state = (state + (-1, 0, 1)[step]) % self.states
+        return [3 + state]
 
     def chance(self, length: int) -> float:
         return 1 / min(2 * length + 1, self.states)
 
 
-class SumMod(Task):
+class SumMod(OneAnswer):
     """The sum of these digits modulo ten: 3 1 9 -> 3.
 
     >>> SumMod().solve(torch.tensor([[3, 1, 9]])).tolist()
@@ -228,20 +205,23 @@ class SumMod(Task):
     order_sensitive = False
 
     def __init__(self, modulus: int = 10):
-        self.vocab_size = require_symbols("modulus", modulus, 3)
+        self.vocab_size = at_least(3, "modulus", modulus)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(1, self.vocab_size, (batch_size, length), generator=generator)
         return inputs_BN, inputs_BN.sum(dim=1, keepdim=True) % self.vocab_size
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[sum(row) % self.vocab_size] for row in inputs_BN.tolist()])
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [sum(row) % self.vocab_size]
 
     def chance(self, length: int) -> float:
         return 1 / (self.vocab_size - (length == 1))  # one digit alone is not 0
+
+
+def _untied(shape: tuple[int, ...], length: int, generator: torch.Generator) -> Tensor:
+    """Uniform numbers of ones among ``length`` bits, never half of them."""
+    counts = torch.tensor([count for count in range(length + 1) if 2 * count != length])
+    return counts[torch.randint(len(counts), shape, generator=generator)]
 
 
 def _bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:

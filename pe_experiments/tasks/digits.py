@@ -10,17 +10,11 @@ from pe_experiments.tasks.base import IGNORE, Task
 
 
 class TwoNumbers(Task):
-    """What tasks of two written numbers share; a base class, so that a run's fingerprint covers it.
+    """What tasks of two written numbers share."""
 
-    Attributes:
-        base: of the digits.
-        mark: symbol between the numbers.
-        forward: the most significant digit stands first.
-    """
-
-    base: int
-    mark: int
-    forward = False
+    base: int  # of the digits
+    mark: int  # symbol between the numbers
+    forward = False  # whether the most significant digit stands first
 
     def joined(self, first_BW: Tensor, second_BW: Tensor, split_B: Tensor) -> Tensor:
         """Inputs [B, W + 2]: ``split_B`` digits of the first, the mark, W + 1 - ``split_B`` of the second."""
@@ -44,15 +38,10 @@ class TwoNumbers(Task):
 
     def operands(self, inputs_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Digits [B, D] of the two numbers by place value, zeros above their ends."""
-        split_B1, last = self._split(inputs_BN), inputs_BN.shape[1] - 1
-        values_D = torch.arange(last)
-        first_BD = split_B1 - 1 - values_D if self.forward else values_D.expand(len(inputs_BN), -1)
-        second_BD = (last - values_D).expand_as(first_BD) if self.forward else split_B1 + 1 + values_D
-        real_BD = (second_BD > split_B1) & (second_BD <= last)
-        return (
-            inputs_BN.gather(1, first_BD.clamp(min=0)).where((first_BD >= 0) & (first_BD < split_B1), 0),
-            inputs_BN.gather(1, second_BD.clamp(max=last)).where(real_BD, 0),
-        )
+        split_B1, index_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
+        values_BN, none_BD = self.significance(inputs_BN).clamp(min=0), torch.zeros_like(inputs_BN[:, 1:])
+        first_BN, second_BN = (inputs_BN.where(mine, 0) for mine in (index_N < split_B1, index_N > split_B1))
+        return none_BD.scatter_add(1, values_BN, first_BN), none_BD.scatter_add(1, values_BN, second_BN)
 
     def carried(self, sums_BD: Tensor) -> Tensor:
         """Digits [B, D] of numbers given by a sum per place value, which may exceed the base."""

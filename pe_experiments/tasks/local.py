@@ -5,8 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import IGNORE, Task, require_symbols
+from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
 from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.terminal.arguments import at_least, one_of
+
+Side = Literal["prefix", "suffix"]
 
 
 class Lag(Task):
@@ -29,8 +32,9 @@ class Lag(Task):
     formats = ("aligned",)
 
     def __init__(self, k: int = 3, vocab_size: int = 10):
-        self.k = require_symbols("k", k, 1)
-        self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
+        self.k = at_least(1, "k", k)
+        self.shortest = k + 1
+        self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
@@ -38,14 +42,8 @@ class Lag(Task):
         targets_BN[:, : self.k] = IGNORE
         return inputs_BN, targets_BN
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        rows = inputs_BN.tolist()
-        return torch.tensor(
-            [[row[t - self.k] if t >= self.k else IGNORE for t in range(len(row))] for row in rows]
-        )
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length > self.k else None
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [row[t - self.k] if t >= self.k else IGNORE for t in range(len(row))]
 
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
@@ -57,7 +55,7 @@ class Lag(Task):
         return mode_share(length - 1, self.vocab_size)
 
 
-class NGramLookup(Task):
+class NGramLookup(OneAnswer):
     """Which symbol follows these k? With k=2 and the key after a mark: 3 1 4 1 5 | 4 1 -> 5.
 
     The mark is the symbol after the others, here 6:
@@ -78,12 +76,11 @@ class NGramLookup(Task):
         key: ``prefix`` or ``suffix``, before or after the string.
     """
 
-    def __init__(self, k: int = 2, symbols: int = 10, key: Literal["prefix", "suffix"] = "suffix"):
-        if key not in ("prefix", "suffix"):
-            raise ValueError(f"key={key} is not one of the choices: prefix, suffix")
-        self.k = require_symbols("k", k, 1)
-        self.symbols = require_symbols("symbols", symbols, 2)
-        self.key = key
+    def __init__(self, k: int = 2, symbols: int = 10, key: Side = "suffix"):
+        self.k = at_least(1, "k", k)
+        self.symbols = at_least(2, "symbols", symbols)
+        self.key = one_of(Side, "key", key)
+        self.shortest = 2 * k + 2
         self.vocab_size = symbols + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -99,22 +96,11 @@ class NGramLookup(Task):
         inputs_BN = torch.cat(parts if self.key == "suffix" else parts[::-1], dim=1)
         return inputs_BN, string_BS.gather(1, first_B1 + self.k)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            left, right = row[: row.index(self.symbols)], row[row.index(self.symbols) + 1 :]
-            string, key = (left, right) if self.key == "suffix" else (right, left)
-            after = [
-                string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key
-            ]
-            answers.append(after[:1] or [IGNORE])  # a key that is not there has no answer
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= 2 * self.k + 2 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        left, right = row[: row.index(self.symbols)], row[row.index(self.symbols) + 1 :]
+        string, key = (left, right) if self.key == "suffix" else (right, left)
+        after = [string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key]
+        return after[:1]  # a key that is not there has no answer
 
     def chance(self, length: int) -> float:
         return 1 / self.symbols

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import Task, require_symbols
+from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.ceilings import coin_flips, mode_share
+from pe_experiments.terminal.arguments import at_least
 
 
-class Precedence(Task):
+class Precedence(OneAnswer):
     """Two marks occur once each among fillers: does A come before B?
 
     Symbols: fillers ``0 .. fillers-1``, then A, B, the answer "A first" and the answer "B first". With eight
@@ -26,8 +27,10 @@ class Precedence(Task):
         fillers: filler symbols, at least 1.
     """
 
+    shortest = 2
+
     def __init__(self, fillers: int = 8):
-        self.fillers = require_symbols("fillers", fillers, 1)
+        self.fillers = at_least(1, "fillers", fillers)
         self.vocab_size = fillers + 4
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -40,18 +43,8 @@ class Precedence(Task):
         inputs_BN[rows, second_B] = self.fillers + 1
         return inputs_BN, (self.fillers + 2 + (first_B > second_B).long())[:, None]
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        mark_a, mark_b = self.fillers, self.fillers + 1
-        answers = []
-        for row in inputs_BN.tolist():
-            answers.append([self.fillers + 2 if row.index(mark_a) < row.index(mark_b) else self.fillers + 3])
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= 2 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [self.fillers + (2 if row.index(self.fillers) < row.index(self.fillers + 1) else 3)]
 
     def chance(self, length: int) -> float:
         return 0.5
@@ -60,7 +53,7 @@ class Precedence(Task):
         return 0.5
 
 
-class Kth(Task):
+class Kth(OneAnswer):
     """Name the k-th symbol: with k=2, 3 1 4 -> 1. Symbols are independent and uniform.
 
     >>> Kth(k=2).solve(torch.tensor([[3, 1, 4]])).tolist()
@@ -74,21 +67,15 @@ class Kth(Task):
     """
 
     def __init__(self, k: int = 3, vocab_size: int = 10):
-        self.k = require_symbols("k", k, 1)
-        self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
+        self.k = self.shortest = at_least(1, "k", k)
+        self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
         return inputs_BN, inputs_BN[:, self.k - 1, None].clone()
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[row[self.k - 1]] for row in inputs_BN.tolist()])
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= self.k else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [row[self.k - 1]]
 
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
@@ -134,11 +121,11 @@ class Last(Kth):
         inputs_BN, _ = super().sample(length, batch_size, generator)
         return inputs_BN, inputs_BN[:, -1:].clone()
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[row[-1]] for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [row[-1]]
 
 
-class EvenPairs(Task):
+class EvenPairs(OneAnswer):
     """Is the number of neighbouring bits that differ even? 0 1 0 -> "even" (2); "odd" is 3.
 
     >>> EvenPairs().solve(torch.tensor([[0, 1, 0], [0, 0, 1]])).tolist()
@@ -155,12 +142,8 @@ class EvenPairs(Task):
         inputs_BN = torch.randint(2, (batch_size, length), generator=generator)
         return inputs_BN, 2 + (inputs_BN[:, :1] != inputs_BN[:, -1:]).long()
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        changes = [sum(a != b for a, b in pairwise(row)) for row in inputs_BN.tolist()]
-        return torch.tensor([[2 + count % 2] for count in changes])
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [2 + sum(a != b for a, b in pairwise(row)) % 2]
 
     def chance(self, length: int) -> float:
         return 0.5 if length > 1 else 1.0

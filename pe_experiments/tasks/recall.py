@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import IGNORE, Task, require_symbols
+from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.terminal.arguments import at_least
 
 
 class AssociativeRecall(Task):
@@ -28,33 +29,29 @@ class AssociativeRecall(Task):
         queries: number of keys asked for, at least 1.
     """
 
+    step = 2
+
     def __init__(self, keys: int = 80, values: int = 10, queries: int = 1):
-        self.keys = require_symbols("keys", keys, 2)
-        self.values = require_symbols("values", values, 2)
-        self.queries = require_symbols("queries", queries, 1)
+        self.keys = at_least(2, "keys", keys)
+        self.values = at_least(2, "values", values)
+        self.queries = at_least(1, "queries", queries)
         if queries > keys:
             raise ValueError(f"queries={queries} must be at most keys={keys}")
+        self.shortest, self.longest = 3 * queries, 2 * keys + queries
         self.vocab_size = keys + values
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = self._pairs(length)
-        keys_BP = _distinct(self.keys, pairs, batch_size, generator)
+        keys_BP = distinct_symbols(self.keys, pairs, batch_size, generator)
         values_BP = torch.randint(self.keys, self.vocab_size, (batch_size, pairs), generator=generator)
-        asked_BQ = _distinct(pairs, self.queries, batch_size, generator)
+        asked_BQ = distinct_symbols(pairs, self.queries, batch_size, generator)
         pairs_B2P = torch.stack([keys_BP, values_BP], dim=-1).flatten(1)
         return torch.cat([pairs_B2P, keys_BP.gather(1, asked_BQ)], dim=1), values_BP.gather(1, asked_BQ)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            facts, questions = row[: -self.queries], row[-self.queries :]
-            values = dict(zip(facts[::2], facts[1::2], strict=True))
-            answers.append([values.get(key, IGNORE) for key in questions])
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        pairs = min(self._pairs(length), self.keys)
-        return 2 * pairs + self.queries if pairs >= self.queries else None
+    def solve_row(self, row: list[int]) -> list[int]:
+        facts, questions = row[: -self.queries], row[-self.queries :]
+        values = dict(zip(facts[::2], facts[1::2], strict=True))
+        return [values.get(key, IGNORE) for key in questions]
 
     def target_length(self, length: int) -> int:
         return self.queries
@@ -72,7 +69,7 @@ class AssociativeRecall(Task):
         return (length - self.queries) // 2
 
 
-class Induction(Task):
+class Induction(OneAnswer):
     """Which symbol followed the trigger at its first occurrence? 3 1 ! 4 1 5 ! -> 4.
 
     The trigger is the symbol after the fillers, here 6. It occurs at the end and once before, at random but
@@ -89,8 +86,10 @@ class Induction(Task):
         fillers: filler symbols, at least 2.
     """
 
+    shortest = 3
+
     def __init__(self, fillers: int = 15):
-        self.fillers = require_symbols("fillers", fillers, 2)
+        self.fillers = at_least(2, "fillers", fillers)
         self.vocab_size = fillers + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -100,24 +99,11 @@ class Induction(Task):
         inputs_BN[:, -1] = self.fillers
         return inputs_BN, inputs_BN.gather(1, trigger_B1 + 1)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        rows = inputs_BN.tolist()
-        return torch.tensor([[row[row.index(self.fillers) + 1]] for row in rows])
-
-    def nearest_length(self, length: int) -> int | None:
-        return length if length >= 3 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [row[row.index(self.fillers) + 1]]
 
     def chance(self, length: int) -> float:
         return 1 / self.fillers
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length - 2, self.fillers)
-
-
-def _distinct(symbols: int, count: int, rows: int, generator: torch.Generator) -> Tensor:
-    """``count`` distinct symbols out of ``symbols`` per row, in random order."""
-    keys_RS = torch.rand(rows, symbols, generator=generator, dtype=torch.float64)
-    return keys_RS.argsort(dim=-1)[:, :count]

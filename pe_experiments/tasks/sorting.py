@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import Task, require_symbols
+from pe_experiments.tasks.base import Task, distinct_symbols
 from pe_experiments.tasks.ceilings import coin_flips
+from pe_experiments.terminal.arguments import at_least
 
 
 class BucketSort(Task):
@@ -28,14 +29,14 @@ class BucketSort(Task):
     order_sensitive = False
 
     def __init__(self, vocab_size: int = 5):
-        self.vocab_size = require_symbols("vocab_size", vocab_size, 2)
+        self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
         return inputs_BN, inputs_BN.sort(dim=1).values
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([sorted(row) for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return sorted(row)
 
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
@@ -63,14 +64,11 @@ class Sort(BucketSort):
 
     def __init__(self, vocab_size: int = 80):
         super().__init__(vocab_size)
+        self.longest = vocab_size
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        keys_BV = torch.rand(batch_size, self.vocab_size, generator=generator, dtype=torch.float64)
-        inputs_BN = keys_BV.argsort(dim=-1)[:, :length].contiguous()
+        inputs_BN = distinct_symbols(self.vocab_size, length, batch_size, generator)
         return inputs_BN, inputs_BN.sort(dim=1).values
-
-    def nearest_length(self, length: int) -> int | None:
-        return min(length, self.vocab_size) if length >= 1 else None
 
     def input_blind(self, length: int) -> float:
         # n of V symbols occur; P(target i is s) = C(s, i) C(V-1-s, n-1-i) / C(V, n).

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.tasks.base import IGNORE, Task, padded, require_symbols
+from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import coin_flips, mode_shares
+from pe_experiments.terminal.arguments import at_least
 
 
 class FlipFlop(Task):
@@ -30,6 +31,7 @@ class FlipFlop(Task):
 
     vocab_size = 6
     formats = ("aligned",)
+    shortest, step = 4, 2
     write, skip, read, blank = range(2, 6)
 
     def __init__(self, ignore: float = 0.8):
@@ -50,19 +52,13 @@ class FlipFlop(Task):
         inputs_BN = torch.stack([instructions_BP, bits_BP.where(~reads_BP, self.blank)], dim=-1).flatten(1)
         return inputs_BN, torch.stack([answers_BP, torch.full_like(answers_BP, IGNORE)], dim=-1).flatten(1)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            memory, answer = IGNORE, []
-            for symbol, following in zip(row, [*row[1:], self.blank], strict=True):
-                if symbol == self.write:
-                    memory = following
-                answer.append(memory if symbol == self.read else IGNORE)
-            answers.append(answer)
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        return length // 2 * 2 if length >= 4 else None
+    def solve_row(self, row: list[int]) -> list[int]:
+        memory, answer = IGNORE, []
+        for symbol, following in zip(row, [*row[1:], self.blank], strict=True):
+            if symbol == self.write:
+                memory = following
+            answer.append(memory if symbol == self.read else IGNORE)
+        return answer
 
     def chance(self, length: int) -> float:
         return 0.5
@@ -101,7 +97,7 @@ class DyckDepth(Task):
     formats = ("aligned",)
 
     def __init__(self, deepest: int = 8):
-        self.deepest = require_symbols("deepest", deepest, 2)
+        self.deepest = at_least(2, "deepest", deepest)
         self.vocab_size = 3 + deepest
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -116,10 +112,9 @@ class DyckDepth(Task):
             depths_BN[:, index] = depth_B
         return closes_BN, 2 + depths_BN
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        rows = inputs_BN.tolist()
-        depths = [[row[: i + 1].count(0) - row[: i + 1].count(1) for i in range(len(row))] for row in rows]
-        return torch.tensor([[2 + d if 0 <= d <= self.deepest else IGNORE for d in row] for row in depths])
+    def solve_row(self, row: list[int]) -> list[int]:
+        depths = [row[: i + 1].count(0) - row[: i + 1].count(1) for i in range(len(row))]
+        return [2 + depth if 0 <= depth <= self.deepest else IGNORE for depth in depths]
 
     def chance(self, length: int) -> float:
         return 1 / min(length + (length > 1), self.deepest + 1)
@@ -164,32 +159,25 @@ class StackManipulation(Task):
         bits_BN = torch.randint(2, (batch_size, length), generator=generator)
         actions_BN = torch.randint(2, 5, (batch_size, length), generator=generator)
         inputs_BN = bits_BN.where(torch.arange(length) < height_B1, actions_BN)
-        return inputs_BN, self._answer(inputs_BN)
-
-    def _answer(self, inputs_BN: Tensor) -> Tensor:
-        width = self.target_length(inputs_BN.shape[1])
         stack_BN = torch.zeros_like(inputs_BN)
         height_B = torch.zeros_like(inputs_BN[:, 0])
         for symbol_B in inputs_BN.unbind(1):  # the first bits are pushed like all others
             pops_B = symbol_B == 2
             bit_B = symbol_B.where(symbol_B < 2, symbol_B - 3).clamp(min=0)
-            top_B1 = height_B[:, None].clamp(max=inputs_BN.shape[1] - 1)
+            top_B1 = height_B[:, None].clamp(max=length - 1)
             stack_BN.scatter_(1, top_B1, bit_B[:, None])  # a pop writes above the height, which is ignored
             height_B = (height_B + 1 - 2 * pops_B.long()).clamp(min=0)
-        index_M = height_B[:, None] - 1 - torch.arange(width)
-        return stack_BN.gather(1, index_M.clamp(min=0)).where(index_M >= 0, IGNORE)
+        index_M = height_B[:, None] - 1 - torch.arange(self.target_length(length))
+        return inputs_BN, stack_BN.gather(1, index_M.clamp(min=0)).where(index_M >= 0, IGNORE)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            stack: list[int] = []
-            for symbol in row:
-                if symbol != 2:
-                    stack.append(symbol if symbol < 2 else symbol - 3)
-                elif stack:
-                    stack.pop()
-            answers.append(stack[::-1])
-        return padded(answers, self.target_length(inputs_BN.shape[1]))
+    def solve_row(self, row: list[int]) -> list[int]:
+        stack: list[int] = []
+        for symbol in row:
+            if symbol != 2:
+                stack.append(symbol if symbol < 2 else symbol - 3)
+            elif stack:
+                stack.pop()
+        return stack[::-1]
 
     def target_length(self, length: int) -> int:
         return length + 1
@@ -198,7 +186,7 @@ class StackManipulation(Task):
         return 0.5
 
 
-class VariableAssignment(Task):
+class VariableAssignment(OneAnswer):
     """A chain of assignments, then a variable: a = +1, b = -a, c = +b; what is b? "minus".
 
     Symbols: variables ``0 .. variables-1``, then +, -, 1, and the answers "plus" and "minus". A clause is
@@ -217,15 +205,17 @@ class VariableAssignment(Task):
         variables: number of variables, at least 2; also the longest chain.
     """
 
+    shortest, step = 7, 3
+
     def __init__(self, variables: int = 26):
-        self.variables = require_symbols("variables", variables, 2)
+        self.variables = at_least(2, "variables", variables)
+        self.longest = 3 * variables + 1
         self.plus, self.minus, self.one, self.positive, self.negative = range(variables, variables + 5)
         self.vocab_size = variables + 5
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         clauses = length // 3
-        keys_BV = torch.rand(batch_size, self.variables, generator=generator, dtype=torch.float64)
-        names_BC = keys_BV.argsort(dim=1)[:, :clauses]
+        names_BC = distinct_symbols(self.variables, clauses, batch_size, generator)
         flips_BC = torch.randint(2, (batch_size, clauses), generator=generator)
         asked_B1 = torch.randint((clauses + 1) // 2, clauses, (batch_size, 1), generator=generator)
         before_BC = torch.cat([torch.full((batch_size, 1), self.one), names_BC[:, :-1]], dim=1)
@@ -234,23 +224,12 @@ class VariableAssignment(Task):
         inputs_BN = torch.cat([chain_BC3.flatten(1), names_BC.gather(1, asked_B1)], dim=1)
         return inputs_BN, self.positive + negative_BC.gather(1, asked_B1)
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        answers = []
-        for row in inputs_BN.tolist():
-            values = {self.one: 1}
-            for name, sign, before in zip(row[:-1:3], row[1:-1:3], row[2:-1:3], strict=True):
-                if before in values:  # it always is in a chain
-                    values[name] = values[before] * (1 if sign == self.plus else -1)
-            answer = {1: self.positive, -1: self.negative, None: IGNORE}[values.get(row[-1])]
-            answers.append([answer])
-        return torch.tensor(answers)
-
-    def nearest_length(self, length: int) -> int | None:
-        clauses = min((length - 1) // 3, self.variables)
-        return 3 * clauses + 1 if clauses >= 2 else None
-
-    def target_length(self, length: int) -> int:
-        return 1
+    def solve_row(self, row: list[int]) -> list[int]:
+        values = {self.one: 1}
+        for name, sign, before in zip(row[:-1:3], row[1:-1:3], row[2:-1:3], strict=True):
+            if before in values:  # it always is in a chain
+                values[name] = values[before] * (1 if sign == self.plus else -1)
+        return [{1: self.positive, -1: self.negative, None: IGNORE}[values.get(row[-1])]]
 
     def chance(self, length: int) -> float:
         return 0.5
@@ -260,14 +239,12 @@ class VariableAssignment(Task):
         # is the one asked for; its value is the parity of all. Any of the others may be asked for.
         clauses = length // 3
         asked = range((clauses + 1) // 2, clauses)
-        ceiling = 1 / len(asked)
-        if len(asked) > 1:
-            expected = 0.0  # of (-1)^(minuses up to the variable), given those of the whole chain
-            signs_C = coin_flips(clauses)
-            means = np.mean([_mean_sign(clauses, index + 1) for index in asked[:-1]], axis=0)
-            expected = float(signs_C @ np.abs(means))
-            ceiling += (1 - 1 / len(asked)) * (1 + expected) / 2
-        return ceiling
+        if len(asked) == 1:
+            return 1.0
+        # Of (-1)^(minuses up to the variable), given those of the whole chain.
+        means = np.mean([_mean_sign(clauses, index + 1) for index in asked[:-1]], axis=0)
+        expected = float(coin_flips(clauses) @ np.abs(means))
+        return 1 / len(asked) + (1 - 1 / len(asked)) * (1 + expected) / 2
 
 
 def _mean_sign(clauses: int, taken: int) -> np.ndarray:

@@ -1,7 +1,4 @@
-"""Text: language modelling on bytes, of the user's own files or of Python's standard library.
-
-Shapes: B examples, N bytes.
-"""
+"""Text: language modelling on bytes, of the user's own files or of Python's standard library."""
 
 from __future__ import annotations
 
@@ -32,19 +29,16 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests",
 
 
 class NextSymbol(Task):
-    """Language modelling: at every symbol but the last, predict the next one; only for decoders.
-
-    Attributes:
-        chance_unchecked: why examples need not hold every symbol that `chance` counts.
-    """
+    """Language modelling: at every symbol but the last, predict the next one; only for decoders."""
 
     formats = ("aligned",)
     decoder_only = "an encoder reads the symbols it should predict"
     exact = False
+    # why examples need not hold every symbol that `chance` counts
     chance_unchecked = "how often a symbol occurs follows from the data"
 
-    def solve(self, inputs_BN: Tensor) -> Tensor:
-        return torch.tensor([[*row[1:], IGNORE] for row in inputs_BN.tolist()])
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [*row[1:], IGNORE]
 
     def chance(self, length: int) -> float:
         return 1 / self.vocab_size
@@ -77,6 +71,7 @@ class Text(NextSymbol):
     """
 
     vocab_size = 256
+    shortest = 2
 
     def __init__(self, path: str | None = None):
         files = _of_library() if path is None else _found(path)
@@ -110,9 +105,6 @@ class Text(NextSymbol):
         own.split = split
         return own
 
-    def nearest_length(self, length: int) -> int | None:
-        return min(length, self.longest) if length >= 2 else None
-
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         start, stop = self.bounds[self.split]
         starts_B = torch.randint(start, stop - length + 1, (batch_size,), generator=generator)
@@ -143,7 +135,6 @@ class Text(NextSymbol):
 
 @cache
 def _of_library() -> Sequence[File]:
-    """The standard library of the running Python."""
     found = []
     for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
         folders[:] = sorted(set(folders) - NOT_LIBRARY)
@@ -152,16 +143,11 @@ def _of_library() -> Sequence[File]:
 
 
 def _found(path: str) -> Sequence[File]:
-    """The files that ``task.path`` means; hidden ones in a folder are left out.
-
-    Raises:
-        ValueError: there is none, all are empty, or one is no text.
-    """
+    """The files that ``task.path`` means; hidden ones in a folder are left out."""
     _refuse_too_many(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    paths = (
-        [path] if os.path.isfile(path) else sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True)))
-    )
+    found = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
+    paths = sorted(filter(os.path.isfile, found))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
     files = _not_empty(paths)
@@ -178,11 +164,7 @@ def _found(path: str) -> Sequence[File]:
 
 
 def _refuse_too_many(path: str) -> None:
-    """Count what looking for the files comes across, before anything is opened.
-
-    Raises:
-        ValueError: more than `MOST_ENTRIES` files and folders.
-    """
+    """Count what looking for the files comes across, before anything is opened."""
     root, depth, count = Path(path).absolute(), len(Path(path).absolute().parts) - 1, 0
     recursive = os.path.isdir(path) or "**" in path
     while not os.path.isdir(path) and glob.has_magic(str(root)):

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from pe_experiments.analysis.audit import SENTENCES, WORDS, read_both
 from pe_experiments.analysis.explorer import about_choice, explorer_page, rounded, scheme_view
-from pe_experiments.analysis.order_blindness import SENTENCES, WORDS, read_both
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal

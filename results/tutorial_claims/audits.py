@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis import audit
-from pe_experiments.analysis.order_blindness import order_blindness
+from pe_experiments.analysis.audit import order_blindness
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors

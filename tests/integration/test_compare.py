@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from pe_experiments.comparison import compare, load_runs
-from pe_experiments.comparison.citations import known_entries
+from pe_experiments.comparison.citations import cites, known_entries
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import check
-from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.encodings.rope import Rope
 from pe_experiments.store.tables import read_csv
 from tests.conftest import TINY, Outcome
 from tests.synthetic import fading, write_run, write_study
@@ -93,17 +92,13 @@ def test_from_python_there_are_data_frames(folder: Path, tmp_path: Path) -> None
 def test_every_work_a_scheme_of_ours_cites_has_a_bibtex_entry(group: str) -> None:
     for name, section in shipped(group).items():
         cls = load_component(group, section).cls
-        for number in " ".join(getattr(cls, "cites", {}).values()).split():
+        for number in chain.from_iterable(cites(cls).values()):
             assert number in known_entries(), f"{group}={name} cites arXiv:{number}; add it to references.bib"
 
 
 @pytest.mark.slow
-def test_works_are_cited_where_they_apply(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
     """For the class, for an argument that is not at its default; a class that says nothing cites nothing."""
-    monkeypatch.setattr(Rope, "cites", {"": "2104.09864", "kept_frequencies": "2410.06205"}, raising=False)
-    monkeypatch.setattr(Alibi, "cites", {"": "2108.12409"}, raising=False)
     for pe in ("rope", "p_rope", "alibi", "none"):
         run = write_run(tiny(f"pe={pe}"), fading(1, 0))
     compare(run.path.parents[1], out=tmp_path)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import audit
-from pe_experiments.analysis.order_blindness import ROUNDING, order_blindness
-from pe_experiments.analysis.relative import audit_distances, rotated_channels
+from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness, rotated_channels
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of

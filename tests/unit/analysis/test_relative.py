@@ -74,7 +74,7 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (T5Bias, {"max_distance": 6}, "max_distance=6"),
         (Fire, {"threshold": -1.0}, "threshold=-1.0"),
         (SlidingWindow, {"window": 0}, "window=0"),
-        (StickBreaking, {"remainder": "other"}, "remainder='other'"),
+        (StickBreaking, {"remainder": "other"}, "remainder=other"),
         (Composition, {"schemes": [Rope]}, "two or more"),
         (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
         (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),

@@ -138,6 +138,7 @@ def test_what_the_training_code_imports_counts_or_computes_nothing() -> None:
     assert others == {
         "pe_experiments.configuration.parts",
         "pe_experiments.configuration.schema",
+        "pe_experiments.terminal.arguments",
         "pe_experiments.terminal.errors",
     }
 
