@@ -145,18 +145,17 @@ def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
-class _From(IterableDataset):
-    """The batches of a stream from a given index on, in lists up to the next recorded step."""
+class _Ahead(IterableDataset):
+    """The batches from the module's next step on, in lists up to the next recorded step."""
 
-    def __init__(self, batches: TrainingStream, start: int, config: TrainingConfig):
+    def __init__(self, batches: TrainingStream, module: TrainingModule):
         self.batches = batches
-        self.start = start
-        self.config = config
+        self.module = module
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        index = self.start
+        index = self.module.last_step  # a checkpoint has been loaded by now
         while True:
-            end = next(step for step in count(index + 1) if is_recorded(step, self.config))
+            end = next(step for step in count(index + 1) if is_recorded(step, self.module.training_config))
             yield [self.batches.batch(n) for n in range(index, end)]
             index = end
 
@@ -169,21 +168,6 @@ def is_recorded(step: int, config: TrainingConfig) -> bool:
 def is_checked(step: int, config: TrainingConfig) -> bool:
     """Whether that row is about fresh examples, too."""
     return step % config.check_every == 0 or step == config.steps
-
-
-class StreamDataModule(pl.LightningDataModule):
-    """Feeds a trainer from a stream and continues at the right batch after a resume."""
-
-    def __init__(self, batches: TrainingStream, config: TrainingConfig):
-        super().__init__()
-        self.batches = batches
-        self.config = config
-
-    def train_dataloader(self) -> DataLoader:
-        assert self.trainer
-        module = self.trainer.lightning_module  # has loaded its checkpoint
-        assert isinstance(module, TrainingModule)
-        return DataLoader(_From(self.batches, module.last_step, self.config), batch_size=None)
 
 
 class Recorder(Callback):
@@ -301,40 +285,23 @@ def train_model(
         KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
     """
     module = TrainingModule(model, training, source.seed, show)
+    batches = TrainingStream(source, training.batch_size, training.batching)
     validation = TrainingStream(source, training.batch_size, "mixed", "validation")
-    data = StreamDataModule(TrainingStream(source, training.batch_size, training.batching), training)
-    callbacks = [Recorder(validation, record), Checkpointer(checkpoint)]
-    train(module, data, device, callbacks, checkpoint if first else None)
-    return module.last_step
-
-
-def train(
-    module: TrainingModule,
-    data: StreamDataModule,
-    device: str,
-    callbacks: list[Callback],
-    resume_from: Path | None,
-) -> None:
-    """Fit the module; returns when it is finished.
-
-    Raises:
-        Diverged: the loss is no longer finite.
-        KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
-    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
-        warnings.filterwarnings(
-            "ignore", message=".*`srun` command is available.*"
-        )  # where Slurm is installed
+        for known in (
+            "does not have many workers",
+            "isinstance.treespec, LeafSpec",
+            "`srun` command is available",
+        ):
+            warnings.filterwarnings("ignore", message=f".*{known}.*")
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",
             devices=1,
             max_steps=-1,  # `Recorder` ends it
             max_epochs=-1,
-            precision="bf16-mixed" if module.training_config.precision == "bfloat16" else "32-true",
-            callbacks=callbacks,
+            precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
+            callbacks=[Recorder(validation, record), Checkpointer(checkpoint)],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -342,13 +309,16 @@ def train(
             num_sanity_val_steps=0,
             plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
         )
+        resumed = checkpoint if first else None
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with no_part_exits():
-                trainer.fit(module, datamodule=data, ckpt_path=resume_from, weights_only=True)
+                loader = DataLoader(_Ahead(batches, module), batch_size=None)
+                trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
         except SystemExit as error:  # Lightning's reaction to Ctrl-C
             raise KeyboardInterrupt from error
         finally:
             if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning leaves the signal ignored
                 signal.signal(signal.SIGINT, on_interrupt)
     raise_if_diverged(module)
+    return module.last_step
