@@ -201,7 +201,7 @@ def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: p
     def no_training(*args: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(training, "train", no_training)
+    monkeypatch.setattr(training, "train_model", no_training)
     other = run_experiment(tiny("evaluation.lengths=[6,12]"))
     assert other.done == "evaluated"
     assert [row["length"] for row in other.curve] == [6, 12]
