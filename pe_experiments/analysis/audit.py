@@ -7,7 +7,7 @@ query and the keys before it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,8 +31,7 @@ WORDS = ("dog", "bites", "man")
 SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 
-@dataclass(frozen=True)
-class Criterion:
+class Criterion(NamedTuple):
     """A criterion of a good encoding, as measured."""
 
     name: str
@@ -70,13 +69,9 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
     return float(errors_P[:fitted].max()), float(errors_P[fitted:].max())
 
 
-def audit(encoding: AbsoluteEncoding) -> list[Criterion]:
+def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
     """All criteria for one encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
-    return [*_basic(encoding, vectors_PW), *_linear(encoding, vectors_PW)]
-
-
-def _basic(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:
     largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
     rounding = 1e-5 * largest  # of float32 vectors
     apart_PP = pairwise_distances(vectors_PW)
@@ -107,6 +102,7 @@ def _basic(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion
     found = f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest"
     wrong = "bad for tasks about neighbours, which can look far apart; fine for telling positions apart"
     yield Criterion("no jumps between neighbours", found, ratio < 2, wrong)
+    yield from _linear(encoding, vectors_PW)
 
 
 def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterion]:
@@ -170,12 +166,8 @@ def rotated_channels(scheme: PositionalEncoding, distances: int) -> Tensor | Non
 
 
 @torch.no_grad()
-def audit_distances(scheme: PositionalEncoding, distances: int) -> list[Criterion]:
+def audit_distances(scheme: PositionalEncoding, distances: int) -> Iterator[Criterion]:
     """Shift invariance, recency, uniqueness and range of the response."""
-    return [*_criteria(scheme, distances)]
-
-
-def _criteria(scheme: PositionalEncoding, distances: int) -> Iterator[Criterion]:
     here, moved = (scores_over_distance(scheme, distances, offset) for offset in (0, 4095 - distances))
     far = scores_over_distance(scheme, 4 * distances)
     nearer, farther = (float(scores[~is_masked(scores)].abs().max()) for scores in (here, far))
@@ -209,7 +201,9 @@ def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 
     Those of an order-blind encoder are rounding in float64, below `ROUNDING`.
     """
     hidden_2WD = read_both(make_encoding, shape, seed)
-    return _apart(hidden_2WD.mean(dim=1)), _apart(hidden_2WD[:, WORDS.index("dog")])
+    pairs = hidden_2WD.mean(dim=1), hidden_2WD[:, WORDS.index("dog")]
+    pooled, word = (float(pair_2D.diff(dim=0).abs().max() / pair_2D.abs().max()) for pair_2D in pairs)
+    return pooled, word
 
 
 @torch.no_grad()
@@ -219,7 +213,3 @@ def read_both(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> 
     tokens_2T = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
     hidden_2TD = model.hidden(tokens_2T)
     return hidden_2TD.take_along_dim(tokens_2T.argsort(dim=1)[..., None], dim=1)
-
-
-def _apart(pair_2D: Tensor) -> float:
-    return float((pair_2D[0] - pair_2D[1]).abs().max() / pair_2D.abs().max())

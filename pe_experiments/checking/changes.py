@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,12 @@ def at_ids(at: AttentionContext, ids: Callable[[Tensor, Tensor], Pair]) -> Atten
 
 def frequency_per_column(power: float) -> Change:
     """Sinusoids in which every column has a frequency of its own, of the base to that power."""
-    return lambda s, right, p: sinusoid_vectors(p, 2 * s.width, s.base**power)[
-        ..., [2 * column + column % 2 for column in range(s.width)]
-    ].float()
+
+    def vectors(s: Any, right: Change, p: Tensor) -> Tensor:
+        columns = torch.arange(s.width)
+        return sinusoid_vectors(p, 2 * s.width, s.base**power)[..., 2 * columns + columns % 2].float()
+
+    return vectors
 
 
 def paired(across: Callable[[Tensor], Tensor], table: Callable[[Tensor], Tensor]) -> Change:
@@ -104,16 +108,11 @@ def gates_without_logarithm(s: Any, right: Change, q: Tensor, k: Tensor, at: Att
     return kept_BHS[:, :, queries, None] - kept_BHS[:, :, None]
 
 
-def stick_left_by(first_masked: int, left_by: Callable[[Tensor], Tensor]) -> Change:
-    """Stick-breaking with ``left_by`` of ln(1 - share) in place of the sum over nearer keys."""
-
-    def weights(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        z = (q * s.shape.head_dim**-0.5) @ k.mT
-        masked = torch.ones(z.shape[-2:], dtype=torch.bool).triu(first_masked)
-        left = left_by(F.logsigmoid(-z).masked_fill(masked, 0.0))
-        return (F.logsigmoid(z) + left).exp().masked_fill(masked, 0.0)
-
-    return weights
+def broken_from_the_far_end(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+    at = copy.copy(at)
+    at._visible, at._shared = at.visible_BTS.flip(1, 2), {}
+    at.first_query = k.shape[2] - q.shape[2] - at.first_query
+    return right(q.flip(2), k.flip(2), at).flip(2, 3)
 
 
 def unnormalised(s: Any, right: Change, x_BSD: Tensor) -> Pair:

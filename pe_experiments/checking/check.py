@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,21 +11,17 @@ from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import NotApplicable
 
-Outcome = tuple[bool | None, str]  # whether the check holds (None: does not apply), and the measurement
+Outcome = tuple[bool | None, str]  # the first two of a `Result`
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 
 
-@dataclass(frozen=True)
-class Result:
-    """Of one check; ``holds`` is None where it does not apply."""
-
-    holds: bool | None
+class Result(NamedTuple):
+    holds: bool | None  # None: does not apply
     measured: str
     raised: bool = False  # the part under test ended the check with an exception
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One promise of the contract of schemes or of that of tasks."""
 
     run: Callable[[Any], Outcome]
@@ -56,11 +51,7 @@ def in_a_line(error: Exception) -> str:
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:
-    """Run the checks on every subject and print what they find.
-
-    Returns:
-        The names of the checks that fail.
-    """
+    """Run the checks on every subject and print what they find; the names of those that fail."""
     failed: list[tuple[str, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for promise, check in checks.items():

@@ -1,14 +1,11 @@
-"""The contract of a scheme as checks: whether each holds, the measurement, and the usual cause of a failure.
-
-All use a small two-layer transformer with the scheme in it. Noise is added to the scheme's trainable
-parameters: one that starts at zero would otherwise have no effect.
-"""
+"""The contract of a scheme as checks, of a small transformer with the scheme in it."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -37,7 +34,7 @@ def small_shape(causal: bool = True, **changes: int) -> ModelShape:
     return ModelShape(causal=causal, **{"train_positions": LENGTH, **sizes, **changes})
 
 
-def build(make: MakeEncoding, shape: ModelShape) -> PositionalEncoding:
+def build(make: Callable[[ModelShape], Part], shape: ModelShape) -> Part:
     """An instance, the same at every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -50,7 +47,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def stirred(part: Part, by: float = 0.3) -> Part:
-    """The module with normal noise of that standard deviation added to every trainable parameter."""
+    """The module with noise in every trainable parameter: one that starts at 0 would have no effect."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainable(part).values():
@@ -58,8 +55,7 @@ def stirred(part: Part, by: float = 0.3) -> Part:
     return part
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A scheme to check, built by ``make`` from a shape, in a decoder (``causal``) or in an encoder."""
 
     make: MakeEncoding
@@ -70,10 +66,8 @@ class Subject:
 
     def model(self, **changes: int) -> Transformer:
         """An untrained model with the scheme in it, which is `stirred`."""
-        shape = small_shape(self.causal, **changes)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = Transformer(VOCABULARY, shape, self.make, initialisation="pytorch").eval()
+        make = partial(Transformer, VOCABULARY, make_encoding=self.make, initialisation="pytorch")
+        model = build(make, small_shape(self.causal, **changes)).eval()
         stirred(model.encodings)
         return model
 
@@ -129,8 +123,7 @@ def _(subject: Subject) -> Outcome:
     model, worst = subject.model(), 0.0
     for cut in (7, 300):  # what only long rows show too
         before = random_tokens(2, 2 * cut)
-        after = before.clone()
-        after[:, cut:] = (after[:, cut:] + 1) % VOCABULARY
+        after = torch.cat([before[:, :cut], (before[:, cut:] + 1) % VOCABULARY], dim=1)
         worst = max(worst, apart(model(after)[:, :cut], model(before)[:, :cut]))
     return within(worst, 1e-6)
 

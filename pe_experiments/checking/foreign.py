@@ -14,26 +14,23 @@ LARGEST = 5_000  # positions of a square matrix
 
 
 def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
-    """Queries or keys rotated by a module that takes the position of the first token.
-
-    ``rotate(x_1HnK, offset)`` is called for every row and every run of consecutive ids.
-    """
+    """Queries or keys through ``rotate(x_1HnK, offset)``, once for every run of consecutive ids in a row."""
     ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
     rows = []
-    for x_HTK, ids in zip(x_BHTK, ids_BT.tolist(), strict=True):
-        starts = [t for t, p in enumerate(ids) if t == 0 or p != ids[t - 1] + 1]
-        runs = zip(starts, [*starts[1:], len(ids)], strict=True)
-        rows.append(torch.cat([rotate(x_HTK[None, :, one:end], ids[one]) for one, end in runs], dim=2))
+    for x_HTK, ids_T in zip(x_BHTK, ids_BT, strict=True):
+        starts = (ids_T.diff() != 1).nonzero().flatten() + 1
+        runs = zip(x_HTK.tensor_split(starts, dim=1), ids_T.tensor_split(starts), strict=True)
+        rows.append(torch.cat([rotate(x_HnK[None], int(ids[0])) for x_HnK, ids in runs], dim=2))
     return torch.cat(rows)
 
 
 def from_start(
     rotate: Callable[[Tensor], Tensor], x_BHTK: Tensor, positions_BT: Tensor, length: int | None = None
 ) -> Tensor:
-    """Queries or keys rotated by a module that takes whole sequences: ``rotate(x_1HnK)``, from position 0.
+    """Queries or keys through ``rotate(x_1HnK)`` of whole sequences, with tokens at their ids among zeros.
 
-    Tokens are laid at their positions among zeros; of tokens that share an id each has a call of its own. The
-    sequence has ``length`` tokens, or as many as the row needs.
+    Of tokens that share an id each has a call of its own. Sequences have ``length`` tokens, or as many as the
+    row needs.
     """
     result_BHTK = torch.empty_like(x_BHTK)
     for row, ids in enumerate(whole(positions_BT).expand(len(x_BHTK), -1)):
@@ -46,11 +43,7 @@ def from_start(
 
 
 def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
-    """The bias [B, H, T, S] of a module that computes it for a length, ``bias(n)`` [H, n, n] from position 0.
-
-    Raises:
-        NotApplicable: fractional positions, or positions too far for a matrix of all pairs.
-    """
+    """The bias [B, H, T, S] from ``bias(n)`` [H, n, n] of positions 0 .. n-1, whole ones up to `LARGEST`."""
     queries, keys = whole(at.q_positions_BT), whole(at.k_positions_BS)
     length = int(max(queries.max(), keys.max())) + 1
     if length > LARGEST:
@@ -59,11 +52,7 @@ def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
 
 
 def whole(positions_BT: Tensor) -> Tensor:
-    """The ids as int64.
-
-    Raises:
-        NotApplicable: fractional ones.
-    """
+    """The ids as int64; fractional ones are refused."""
     if positions_BT.is_floating_point() and bool((positions_BT % 1).any()):
         raise NotApplicable("the module takes no fractional positions")
     return positions_BT.long()

@@ -1,14 +1,12 @@
-"""The life of an encoding after one forward pass: cached decoding, batches, padding, packing, casts, reuse.
-
-What a token reads in a batch must be what it reads where its document is alone. Compared are embeddings and
-attention weights, of the hooks alone.
-"""
+"""An encoding in use: what a token reads in batches, caches and packed rows is what it reads alone."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,23 +23,15 @@ PADDING = -1
 CAST = 0.05  # of the largest; what bfloat16 itself rounds stays below it
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Rows of a batch: the position id of every token, and its document (`PADDING`: none), both [B, T].
-
-    ``decoding``: queries come in parts, the last ones singly, against the keys of the whole row.
-    """
+class Scene(NamedTuple):
+    """Rows of a batch: the position id of every token, and its document (`PADDING`: none), both [B, T]."""
 
     positions_BT: Tensor
     documents_BT: Tensor
-    decoding: bool = False
-
-    def inputs(self, shape: ModelShape) -> Inputs:
-        """The positions with random content, the same for every scene."""
-        return draw_content(shape, self.positions_BT, seed=5)
+    decoding: bool = False  # queries come in parts, the last ones singly, against the keys of the whole row
 
 
-def draw_content(shape: ModelShape, positions_BT: Tensor, seed: int) -> Inputs:
+def draw_content(shape: ModelShape, positions_BT: Tensor, seed: int = 5) -> Inputs:
     """Random queries, keys and hidden states at these positions."""
     generator, (rows, tokens) = torch.Generator().manual_seed(seed), positions_BT.shape
     heads = (rows, shape.num_heads, tokens, shape.head_dim)
@@ -85,9 +75,7 @@ def read(scheme: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tenso
     visible_BTS = (documents_BT[:, :, None] == documents_BT[:, None]) & real_BT[:, None]
     if scheme.shape.causal:
         visible_BTS = visible_BTS.tril()
-    parts = [(0, tokens)]
-    if scene.decoding:
-        parts = [(0, tokens - 3), *((i, i + 1) for i in range(tokens - 3, tokens))]
+    parts = list(pairwise([0, *range(tokens - 3, tokens), tokens] if scene.decoding else [0, tokens]))
     embedded = [scheme.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in parts]
     results = [torch.cat(embedded, dim=1).masked_fill(~real_BT[..., None], 0.0)]
     for layer in range(2):
@@ -103,21 +91,21 @@ def read(scheme: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tenso
     return results
 
 
-def read_alone(scheme: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tensor]:
-    """The same, where every document is read by itself, at once."""
-    rows, tokens = scene.positions_BT.shape
-    heads = (rows, scheme.shape.num_heads, tokens, tokens)
-    results = [torch.zeros(rows, tokens, scheme.shape.d_model), torch.zeros(heads), torch.zeros(heads)]
+def company_apart(scheme: PositionalEncoding, scene: Scene) -> float:
+    """How far what is read in a scene is from what every document reads by itself, at once."""
+    inputs = draw_content(scheme.shape, scene.positions_BT)
+    together = read(scheme, scene, inputs)
+    alone = [torch.zeros_like(part) for part in together]
     for row, documents in enumerate(scene.documents_BT):
         for document in documents[documents != PADDING].unique():
             (index,) = (documents == document).nonzero(as_tuple=True)
             ids, one = scene.positions_BT[row, index][None], slice(row, row + 1)
             q, k, x = inputs.q_BHTK[one, :, index], inputs.k_BHTK[one, :, index], inputs.x_BTD[one, index]
             embedded, *weights = read(scheme, Scene(ids, torch.zeros_like(ids)), Inputs(q, k, x, ids))
-            results[0][row, index] = embedded[0].to(results[0].dtype)
-            for whole, part in zip(results[1:], weights, strict=True):
+            alone[0][row, index] = embedded[0].to(alone[0].dtype)
+            for whole, part in zip(alone[1:], weights, strict=True):
                 whole[row, :, index[:, None], index] = part[0].to(whole.dtype)
-    return results
+    return worst_apart(together, alone)
 
 
 def worst_apart(got: list[Tensor], expected: list[Tensor]) -> float:
@@ -136,7 +124,7 @@ def life_apart(
     skipped = int(channels is not None)
     for name, scene in SCENES.items():
         if not scene.decoding or second.shape.causal:
-            inputs = scene.inputs(second.shape)
+            inputs = draw_content(second.shape, scene.positions_BT)
             got, expected = read(first, scene, reordered(inputs, channels)), read(second, scene, inputs)
             yield name, worst_apart(got[skipped:], expected[skipped:])
 
@@ -148,11 +136,8 @@ def _in_use(subject: Subject) -> PositionalEncoding:
 
 @torch.no_grad()
 def _alike(subject: Subject, *names: str) -> Outcome:
-    scheme, worst = _in_use(subject), 0.0
-    for scene in (SCENES[name] for name in names):
-        inputs = scene.inputs(scheme.shape)
-        worst = max(worst, worst_apart(read(scheme, scene, inputs), read_alone(scheme, scene, inputs)))
-    return within(worst)
+    scheme = _in_use(subject)
+    return within(max(company_apart(scheme, SCENES[name]) for name in names))
 
 
 @check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
@@ -186,12 +171,9 @@ def _late(before: int = 0) -> Scene:
 
 @torch.no_grad()
 def cast_apart(subject: Subject, distance: int = 0) -> float:
-    """How far a cast of its constants to bfloat16, as ``model.bfloat16()`` does it, moves late positions.
-
-    What training changes is left alone. The first half of the tokens lies ``distance`` before the rest.
-    """
+    """How far casting its constants, as ``model.bfloat16()`` does, moves late positions (see `_late`)."""
     scheme, scene = _in_use(subject), _late(distance)
-    inputs, cast = scene.inputs(scheme.shape), copy.deepcopy(scheme)
+    inputs, cast = draw_content(scheme.shape, scene.positions_BT), copy.deepcopy(scheme)
     for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
         if constant.is_floating_point():
             constant.data = constant.data.bfloat16()
@@ -215,10 +197,10 @@ def _(subject: Subject) -> Outcome:
 def _(subject: Subject) -> Outcome:
     scheme = _in_use(subject)
     watch_inputs(scheme)  # raises where q, k or positions change
-    inputs = OWN_IDS.inputs(scheme.shape)
+    inputs, again = (draw_content(scheme.shape, OWN_IDS.positions_BT) for _ in range(2))
     with torch.no_grad():
         read(scheme, OWN_IDS, inputs)
-    if not torch.equal(inputs.x_BTD, OWN_IDS.inputs(scheme.shape).x_BTD):
+    if not torch.equal(inputs.x_BTD, again.x_BTD):
         return False, "changed: x"
     given = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
     for tensor in given.values():
@@ -232,10 +214,11 @@ def _(subject: Subject) -> Outcome:
 @torch.no_grad()
 def _(subject: Subject) -> Outcome:
     scheme = _in_use(subject)
-    inputs, used, late = OWN_IDS.inputs(scheme.shape), copy.deepcopy(scheme), _late()
+    used, late = copy.deepcopy(scheme), _late()
     one = Scene(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for scene in (one, late, OWN_IDS):
-            q, k, x, ids = vars(scene.inputs(scheme.shape)).values()
+            q, k, x, ids = vars(draw_content(scheme.shape, scene.positions_BT)).values()
             read(used, scene, Inputs(q.bfloat16(), k.bfloat16(), x.bfloat16(), ids))
+    inputs = draw_content(scheme.shape, OWN_IDS.positions_BT)
     return within(worst_apart(read(used, OWN_IDS, inputs), read(scheme, OWN_IDS, inputs)))

@@ -1,12 +1,8 @@
-"""Which scheme an implementation is: one of ours, also with reordered channels, or a known mistake.
-
-Both get the same parameters, inputs and positions. If they differ: how far they are apart, and where.
-"""
+"""Which scheme an implementation is: one of ours, also with reordered channels, or a known mistake."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, islice, permutations, product
 from typing import Any, NamedTuple
@@ -49,8 +45,7 @@ LAYOUTS = [steps for number in (1, 2, 3) for steps in combinations((*STEPS, LAST
 USUAL: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))  # in which mistakes are looked for
 
 
-@dataclass(frozen=True)
-class Likeness:
+class Likeness(NamedTuple):
     """How close an implementation is to a reference."""
 
     reference: str  # the choice under configs/pe, or the name of a mutant
@@ -88,11 +83,7 @@ class Reference(NamedTuple):
 def matches(
     theirs: MakeEncoding, choices: Iterable[str], forms: Sequence[bool], **arguments: Any
 ) -> list[Likeness]:
-    """The references it equals: our schemes, and only if it is none of these, their mutants.
-
-    ``forms``: those in which it can be built, causal (True) or not; ``arguments``: of the schemes, instead of
-    those of their YAML.
-    """
+    """The references it equals: our schemes (with these arguments), and only if it is none, their mutants."""
     parts = {choice: reference_of(choice, **arguments) for choice in choices}
     ours = [Reference(name, part.build, common_forms(part, forms)) for name, part in parts.items()]
     ours = [reference for reference in ours if reference.forms]
@@ -188,10 +179,7 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
 
 
 def where_apart(first: PositionalEncoding, second: PositionalEncoding, span: int = DENSE) -> str:
-    """Where two schemes with shared parameters differ, in words; empty where they do not.
-
-    In their embeddings, or else in their logits. Positions lie below ``span``, without gaps if it is `DENSE`.
-    """
+    """The same of two with shared parameters, below position ``span``; without gaps if it is `DENSE`."""
     inputs = draw_inputs(first.shape, DENSE, span, 0)
     ids_T, both = inputs.positions_BT[0], _both(first, second, inputs)
     one, two = next(both)
@@ -228,10 +216,9 @@ def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int) -> Inputs:
 
 
 def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[None]:
-    """Copy the trainable parameters of ``source`` to ``target``, in every way the shapes allow, one per step.
+    """Copy the trainable parameters of ``source`` to ``target``, in another way that fits at every step.
 
-    By name where the names agree. Otherwise in any order: an independent implementation may name and order
-    its parameters differently. Matrices also transposed, where that fits. Yields nothing where no way fits.
+    By name where the names agree, else in any order, as independent implementations may have it.
     """
     theirs, ours = trainable(target), trainable(source)
     orders: Iterable[tuple[Tensor, ...]] = permutations(ours.values()) if len(theirs) == len(ours) else ()
@@ -246,13 +233,11 @@ def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Itera
 
 
 def _stored(into: Tensor, value: Tensor) -> list[Tensor]:
-    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside.
-
-    A table of distances in a decoder may have rows for later keys too, which are never read.
-    """
+    """The forms in which the value fits: as it is, and as a transposed matrix; sizes of 1 aside."""
     squeezed = value.squeeze()
     forms = [squeezed, squeezed.T] if squeezed.ndim == 2 else [squeezed]
     if squeezed.ndim == 2 and into.shape == (2 * len(squeezed) - 1, squeezed.shape[1]):
+        # A decoder's table of distances may have rows for later keys too, which are never read.
         forms = [torch.cat([squeezed, torch.zeros_like(squeezed[1:])])]
     return [form.reshape(into.shape) for form in forms if form.shape == into.squeeze().shape]
 
@@ -266,8 +251,8 @@ def share_parameters(
         found.append(difference(target, source, layout=layout))
         if found[-1] <= SAME:
             return found[-1]
-    for _ in islice(assignments(source, target), found.index(min(found)) + 1 if found else 0):
-        pass  # up to the best way
+    if found:  # the best way again
+        next(islice(assignments(source, target), found.index(min(found)), None))
     return min(found, default=None)
 
 
@@ -278,8 +263,6 @@ def difference(
 
     ``layout``: the order in which ``first`` has the channels of a head, and the embedding's, of ``second``.
     """
-    if first.position_width != second.position_width:
-        return torch.inf
     found = []
     for seed, tokens in ((0, 24), (1, 7)):
         for one, two in _both(first, second, draw_inputs(first.shape, tokens, span, seed), layout):

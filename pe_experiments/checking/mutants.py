@@ -9,6 +9,7 @@ of the scheme ``s`` returns instead, where ``right`` is the method as it was; ``
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from pe_experiments.checking.changes import (
     Pair,
     angles_in_bfloat16,
     at_ids,
+    broken_from_the_far_end,
     buckets_of_the_other_form,
     centres_of_their_own,
     frequency_per_column,
@@ -31,7 +33,6 @@ from pe_experiments.checking.changes import (
     keys_permuted,
     paired,
     shifted_as_in_a_decoder,
-    stick_left_by,
     unnormalised,
     with_share,
 )
@@ -78,13 +79,10 @@ def times_head_dim(power: float) -> Change:
 def exchanged(one: str, other: str) -> Change:
     """The method with one parameter in place of the other."""
 
-    def change(s: Any, right: Change, *given: Any) -> Any:
-        kept = dict(s._parameters)
-        s._parameters.update({one: kept[other], other: kept[one]})
-        try:
-            return right(*given)
-        finally:
-            s._parameters.update(kept)
+    def change(s: Any, right: Any, *given: Any) -> Any:
+        twin = copy.copy(s)
+        twin._parameters = s._parameters | {one: getattr(s, other), other: getattr(s, one)}
+        return right.func(twin, *given)
 
     return change
 
@@ -121,10 +119,9 @@ def queries_times(factor: Callable[[Any, AttentionContext], Any]) -> Change:
 
 
 def slopes(of_heads: Callable[[int], Tensor]) -> Change:
-    def ratio(heads: int) -> Tensor:
-        return (of_heads(heads) / alibi_slopes(heads))[:, None, None]
-
-    return lambda s, right, at: (right(at) * ratio(s.shape.num_heads)).float()
+    return lambda s, right, at: (
+        -of_heads(s.shape.num_heads)[:, None, None] * at.relative_positions_BTS.abs()[:, None]
+    ).float()
 
 
 def geometric_slopes(first: int, heads: int) -> Tensor:
@@ -132,10 +129,24 @@ def geometric_slopes(first: int, heads: int) -> Tensor:
 
 
 # By the choice under configs/pe, what changes of its class, and the mistake.
-TABLE: dict[str, Change] = {
+# First what released models do: no mistakes, but weights do not carry over.
+CONVENTIONS: dict[str, Change] = {
     "sinusoidal.vectors: sine and cosine exchanged": returns(
         lambda v: v.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     ),
+    "sinusoidal.base: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": lambda s: (
+        s.base ** (s.width / (s.width - 2))
+    ),
+    "sinusoidal.embed: tokens are multiplied by sqrt(d_model) too, as in the paper": lambda s, right, x, p: (
+        right(x * x.shape[-1] ** 0.5, p)
+    ),
+    "alibi._bias: no interleaving where the number of heads is no power of two": slopes(
+        lambda heads: geometric_slopes(1, heads)
+    ),
+    "deberta._rows: position to content uses d(i, j) instead of d(j, i)": returns(lambda r: (r[0], r[0].mT)),
+    "rope_nope.for_layer: the layers are exchanged": lambda s, right, layer: right(layer + 1),
+}
+MISTAKES: dict[str, Change] = {
     "sinusoidal.vectors: a frequency per column (i instead of 2i)": frequency_per_column(1),
     "sinusoidal.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
     "sinusoidal.base: the exponent has its factor 2 twice": lambda s: s.base**2,
@@ -143,16 +154,10 @@ TABLE: dict[str, Change] = {
     "sinusoidal.base: the exponent is inverted": lambda s: 1 / s.base,  # WaveGrad
     "sinusoidal.base: frequencies are 1 (integer division)": lambda s: 1.0,  # BERT-pytorch
     "sinusoidal.base: frequencies e^-2m (floored)": lambda s: math.exp(s.width),  # LoFTR
-    "sinusoidal.base: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": lambda s: (
-        s.base ** (s.width / (s.width - 2))
-    ),
     "sinusoidal.base: base 1,000": lambda s: s.base / 10,
     "sinusoidal.vectors: positions from 1": lambda s, right, p: right(p + 1),
     "sinusoidal.vectors: position ids are ignored, tokens counted": lambda s, right, p: right(
         torch.arange(p.shape[1])[None]
-    ),
-    "sinusoidal.embed: tokens are multiplied by sqrt(d_model) too, as in the paper": lambda s, right, x, p: (
-        right(x * x.shape[-1] ** 0.5, p)
     ),
     "sinusoidal.embed: sequence-first module fed batch-first": lambda s, right, x, p: (
         x + s.vectors(torch.arange(x.shape[0])[:, None])
@@ -277,9 +282,6 @@ TABLE: dict[str, Change] = {
     "ssmax.rotate: the length is left out": queries_times(lambda s, at: s.scale_H[:, None, None]),
     "alibi._bias: slopes for twice the heads": slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
     "alibi._bias: heads counted from 0": slopes(lambda heads: geometric_slopes(0, heads)),
-    "alibi._bias: no interleaving where the number of heads is no power of two": slopes(
-        lambda heads: geometric_slopes(1, heads)
-    ),
     "alibi._bias: heads in reverse order": returns(lambda bias: bias.flip(1)),
     "alibi._bias: one slope for all heads": returns(lambda bias: bias[:, :1].expand_as(bias)),
     "alibi._bias: far keys are favoured (sign)": returns(torch.neg),
@@ -315,7 +317,6 @@ TABLE: dict[str, Change] = {
     "transformer_xl._distances: the relative shift is off by one": QUERIES_AHEAD,
     "transformer_xl.bias: u and v exchanged": exchanged("u_HK", "v_HK"),
     "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,  # espnet
-    "deberta._rows: position to content uses d(i, j) instead of d(j, i)": returns(lambda r: (r[0], r[0].mT)),
     "deberta._rows: distance sign": MIRRORED,
     "deberta.bias: scaled for one term instead of three": lambda s, right, q, k, at: (
         3**0.5 * right(q, k, at) + (3**0.5 - 1) * (q * s.shape.head_dim**-0.5) @ k.mT
@@ -330,11 +331,9 @@ TABLE: dict[str, Change] = {
     ),
     "fox.bias: the sum of gates without the logarithm": gates_without_logarithm,
     "fox.bias: what is remembered grows (sign)": returns(torch.neg),
-    "stick_breaking.weights: the stick is broken from the far end": stick_left_by(
-        0, lambda left: F.pad(left.cumsum(-1)[..., :-1], (1, 0))
-    ),
-    "stick_breaking.weights: the query takes a share of its own": stick_left_by(
-        1, lambda left: F.pad(left.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
+    "stick_breaking.weights: the stick is broken from the far end": broken_from_the_far_end,
+    "stick_breaking.weights: the query takes a share of its own": lambda s, right, q, k, at: right(
+        q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, at.visible_BTS, first_query=k.shape[2])
     ),
     "dape.bias: the bias is not added": lambda s, right, q, k, at: right(q, k, at) - s.added.bias(q, k, at),
     "dape.mlp: ReLU in place of leaky ReLU": lambda s: nn.Sequential(s.mlp[0], nn.ReLU(), s.mlp[2]),
@@ -344,20 +343,10 @@ TABLE: dict[str, Change] = {
         (right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], right(x)[1])
     ),
     "rope_ssmax._at_layer: the second scheme is never applied": returns(lambda parts: parts[:1]),
-    "rope_nope.for_layer: the layers are exchanged": lambda s, right, layer: right(layer + 1),
 }
 # By "choice: mistake", what changes and how.
 MUTANTS = {
     f"{choice}: {mistake}": (part, change)
-    for name, change in TABLE.items()
+    for name, change in (CONVENTIONS | MISTAKES).items()
     for (choice, part), mistake in [(name.split(": ")[0].split("."), name.split(": ", 1)[1])]
-}
-# Of released models: no mistakes, but weights do not carry over.
-CONVENTIONS = {
-    "sinusoidal: exponents m / (pairs - 1), as in Tensor2Tensor and fairseq",
-    "sinusoidal: tokens are multiplied by sqrt(d_model) too, as in the paper",
-    "sinusoidal: sine and cosine exchanged",
-    "alibi: no interleaving where the number of heads is no power of two",
-    "deberta: position to content uses d(i, j) instead of d(j, i)",
-    "rope_nope: the layers are exchanged",
 }

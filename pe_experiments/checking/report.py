@@ -7,21 +7,10 @@ from typing import Any
 
 import torch
 
+from pe_experiments.checking import likeness
 from pe_experiments.checking.check import in_a_line, run_checks, say_failure
 from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
 from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
-from pe_experiments.checking.likeness import (
-    DENSE,
-    FAR,
-    NEAR,
-    SAME,
-    Likeness,
-    common_forms,
-    likeness_of,
-    matches,
-    reference_of,
-    where_they_differ,
-)
 from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
 from pe_experiments.configuration.schema import Section, Words, validated
@@ -34,9 +23,9 @@ and none of the known mistakes: it is new, or wrong in a way of its own.
 To tell which, name what it should be: against=rope, with its arguments."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # of positions, and where the two are equal if they differ in that span first
-    DENSE: "",
-    NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
-    FAR: "equal at positions below 64; far from them, ",
+    likeness.DENSE: "",
+    likeness.NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
+    likeness.FAR: "equal at positions below 64; far from them, ",
 }
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
@@ -79,29 +68,29 @@ def _compare(component: Component, against: Component | None, forms: list[bool],
     """Say which scheme or known mistake it is; returns whether it is right."""
     choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
     if against:
-        if not (common := common_forms(against, forms)):
+        if not (common := likeness.common_forms(against, forms)):
             say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
             return False
-        likeness = likeness_of(component.build, against.build, against.label, common)
-        _say_likeness(likeness, component.build, against, common)
-        if likeness.same or likeness.apart is None:
-            return likeness.same and not failed
-    found = matches(component.build, choices, forms, **arguments)
-    if not found and len(forms) == 2:
+        found = likeness.likeness_of(component.build, against.build, against.label, common)
+        _say_likeness(found, component.build, against, common)
+        if found.same or found.apart is None:
+            return found.same and not failed
+    named = likeness.matches(component.build, choices, forms, **arguments)
+    if not named and len(forms) == 2:
         forms = forms[:1]
-        if found := matches(component.build, choices, forms, **arguments):
+        if named := likeness.matches(component.build, choices, forms, **arguments):
             say(DECODER_ONLY)
-    for likeness in found:
-        if likeness.reference not in MUTANTS:
-            _say_same(likeness, common_forms(reference_of(likeness.reference), forms))
-        elif likeness.reference in CONVENTIONS:
-            say(f"It follows another convention, which is no mistake. {likeness.reference}")
+    for found in named:
+        if found.reference not in MUTANTS:
+            _say_same(found, likeness.common_forms(likeness.reference_of(found.reference), forms))
+        elif MUTANTS[found.reference][1] in CONVENTIONS.values():
+            say(f"It follows another convention, which is no mistake. {found.reference}")
             say("Weights do not carry over between the two.")
         else:
-            say(f"It matches a known mistake. {likeness.reference}")
-            if likeness.layout:
-                say(f"  channels laid out differently: {likeness.layout}")
-    if not found:
+            say(f"It matches a known mistake. {found.reference}")
+            if found.layout:
+                say(f"  channels laid out differently: {found.layout}")
+    if not named:
         say(UNKNOWN if against is None else "The difference is none of the known mistakes.")
     return against is None and not failed
 
@@ -115,9 +104,9 @@ def _reference(component: Component, config: CheckSettings) -> Component | None:
     choices = shipped("pe")
     if config.against not in choices:
         raise UserError(f"against={config.against} is not a choice.{nearest(config.against, choices)}")
-    known = reference_of(config.against).arguments
+    known = likeness.reference_of(config.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    return reference_of(config.against, **{**shared, **config.against_arguments})
+    return likeness.reference_of(config.against, **{**shared, **config.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:
@@ -155,37 +144,39 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
     return failed
 
 
-def _say_likeness(likeness: Likeness, theirs: MakeEncoding, reference: Component, forms: list[bool]) -> None:
+def _say_likeness(
+    found: likeness.Likeness, theirs: MakeEncoding, reference: Component, forms: list[bool]
+) -> None:
     """Whether it is the reference; if not, how much it differs, and where."""
-    if likeness.same:
-        _say_same(likeness, forms)
-    elif likeness.apart is None:
+    if found.same:
+        _say_same(found, forms)
+    elif found.apart is None:
         known = ", ".join(reference.arguments) or "none"
         say(f"It cannot be {reference.label}: their trainable parameters differ in number or shape.")
         say(f"Other arguments are given as +against_arguments.NAME=VALUE; there are {known}.")
     else:
-        what, apart = "logits or embeddings", likeness.apart
-        if likeness.scene:
-            what = f"attention weights ({likeness.scene})"
-        elif apart <= SAME:
-            what, apart = "at positions up to 4,095 logits or embeddings", likeness.apart_far
-        say(f"It is not {likeness.reference}: {what} differ by {apart:.2g} of the largest.")
+        what, apart = "logits or embeddings", found.apart
+        if found.scene:
+            what = f"attention weights ({found.scene})"
+        elif apart <= likeness.SAME:
+            what, apart = "at positions up to 4,095 logits or embeddings", found.apart_far
+        say(f"It is not {found.reference}: {what} differ by {apart:.2g} of the largest.")
         for span, causal in product(SPANS, forms):
-            if where := where_they_differ(theirs, reference.build, causal, span):
+            if where := likeness.where_they_differ(theirs, reference.build, causal, span):
                 say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{where}")
                 break
 
 
-def _say_same(likeness: Likeness, forms: list[bool]) -> None:
-    size = f"{likeness.apart:.1e} of the largest value"
-    say(f"It is {likeness.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
-    if likeness.layout:
-        say(f"Its channels are laid out differently: {likeness.layout}.")
+def _say_same(found: likeness.Likeness, forms: list[bool]) -> None:
+    size = f"{found.apart:.1e} of the largest value"
+    say(f"It is {found.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
+    if found.layout:
+        say(f"Its channels are laid out differently: {found.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
-    if likeness.far:
-        say(f"Far positions were not compared in every model: {likeness.far}.")
-    if likeness.apart_far > EXACT:
-        far = f"{likeness.apart_far:.1e}: as a rule, angles or distances in float32"
+    if found.far:
+        say(f"Far positions were not compared in every model: {found.far}.")
+    if found.apart_far > EXACT:
+        far = f"{found.apart_far:.1e}: as a rule, angles or distances in float32"
         say(f"At positions up to 4,095 it differs by {far}.")
 
 

@@ -126,9 +126,7 @@ def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, f
 def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
     """Bag ceiling by counting: (too low, too high, standard error).
 
-    Examples are grouped by what the predictor sees: the bag, the target asked for, the symbol it stands at
-    (``aligned``) and, with ``prefix``, the answer or the inputs so far. The most frequent answer of a group
-    is scored on other examples (too low) and on those that made it most frequent (too high).
+    The most frequent answer to equal bags is scored on other examples (too low) and on the same (too high).
     """
     inputs, targets = draw(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
