@@ -179,7 +179,7 @@ def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path
     figure.savefig(path, dpi=150)
 
 
-def render(template: Path, data: Any, **values: Any) -> str:
+def render(template: Path, data: Any = None, **values: Any) -> str:
     """A page that asks no server; ``data`` becomes JSON in which no text can end the script element."""
     text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":

@@ -1,23 +1,35 @@
 """Compare finished runs: statistics, figures, and a page that opens from disk.
 
 python scripts/compare.py results_dir=results [study=NAME] [out=DIR]
-python scripts/compare.py 'pe=[rope,alibi]' task=copy baseline=rope      only these runs
+python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only these schemes
 """
 
 import gc
 from pathlib import Path
 
 from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import display_for, say
+
+
+class CompareSettings(Section):
+    """What ``configs/compare.yaml`` may say."""
+
+    results_dir: Folder
+    study: Study | None
+    out: Folder | None
+    pe: list[Words] | None
+    baseline: Words | None
+    metric: Words | None
 
 
 def main(arguments: list[str]) -> None:
     gc.set_threshold(1_000_000)  # else it looks through all that was read again and again
+    asked = validated(CompareSettings, composed("compare", arguments)).model_dump()
     from pe_experiments.comparison import compare
     from pe_experiments.comparison.compare import show
-    from pe_experiments.comparison.settings import read_settings
 
-    asked = read_settings(arguments)
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
     say(f"reading {asked['results_dir']}/runs")
     show(compare(**asked, display=display_for()))

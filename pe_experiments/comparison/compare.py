@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import Markup
-from rich.markup import escape
-from rich.table import Table
 
+import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, compared
 from pe_experiments.comparison.runs import Runs, load_runs
 from pe_experiments.comparison.table import SPANS
-from pe_experiments.comparison.words import (
-    WORDS,
-    count,
-    digits,
-    mean,
-    metric_in_words,
-    number,
-    seeds_in_words,
-)
-from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.store.directory import refuse_among_runs
-from pe_experiments.terminal.console import Display, print_table, say, say_files
+from pe_experiments.terminal.console import Display, say, say_files
 from pe_experiments.terminal.errors import FORMULA, UserError, few
 from pe_experiments.terminal.files import write_atomically
 
 # Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
 MADE_WITH = {"version": "pe_experiments", "source": "source", "device": "device", "command": "command"}
-NAMES = ("task", "model", "scheme")  # columns of the table that a terminal shows
 
 
 def compare(
@@ -42,9 +30,7 @@ def compare(
     study: str | None = None,
     out: str | Path | None = None,
     *,
-    pe: Sequence[str] | str | None = None,
-    task: Sequence[str] | str | None = None,
-    model: Sequence[str] | str | None = None,
+    pe: Collection[str] | None = None,
     metric: str | None = None,
     baseline: str | None = None,
     display: Display | None = None,
@@ -55,7 +41,7 @@ def compare(
     seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
-        results_dir, study, pe, task, model, display: as in `load_runs`.
+        results_dir, study, pe, display: as in `load_runs`.
         out: where to write; None writes nothing.
         metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
             ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
@@ -67,7 +53,7 @@ def compare(
     """
     if out is not None:
         refuse_among_runs(out, results_dir)
-    runs = load_runs(results_dir, study, pe=pe, task=task, model=model, display=display)
+    runs = load_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
         why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         shown = f" ({few(why)})" if why else ""
@@ -88,7 +74,7 @@ def write_comparison(
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
     pictures = draw_all(made, folder / "figures", display)
     frames = {"curves": runs.curves, "table": made.table, "pairs": made.pairs}
-    frames |= {name: frame for name in ("other_tasks", "text") if len(frame := getattr(runs, name))}
+    frames |= {"text": runs.text} if len(runs.text) else {}
     texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()} | {
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(made),
@@ -97,7 +83,7 @@ def write_comparison(
     }
     for name, text in texts.items():
         write_atomically(folder / name, text)
-    return replace(made, folder=folder, files=[*(folder / name for name in texts), *pictures])
+    return replace(made, files=[*(folder / name for name in texts), *pictures])
 
 
 def runs_csv(runs: Runs) -> str:
@@ -105,7 +91,7 @@ def runs_csv(runs: Runs) -> str:
     made = runs.runs.copy()
     for column, key in MADE_WITH.items():
         made[column] = [runs.environments[name].get(key) for name in made["name"]]
-    commands = [shlex.join(words or []) for words in made["command"]]
+    commands = [shlex.join(typed or []) for typed in made["command"]]
     made["command"] = [f"'{command}" if command[:1] in tuple(FORMULA) else command for command in commands]
     return made.to_csv(index=False)
 
@@ -115,41 +101,24 @@ def table_latex(made: Comparison) -> str:
     tables = []
     titles = {protocol.hash: protocol.title for protocol in made.protocols}
     for _, rows in made.table.groupby("model", sort=False):
-        cells = [mean(row, made.metric) for row in rows.to_dict("records")]
+        cells = [words.mean(row, made.metric) for row in rows.to_dict("records")]
         table = rows.assign(cell=cells, title=rows["protocol"].map(titles))
         table = table.pivot(index="scheme", columns="title", values="cell").reindex(rows["scheme"].unique())
         table = table.rename_axis(index=None, columns=None)
-        caption = f"Mean {metric_in_words(made.metric)} over {seeds_in_words(rows['seeds'])}."
+        caption = f"Mean {words.metric_in_words(made.metric)} over {words.seeds_in_words(rows['seeds'])}."
         tables.append(table.to_latex(na_rep="", escape=True, caption=caption))
     return "\n".join(tables)
 
 
 def show(made: Comparison) -> None:
     """Print the table, its caveats, the runs left out and the files."""
-    print_table(_shown(made))
+    column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
+    shown = made.table.rename(columns={f"{column}_{span}": span for span in SPANS})
+    shown = shown[["section", "scheme", "seeds", "diverged", "solved", *SPANS]]
+    say(shown.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
+    say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
     for note in made.notes:
         say(f"note: {note}")
     for name, reason in made.runs.left_out.items():
         say(f"left out: {name}: {reason}")
     say_files(made.files)
-
-
-def _shown(made: Comparison) -> Table:
-    column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
-    caption = f"{WORDS[column]} within the training lengths, at twice the longest, past them (mean up to 8x)"
-    if column == "exact_match":
-        caption += f"; solve: seeds with {SOLVED} within; horizon: the length up to which it is at least that"
-    table = Table(show_edge=False, pad_edge=False, caption=caption, caption_justify="left")
-    for heading in (*NAMES, "seeds", "solve", "within", "at 2x", "past training", "horizon"):
-        table.add_column(heading, justify="left" if heading in NAMES else "right")
-    for protocol in made.protocols:
-        for row in made.rows(protocol):
-            table.add_row(
-                *(escape(row[key]) for key in NAMES),
-                f"{row['seeds']}" + (f" ({row['diverged']} diverged)" if row["diverged"] else ""),
-                count(row, "solved"),
-                *(number(row[f"{column}_{span}"], digits(column)) for span in SPANS),
-                f"{'>= ' if row['horizon_censored'] else ''}{number(row['horizon'], '.1f')}",
-            )
-        table.add_section()
-    return table

@@ -1,8 +1,4 @@
-"""One HTML file that opens from disk without a server: the data once, as JSON, and a script that shows it.
-
-The script is our own (15 kB): the bundle of a charting library is 60 times as large, needs ``eval``, and
-neither moves overlapping labels apart nor joins those of coinciding lines.
-"""
+"""One HTML file that opens from disk without a server: the data once, as JSON, and a script that shows it."""
 
 from __future__ import annotations
 
@@ -14,20 +10,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import ACCURACIES
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
-from pe_experiments.comparison.words import (
-    WORDS,
-    caveats,
-    column_of,
-    learned,
-    limits,
-    metric_in_words,
-    seeds_in_words,
-)
 from pe_experiments.drawing import COLOURS, MARKERS, render
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 
@@ -40,9 +28,9 @@ Json = dict[str, Any]
 
 def render_page(made: Comparison, title: str, panel: Markup | None = None) -> str:
     """The page as text; ``panel``: HTML after its first screen."""
-    column, lower = column_of(made.metric), lower_is_better(made.metric)
+    column, lower = words.column_of(made.metric), lower_is_better(made.metric)
     content = {
-        "metric": {"column": made.metric, "words": metric_in_words(made.metric), "lower": lower},
+        "metric": {"column": made.metric, "words": words.metric_in_words(made.metric), "lower": lower},
         "accuracy": column,
         "solved": SOLVED,
         "schemes": [
@@ -56,12 +44,12 @@ def render_page(made: Comparison, title: str, panel: Markup | None = None) -> st
         TEMPLATE,
         content,
         title=title,
-        metric=metric_in_words(made.metric),
-        accuracy=WORDS[column],
+        metric=words.metric_in_words(made.metric),
+        accuracy=words.WORDS[column],
         lower=lower,
         chance=made.metric.endswith("extrapolation"),
         reached=bool(made.table["exact_match_at_2x"].notna().any()),
-        unlearned=not all(learned(row) for row in made.table.to_dict("records")),
+        unlearned=not all(words.learned(row) for row in made.table.to_dict("records")),
         colours=COLOURS,
         panel=panel or "",
         made=made,
@@ -79,7 +67,7 @@ def _methods(made: Comparison) -> Json:
     return {
         "cited": cited,
         "bibtex": bibtex,
-        "seeds": seeds_in_words(made.table["seeds"]),
+        "seeds": words.seeds_in_words(made.table["seeds"]),
         "intervals": bool(made.table[["solved_low", f"{made.metric}_low"]].notna().any(axis=None)),
         "exact": any(protocol.exact for protocol in made.protocols),
         "losses": "loss_extrapolation" in made.table,
@@ -95,7 +83,7 @@ def _methods(made: Comparison) -> Json:
 def _protocol(made: Comparison, protocol: Protocol) -> Json:
     """The data of one protocol; schemes by their index."""
     index = {scheme: number for number, scheme in enumerate(made.schemes)}
-    rows, pairs = made.rows(protocol), made.pairs_of(protocol)
+    rows, pairs = made.rows(protocol), made.rows(protocol, pairs=True)
     several = len({protocol.model for protocol in made.protocols}) > 1
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
     shown = protocol.shown(made.metric)
@@ -107,8 +95,8 @@ def _protocol(made: Comparison, protocol: Protocol) -> Json:
         "max_length": protocol.max_length,
         "exact": protocol.exact,
         "shown": shown,
-        "notes": caveats(protocol, rows, made.runs.tuning),
-        "limits": limits(rows, pairs),
+        "notes": words.caveats(protocol, rows, made.runs.tuning),
+        "limits": words.limits(rows, pairs),
         "lengths": protocol.lengths(),
         "measured": measured,
         "table": _cells(pd.DataFrame(rows), index),

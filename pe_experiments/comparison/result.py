@@ -26,8 +26,7 @@ class Comparison:
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
         metric: the column that schemes are compared in.
-        folder: where it was written, or None.
-        files: the files written.
+        files: what was written.
     """
 
     table: pd.DataFrame
@@ -35,7 +34,6 @@ class Comparison:
     runs: Runs
     protocols: list[Protocol]
     metric: str
-    folder: Path | None = None
     files: list[Path] = field(default_factory=list)
 
     @property
@@ -48,20 +46,16 @@ class Comparison:
         """Colour and marker by scheme."""
         return styles(self.schemes)
 
-    def rows(self, protocol: Protocol) -> list[Row]:
-        """The rows of a protocol in the table."""
-        rows: list[Any] = self.table[self.table["protocol"] == protocol.hash].to_dict("records")
+    def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
+        """The rows of a protocol in the table of schemes, or in that of pairs."""
+        table = self.pairs if pairs else self.table
+        rows: list[Any] = table[table["protocol"] == protocol.hash].to_dict("records")
         return rows
-
-    def pairs_of(self, protocol: Protocol) -> list[Row]:
-        """The rows of a protocol in the pairs."""
-        pairs: list[Any] = self.pairs[self.pairs["protocol"] == protocol.hash].to_dict("records")
-        return pairs
 
     @cached_property
     def sentences(self) -> dict[str, str]:
         """The result of each protocol in one sentence, by its title."""
-        return {s.title: result_in_words(self.rows(s), self.pairs_of(s)) for s in self.protocols}
+        return {s.title: result_in_words(self.rows(s), self.rows(s, pairs=True)) for s in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:

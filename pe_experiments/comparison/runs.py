@@ -1,15 +1,10 @@
-"""Many run directories as tables: one row per run, one per run and length, one per run and training step.
-
-Directories that are not a valid finished run are left out, with the reason. Runs may be compared only within
-a protocol: everything that determines a training except scheme, position policy and seed.
-"""
+"""Many run directories as tables; those that are not a valid finished run are left out, with the reason."""
 
 from __future__ import annotations
 
 import io
 import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,14 +34,13 @@ OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve t
 class Runs:
     """Attributes:
     runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
-    curves: one row per run and length: the columns of ``extrapolation.csv`` with name, label, seed, protocol,
-        status, and whether the summary uses the length (``in_summary``). A diverged run is 0 throughout.
+    curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
+        summary uses the length (``in_summary``). A diverged run is 0 throughout.
     training: one row per run and recorded step: loss, and exact match where it was measured.
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
-    other_tasks: one row per run, length and other task it was evaluated on (``evaluate.py task=...``).
     text: of language models, the rows of ``text.csv`` with the name of the run.
     """
 
@@ -57,41 +51,33 @@ class Runs:
     saved: dict[str, Row] = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
-    other_tasks: pd.DataFrame = field(default_factory=pd.DataFrame)
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
 class _Run:
-    """One run as it is read: its row, its curve by length, and its later evaluations on other tasks."""
+    """One run as it is read: its row, and its curve by length."""
 
     directory: RunDirectory
     row: Row
     curve: dict[int, Row]
     saved: Row
     examples: int
-    other_tasks: list[Row] = field(default_factory=list)
-
-    def with_keys(self, rows: Iterable[Row]) -> list[Row]:
-        return [{key: self.row[key] for key in KEYS} | row for row in rows]
 
 
 def load_runs(
     results_dir: str | Path = "results",
     study: str | None = None,
     *,
-    pe: Sequence[str] | str | None = None,
-    task: Sequence[str] | str | None = None,
-    model: Sequence[str] | str | None = None,
+    pe: Collection[str] | None = None,
     display: Display | None = None,
 ) -> Runs:
     """Read every run under ``results_dir/runs``, or those that a study lists.
 
-    ``pe`` keeps only these schemes, by label (``rope(base=500)``) or by choice (``rope``, whatever its
-    arguments), ``task`` and ``model`` only these; ``display`` shows the progress.
+    ``pe`` keeps only the schemes with these labels; ``display`` shows the progress.
 
     Raises:
-        UserError: no such directory or study, or a filter that matches no run.
+        UserError: no such directory, study or scheme.
     """
     left_out: dict[str, str] = {}
     listed = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
@@ -103,33 +89,30 @@ def load_runs(
         with _or_left_out(path.name, left_out):
             read.append(_read_run(RunDirectory(path), listed.get("tuned", []), left_out))
     display.stop()
-    runs = _without_duplicates(read, left_out)
-    for same in _grouped(runs, "protocol", "scheme"):
-        shortest = min((run.row["label"] for run in same), key=lambda label: (len(label), label))
-        for run in same:  # whatever each of its runs was called
-            run.row["label"] = shortest
-    for key, wanted in (("pe", pe), ("task", task), ("model", model)):
-        if wanted is not None:
-            runs = _filtered(runs, key, [wanted] if isinstance(wanted, str) else wanted)
-    for same in _grouped(runs, "label"):
-        if len(_grouped(same, "scheme")) > 1:  # ``label=``, or an edited source
-            for run in same:
-                run.row["label"] += f" [{run.row['scheme'][:4]}]"
-    for same in _grouped(runs, "protocol"):
-        _summarise_protocol(same)
-    training = [row for run in runs for row in run.with_keys(_training(run.directory, left_out))]
-    texts = [_text(run.directory, left_out) for run in runs]
-    mine = {run.saved["identity"]["label"] for run in runs}
+    if not read:
+        return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
+    table = _labelled(_without_duplicates(read, left_out), pe)
+    by_name = {run.directory.name: run for run in read}
+    runs = {name: by_name[name] for name in table["name"]}
+    for _, names in table.groupby("protocol")["name"]:
+        _fill_diverged([runs[name] for name in names])
+
+    def keyed(rows: Mapping[str, Iterable[Row]]) -> pd.DataFrame:
+        found = pd.DataFrame([{"name": name} | row for name, own in rows.items() for row in own])
+        return table[[*KEYS]].merge(found, on="name") if len(found) else found
+
+    curves = keyed({name: run.curve.values() for name, run in runs.items()})
+    curves["in_summary"] = shared(curves)
+    mine = {run.saved["identity"]["label"] for run in runs.values()}
     return Runs(
-        runs=pd.DataFrame([run.row for run in runs]),
-        curves=pd.DataFrame([point for run in runs for point in run.with_keys(run.curve.values())]),
-        left_out=dict(sorted(left_out.items())),
-        training=pd.DataFrame(training),
-        saved={run.row["name"]: run.saved for run in runs},
-        environments={run.row["name"]: _environment(run.directory) for run in runs},
+        runs=summarised(table, curves),
+        curves=curves,
+        training=keyed({name: _training(run.directory, left_out) for name, run in runs.items()}),
+        saved={name: run.saved for name, run in runs.items()},
+        environments={name: _environment(run.directory) for name, run in runs.items()},
         tuning=[choice for choice in listed.get("tuning", []) if choice["scheme"] in mine],
-        other_tasks=pd.DataFrame([point for run in runs for point in run.with_keys(run.other_tasks)]),
-        text=pd.concat(texts, ignore_index=True) if texts else pd.DataFrame(),
+        text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
+        left_out=dict(sorted(left_out.items())),
     )
 
 
@@ -214,19 +197,14 @@ def _finite(value: Any) -> float | None:
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
-    """Add the result of a later evaluation of its scheme: more lengths, or another task."""
-    if (result := later.read_result()) is None:
+    """Add the lengths of a later evaluation that is otherwise that of the run."""
+    result = later.read_result()
+    if result is None or "evaluated_on" in result:
         return
     again, measured = ({**one, "lengths": None} for one in (result["evaluation"], evaluation))
-    if "evaluated_on" in result and again["pe"] == measured["pe"]:
-        about = {"evaluated_on": result["evaluated_on"]}
-        about["decoding"] = again.get("decoding", "teacher_forcing")
-        if not all(map(is_cell, about.values())):
-            raise UserError(f"{later.result} is damaged (evaluated_on={shown(about['evaluated_on'])})")
-        run.other_tasks += [point | about for point in read_curve(later.curve)]
-    elif only_code_differs(again, measured):
+    if only_code_differs(again, measured):
         raise UserError("evaluated by other code than the run; evaluate it again")
-    elif again == measured:
+    if again == measured:
         run.curve = {point["content_length"]: point for point in _sound_curve(later, result)} | run.curve
 
 
@@ -283,65 +261,72 @@ def _environment(directory: RunDirectory) -> Row:
         return {}
 
 
-def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> list[_Run]:
-    """One directory per training; of copies the one with the run's own name is kept."""
-    kept: dict[tuple[str, str, int], _Run] = {}
-    for run in sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"]):
-        same = kept.setdefault((run.row["protocol"], run.row["scheme"], run.row["seed"]), run)
-        if same is not run:
-            left_out[run.directory.name] = f"a duplicate: the same training as {same.directory.name}"
-    return sorted(kept.values(), key=lambda run: run.directory.name)
+def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
+    """The rows of the runs, one per training; of copies the one with the run's own name is kept."""
+    own_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
+    table = pd.DataFrame([run.row for run in own_first])
+    kept = table.groupby(["protocol", "scheme", "seed"])["name"].transform("first")
+    copies = table["name"] != kept
+    for name, same in zip(table.loc[copies, "name"], kept[copies], strict=True):
+        left_out[name] = f"a duplicate: the same training as {same}"
+    return table[~copies].sort_values("name", ignore_index=True)
 
 
-def _filtered(runs: list[_Run], key: str, wanted: Sequence[str]) -> list[_Run]:
-    """The runs that are called so; a scheme also by the config choice that its label begins with."""
-    column = "label" if key == "pe" else key
-    names = [{run.row[column], re.split(r"\(|\+| \[", run.row[column])[0]} for run in runs]
-    known = set[str]().union(*names)
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"{key}={name}: no finished run has it.{nearest(name, known)}")
-    return [run for run, called in zip(runs, names, strict=True) if called & set(wanted)]
+def _labelled(table: pd.DataFrame, wanted: Collection[str] | None) -> pd.DataFrame:
+    """The wanted schemes: one label for each, whatever its runs were called, and none for two."""
+    by_scheme = table.groupby(["protocol", "scheme"])["label"]
+    table["label"] = by_scheme.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
+    if wanted:
+        known = set(table["label"])
+        if unknown := [label for label in wanted if label not in known]:
+            raise UserError(f"pe={unknown[0]}: no finished run has it.{nearest(unknown[0], known)}")
+        table = table[table["label"].isin(wanted)].reset_index(drop=True)
+    several = table.groupby("label")["scheme"].transform("nunique") > 1  # ``label=``, or an edited source
+    told_apart = table["label"] + " [" + table["scheme"].str[:4] + "]"
+    return table.assign(label=table["label"].mask(several, told_apart))
 
 
-def _grouped(runs: Sequence[_Run], *keys: str) -> list[list[_Run]]:
-    """The runs that agree in these columns."""
-    groups: dict[tuple[Any, ...], list[_Run]] = {}
-    for run in runs:
-        groups.setdefault(tuple(run.row[key] for key in keys), []).append(run)
-    return list(groups.values())
-
-
-def _summarise_protocol(runs: list[_Run]) -> None:
-    """Summaries over the lengths all runs share, so that an area is over the same lengths for all.
-
-    A diverged run is never averaged away: it has accuracies of 0 and the loss of a uniform guess.
-    """
+def _fill_diverged(runs: list[_Run]) -> None:
+    """Never averaged away, at all lengths the others share: accuracies of 0, the loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
     known = {length: point for run in completed for length, point in run.curve.items()}
-    shared = set.intersection(*(set(run.curve) for run in completed or runs))
+    lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
     for run in runs:
-        max_length, status = run.row["max_length"], run.row["status"]
-        if status == DIVERGED:
+        if run.row["status"] == DIVERGED:
             run.curve = {
                 n: {
                     "length": n,
                     "content_length": n,
-                    "split": "in_distribution" if n <= max_length else "extrapolation",
+                    "split": "in_distribution" if n <= run.row["max_length"] else "extrapolation",
                     "examples": run.examples,
                     "exact_match": None if n in known and known[n]["exact_match"] is None else 0.0,
                     "token_accuracy": 0.0,
                     **{key: known[n][key] for key in OF_THE_TASK if n in known},
                     "loss": guessing_loss(known.get(n, {})),
                 }
-                for n in sorted(shared)
+                for n in lengths
             }
-        for length, point in run.curve.items():
-            point["in_summary"] = length in shared
-        run.row |= summary_of([p for p in run.curve.values() if p["in_summary"]], max_length, status)
 
 
-def summary_of(points: Sequence[Row], max_length: int, status: str) -> Row:
+def shared(curves: pd.DataFrame) -> pd.Series:
+    """Whether all runs of the protocol have the length, so that an area is over the same lengths for all."""
+    having = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
+    return having == curves.groupby("protocol")["name"].transform("nunique")
+
+
+def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The runs with the summaries that follow from the shared lengths of their curves."""
+    known = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
+    points: dict[Any, Any] = dict(list(known.groupby("name")))
+    rows = runs[["name", "max_length", "status"]].itertuples(index=False)
+    summaries = [
+        _summary(points[name].to_dict("records") if name in points else [], int(longest), status)
+        for name, longest, status in rows
+    ]
+    return runs.assign(**pd.DataFrame(summaries, index=runs.index))
+
+
+def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
     """`evaluation.summary.summarise` with NaN for unknown values; past training a diverged run scores 0."""
     if status == DIVERGED:  # in studies published earlier its loss is missing
         points = [{**point, "loss": guessing_loss(point)} for point in points]

@@ -10,21 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACIES, Row
-from pe_experiments.comparison.statistics import (
-    ALPHA,
-    FEWEST,
-    NAN,
-    ROUNDING,
-    Interval,
-    detectable_difference,
-    holm,
-    mean_interval,
-    permutation_p,
-    share_interval,
-    t_interval,
-)
+from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval
 from pe_experiments.drawing import BOUNDS
 from pe_experiments.evaluation.summary import LOSSES, SOLVED, chance_of, lower_is_better
 from pe_experiments.store.directory import DIVERGED
@@ -39,14 +28,11 @@ PAIRS = ["section", "protocol", "metric", "scheme", "other", "seeds", "other_see
 def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     """One row per protocol and scheme, the best past training first.
 
-    A diverged run counts as unsolved, with accuracy 0. For a mean over seeds ``X``, as ``exact_match@20`` (at
-    length 20), ``X_low`` and ``X_high`` are the ends of Gaffke's 95 % interval (of a loss, of Student's).
-    ``reached@20`` is the number of seeds with exact match at least 0.9 at length 20, with the ends of the
-    Clopper-Pearson interval of its share; ``solved`` is the same for the training lengths. Intervals are
-    empty below three seeds. ``compared`` tells whether the scheme is tested against others: past training
-    only if at least half of its runs solved the training lengths. ``detectable_difference`` belongs to all
-    compared schemes of the protocol. Losses have columns where schemes are compared in one, and where exact
-    match was not measured.
+    ``X_low`` and ``X_high`` are the ends of the interval of a mean over seeds ``X``, as ``exact_match@20``
+    (at length 20). ``reached@20`` is the number of seeds with exact match at least 0.9 there, with the
+    interval of its share; ``solved`` the same for the training lengths. ``compared``: the scheme is tested,
+    past training only if at least half of its runs solved the training lengths. Losses have columns where
+    schemes are compared in one, and where exact match was not measured.
     """
     if metric not in (known := (*METRICS, *LOSSES)):
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
@@ -55,7 +41,7 @@ def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
         made = sorted(_rows(protocol, metric), key=_rank)
         values = _values(protocol, metric)
         compared = [values[row["scheme"]] for row in made if row["compared"]]
-        rows += [row | {"detectable_difference": detectable_difference(compared)} for row in made]
+        rows += [row | {"detectable_difference": statistics.detectable_difference(compared)} for row in made]
     table = pd.DataFrame(rows).fillna(math.nan)  # None, too
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
@@ -102,14 +88,16 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "seconds_per_step": runs["seconds_per_step"].astype(float).median(),
         }
         for name in METRICS:
-            row |= _cells(name, mean_interval(runs[name].to_numpy(float), lowest[name]))
+            row |= _cells(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
         for name in LOSSES if loss else ():
-            row |= _cells(name, t_interval(runs[name].to_numpy(float)))
+            row |= _cells(name, statistics.t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):
             for accuracy in ACCURACIES:
-                row |= _cells(f"{accuracy}@{length}", mean_interval(points[accuracy].to_numpy(float)))
+                row |= _cells(
+                    f"{accuracy}@{length}", statistics.mean_interval(points[accuracy].to_numpy(float))
+                )
             if loss:
-                row |= _cells(f"loss@{length}", t_interval(points["loss"].to_numpy(float)))
+                row |= _cells(f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float)))
             row |= _count(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
             row |= {f"{bound}@{length}": bounds.at[length, bound] for bound in BOUNDS}
         if not protocol.exact:  # then nothing can be said of solving a length
@@ -123,7 +111,7 @@ def _cells(name: str, made: Interval) -> Row:
 
 def _count(name: str, held: pd.Series) -> Row:
     """The cells of ``k of n`` seeds."""
-    return _cells(name, share_interval(int(held.sum()), len(held))) | {name: int(held.sum())}
+    return _cells(name, statistics.share_interval(int(held.sum()), len(held))) | {name: int(held.sum())}
 
 
 def _lowest(protocol: Protocol, metric: str) -> float:
@@ -139,11 +127,10 @@ def _lowest(protocol: Protocol, metric: str) -> float:
 def pair_table(
     protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
 ) -> pd.DataFrame:
-    """One row per protocol and pair of schemes, in the order of the table of schemes.
+    """One row per protocol and pair of schemes, or with a ``baseline`` per difference from it.
 
     ``p`` is of the permutation test of the two sets of seeds, ``p_holm`` adjusted by Holm's method over the
-    tests of the protocol, which ``separated`` follows. ``not_tested`` says why a pair was not. With a
-    ``baseline`` only the differences from it.
+    tests of the protocol, which ``separated`` follows. ``not_tested`` says why a pair was not.
     """
     schemes = sorted(set(table["scheme"]))
     if baseline is not None and baseline not in schemes:
@@ -159,7 +146,7 @@ def pair_table(
             if baseline in (None, first, second)
         ]
         common = {"section": protocol.slug, "protocol": protocol.hash, "metric": metric}
-        for row, adjusted in zip(made, holm([row["p"] for row in made]), strict=True):
+        for row, adjusted in zip(made, statistics.holm([row["p"] for row in made]), strict=True):
             rows.append(common | row | {"p_holm": adjusted, "separated": adjusted <= ALPHA})
     return pd.DataFrame(rows, columns=PAIRS)
 
@@ -182,7 +169,7 @@ def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
         "other_seeds": len(other),
         "not_tested": why,
         "difference": sum(one) / len(one) - sum(other) / len(other),
-        "p": NAN if why else permutation_p(one, other),
+        "p": math.nan if why else statistics.permutation_p(one, other),
     }
 
 

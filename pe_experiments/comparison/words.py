@@ -128,19 +128,17 @@ def _is_of(choice: Mapping[str, Any], protocol: Protocol) -> bool:
     )
 
 
-def _edge(choice: Mapping[str, Any]) -> str | None:
+def _edge(choice: Mapping[str, Any]) -> str:
     """A warning where the best of a grid is its smallest or largest value."""
     try:
         tried = sorted(map(float, choice["tried"]))
     except ValueError:  # not a number: a grid without edges
-        return None
+        return ""
     if float(choice["chosen"]) not in (tried[0], tried[-1]):
-        return None
-    grid = ", ".join(f"{value:g}" for value in tried)
-    return (
-        f"{choice['setting']} of {choice['scheme']}: the best of {grid} is {choice['chosen']}, an end of the "
-        f"grid; a better value may lie beyond it."
-    )
+        return ""
+    best = f"the best of {', '.join(f'{value:g}' for value in tried)} is {choice['chosen']}"
+    what = f"{choice['setting']} of {choice['scheme']}"
+    return f"{what}: {best}, an end of the grid; a better value may lie beyond it."
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:

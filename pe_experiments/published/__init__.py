@@ -9,25 +9,12 @@ blocks(folder) -> {name: text}      what stands in its README.md under ``<!-- fr
                                     ``answer`` also in the project's, under ``from results/STUDY``
 """
 
-from pe_experiments.drawing import markdown_table
-from pe_experiments.published.archive import read_archive, read_table
-from pe_experiments.published.pages import (
-    compare_archived,
-    mean_in_words,
-    outcome_table,
-    rate_in_words,
-    titled,
-    with_settings,
-)
-
-__all__ = [
-    "compare_archived",
-    "markdown_table",
-    "mean_in_words",
-    "outcome_table",
-    "rate_in_words",
-    "read_archive",
-    "read_table",
-    "titled",
-    "with_settings",
-]
+from pe_experiments.drawing import markdown_table as markdown_table
+from pe_experiments.published.archive import read_archive as read_archive
+from pe_experiments.published.archive import read_table as read_table
+from pe_experiments.published.pages import compare_archived as compare_archived
+from pe_experiments.published.pages import mean_in_words as mean_in_words
+from pe_experiments.published.pages import outcome_table as outcome_table
+from pe_experiments.published.pages import rate_in_words as rate_in_words
+from pe_experiments.published.pages import titled as titled
+from pe_experiments.published.pages import with_settings as with_settings

@@ -40,17 +40,12 @@ CARRIED = 30  # how much farther than a nudge another order of sums may be carri
 
 @dataclass
 class Finding:
-    """What replaying the beginnings of kinds, and of some the ``whole`` run, came to.
-
-    Attributes:
-        agrees: how today's numbers agree, for people.
-        differing: by run, how it differs, for people.
-    """
+    """What replaying the beginnings of kinds, and of some the ``whole`` run, came to."""
 
     kinds: Sequence[Kind]
     whole: Sequence[Kind]
-    agrees: str = "come out as published"
-    differing: dict[str, str] = field(default_factory=dict)
+    agrees: str = "come out as published"  # or how else, for people
+    differing: dict[str, str] = field(default_factory=dict)  # how, by run, for people
 
     def note(self, kind: Kind, said: str) -> None:
         """Remember how a kind differs; the first time counts."""
@@ -73,14 +68,9 @@ class Finding:
 
 
 def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
-    """Replay a published study, or all, and take the code that agrees for the published one.
-
-    Returns:
-        The exit code: 1 where something gives other numbers.
-    """
-    there = {
-        str(folder.relative_to(results_dir)): folder for folder in folders if (folder / FILES[-1]).exists()
-    }
+    """Take the code that agrees with a published study, or all; the exit code is 1 if something does not."""
+    studies = [folder for folder in folders if (folder / FILES[-1]).exists()]
+    there = {str(folder.relative_to(results_dir)): folder for folder in studies}
     if named != ALL and named not in there:
         raise UserError(f"adopt={named}: no such published study.{nearest(named, [*there, ALL])}")
     differing = 0
@@ -155,7 +145,11 @@ def witness(kinds: Sequence[Kind], whole: int, steps: int | None, scratch: Path,
     requests = [kind.beginning(steps) for kind in kinds] + [Request(kind) for kind in finding.whole]
     outcomes = replayed(requests, scratch, display)
     begun = list(zip(kinds, outcomes, strict=False))
-    drifting = [(kind, mine) for kind, mine in begun if _drifts(kind, mine)]
+    drifting = [  # first as witnessed, and apart from it later
+        (kind, mine)
+        for kind, mine in begun
+        if apart(mine, kind.witnessed, DOUBLE) and not apart(_first(mine), kind.witnessed, DOUBLE)
+    ]
     nudged = replayed([kind.beginning(steps, NUDGE) for kind, _ in drifting], scratch, display)
     for (_, mine), other in zip(drifting, nudged, strict=True):
         _allow_rounding(mine, other)
@@ -169,21 +163,12 @@ def witness(kinds: Sequence[Kind], whole: int, steps: int | None, scratch: Path,
 
 
 def _drawn(kinds: Sequence[Kind], whole: int) -> list[Kind]:
-    """So many kinds at random, of those that fit into `WHOLE_SECONDS`; or the shortest.
-
-    Steady ones where there are any: of others another rounding can change any number.
-    """
+    """So many kinds at random, steady if there are any, that fit into `WHOLE_SECONDS`; or the shortest."""
     draw = random.Random(str(sorted(str(kind.code) for kind in kinds)))  # the same after an interruption
-    cheap = [
-        kind for kind in kinds if kind.seconds * kind.published["rows"][-1]["step"] * whole <= WHOLE_SECONDS
-    ]
+    most = WHOLE_SECONDS / max(1, whole)
+    cheap = [kind for kind in kinds if kind.seconds * kind.published["rows"][-1]["step"] <= most]
     among = [kind for kind in cheap if kind.steady] or cheap
     return draw.sample(among, min(whole, len(among))) if among or not whole else [kinds[-1]]
-
-
-def _drifts(kind: Kind, mine: Outcome) -> bool:
-    """Whether a beginning is first as witnessed, and later apart from it."""
-    return bool(apart(mine, kind.witnessed, DOUBLE)) and not apart(_first(mine), kind.witnessed, DOUBLE)
 
 
 def _first(mine: Outcome) -> Outcome:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
-from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, summary_of
+from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
 from pe_experiments.store.identity import short_hash
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
@@ -37,8 +37,9 @@ DIGITS = 6  # of a recorded loss; what is shown of it has three
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
 
 
-def only(runs: Runs, names: Collection[str]) -> Runs:
-    """These runs alone."""
+def where(runs: Runs, mask: pd.Series) -> Runs:
+    """The runs of some rows of `Runs.runs` alone."""
+    names = set(runs.runs.loc[mask, "name"])
     frames = [(key, getattr(runs, key)) for key in FRAMES]
     parts: dict[str, Any] = {
         key: frame[frame["name"].isin(names)].reset_index(drop=True) for key, frame in frames if len(frame)
@@ -48,31 +49,20 @@ def only(runs: Runs, names: Collection[str]) -> Runs:
     return replace(runs, **parts)
 
 
-def where(runs: Runs, mask: pd.Series) -> Runs:
-    """The runs of some rows of `Runs.runs` alone."""
-    return only(runs, set(runs.runs.loc[mask, "name"]))
-
-
 def joined(earlier: Runs, runs: Runs) -> Runs:
     """Both; of a run in both, what ``runs`` says. Summaries are over the lengths that all runs share."""
-    old = only(earlier, set(earlier.saved) - set(runs.saved))
+    old = where(earlier, ~earlier.runs["name"].isin(list(runs.saved)))
     frames: dict[str, Any] = {}
     for key in FRAMES:
         if parts := [frame for frame in (getattr(old, key), getattr(runs, key)) if len(frame)]:
             frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
     curves = frames["curves"]
-    at_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
-    curves["in_summary"] = at_length == curves.groupby("protocol")["name"].transform("nunique")
-    frames["runs"] = _summarised(frames["runs"], curves)
-    return replace(
-        runs,
-        **frames,
-        saved=dict(sorted({**old.saved, **runs.saved}.items())),
-        environments={**old.environments, **runs.environments},
-        tuning=_choices(
-            pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last")
-        ),
-    )
+    curves["in_summary"] = shared(curves)
+    frames["runs"] = summarised(frames["runs"], curves)
+    frames["saved"] = dict(sorted({**old.saved, **runs.saved}.items()))
+    frames["environments"] = {**old.environments, **runs.environments}
+    grid = pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last")
+    return replace(runs, **frames, tuning=_choices(grid))
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
@@ -105,7 +95,7 @@ def read_archive(folder: Path) -> Runs:
             saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
         made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
         training = training.merge(runs[[*KEYS]], on="name", how="left")
-        runs = _summarised(runs, curves).drop(columns=list(MADE_WITH))
+        runs = summarised(runs, curves).drop(columns=list(MADE_WITH))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
     except (OSError, ValueError, KeyError) as error:
@@ -122,11 +112,8 @@ def read_witness(folder: Path) -> pd.DataFrame:
 
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """The runs that choices were made from, one row each."""
-    rows = [
-        {**choice, "settings": json.dumps(choice["settings"]), **row}
-        for choice in tuning
-        for row in choice["losses"]
-    ]
+    texts = [{**choice, "settings": json.dumps(choice["settings"])} for choice in tuning]
+    rows = [{**choice, **row} for choice in texts for row in choice["losses"]]
     return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])
 
 
@@ -147,17 +134,6 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """A CSV as it was written: a scheme is called "none", a hash may look like a number, floats are exact.
-
-    ``texts`` are columns to read as text besides the usual ones.
-    """
+    """A CSV as it was written: a scheme is called "none"; ``texts`` are more columns that are text."""
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")
-
-
-def _summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """The runs with the summaries that follow from their curves."""
-    shared: dict[Any, Any] = dict(list(curves[curves["in_summary"]].groupby("name")))
-    rows = runs[["name", "max_length", "status"]].itertuples(index=False)
-    summaries = [summary_of(shared[name].to_dict("records"), int(n), status) for name, n, status in rows]
-    return runs.assign(**pd.DataFrame(summaries, index=runs.index))

@@ -1,9 +1,4 @@
-"""From the CSVs of a study to its tables, figures and pages, and what the pages of studies share.
-
-Only the CSVs are facts; everything else under ``results/<study>`` is made from them, byte for byte, by
-`regenerate`. In a README that is the text between ``<!-- from NAME: make results -->`` and ``<!-- end -->``;
-the rest of it is written by hand.
-"""
+"""From the CSVs of a study to its tables, figures and pages, byte for byte, and what the pages share."""
 
 from __future__ import annotations
 
@@ -154,10 +149,9 @@ def compare_archived(folder: Path, metric: str | None = None) -> Comparison:
 def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
     """The runs with a column per setting, as ``with_settings(runs, width="model.d_model")``."""
     trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
-    columns = {column: key.split(".") for column, key in keys.items()}
-    return runs.runs.assign(
-        **{column: [one[group].get(key) for one in trained] for column, (group, key) in columns.items()}
-    )
+    where = {column: key.split(".") for column, key in keys.items()}
+    columns = {column: [one[group].get(key) for one in trained] for column, (group, key) in where.items()}
+    return runs.runs.assign(**columns)
 
 
 def titled(runs: Runs) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,14 +21,13 @@ from pe_experiments.published.archive import (
     SHIPPED,
     WITNESS,
     joined,
-    only,
     read_archive,
     read_witness,
     write_archive,
 )
 from pe_experiments.published.pages import code_of, make, mirror
 from pe_experiments.published.replay import Kind, Outcome, Request, kind_of_run, kinds_of, replayed
-from pe_experiments.store.directory import COMPLETED, run_directory, seed_and_hash
+from pe_experiments.store.directory import COMPLETED, run_directory
 from pe_experiments.store.identity import CODE_OF, identify, is_code
 from pe_experiments.terminal.console import display_for, say
 from pe_experiments.terminal.errors import UserError, few
@@ -44,8 +42,8 @@ MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 def publish(named: str, results_dir: Path) -> None:
     """Write the CSVs of a study (or of a sweep's) and everything that follows from them; all or nothing.
 
-    Only seeds whose runs are all finished are published. With ``sweep.publish: finished`` in the study's
-    sweep every finished run is, and runs published earlier stay.
+    With ``sweep.publish: finished`` in the study's sweep what is finished is published, and runs published
+    earlier stay; without, all runs must be finished.
     """
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
     said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
@@ -60,7 +58,7 @@ def publish(named: str, results_dir: Path) -> None:
     published = joined(read_archive(folder), found) if grows and (folder / FILES[-1]).exists() else found
     require_one_known_source(study, published)
     if not grows:
-        published = found = only(found, _finished_seeds(study, found))
+        _require_finished(study, found)
     elif waiting := set(found.left_out) - set(published.saved):
         say(f"{study}: {len(waiting)} runs are not finished yet")
     earlier = len(published.saved) - len(found.saved)
@@ -81,45 +79,30 @@ def publish(named: str, results_dir: Path) -> None:
         register(kinds)
 
 
-def _finished_seeds(study: str, runs: Runs) -> set[str]:
-    """Names of the runs of those seeds whose every combination is finished; reports the other seeds."""
-    unfinished = {name.partition("/")[0] for name in runs.left_out}
-    names = {*runs.saved, *unfinished}
-    seeds = {name: int(seed_and_hash(name)[2:].partition("-")[0]) for name in names}
-    combinations = runs.runs.groupby(["protocol", "scheme"]).ngroups if runs.saved else 0
-    needed = max(combinations, *Counter(seeds.values()).values())
-    finished = Counter(seeds[name] for name in names - unfinished)
-    left = sorted({seed for seed in seeds.values() if finished[seed] < needed})
+def _require_finished(study: str, runs: Runs) -> None:
+    """Refuse a study with a run that is not finished, or a seed that not every combination has."""
     why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
-    said = f"not finished is seed {', '.join(map(str, left))}" + (f" ({few(why)})" if why else "")
-    if len(left) == len(set(seeds.values())):
-        raise UserError(f"publish={study}: {said}; finish one seed of every combination first")
-    if left:
-        say(f"{study}: left out, {said}")
-    return {name for name, seed in seeds.items() if seed not in left}
+    if not why and runs.runs.groupby(["protocol", "scheme"])["seed"].agg(frozenset).nunique() > 1:
+        why = ["some combinations lack seeds that others have"]
+    if why:
+        raise UserError(f"publish={study}: not finished ({few(why)}); the commands that began it finish it")
 
 
 def require_one_known_source(study: str, runs: Runs) -> None:
     """Refuse runs of edited or unknown source, and runs that different code has trained or evaluated."""
     sources = {name: str(made.get("source") or "+edited") for name, made in runs.environments.items()}
     if edited := [name for name, source in sources.items() if source.endswith("+edited")]:
-        raise UserError(
-            f"study={study}: {len(edited)} of {len(sources)} runs are of an edited or unknown source "
-            f"({few(edited)}); commit the source and train them again"
-        )
+        some = f"{len(edited)} of {len(sources)} runs are of an edited or unknown source ({few(edited)})"
+        raise UserError(f"study={study}: {some}; commit the source and train them again")
     seen: dict[str, tuple[str, Any]] = {}
     for name, saved in runs.saved.items():
         for what, state in _states(saved):
             one, before = seen.setdefault(what, (name, state))
             if state != before:
-                raise UserError(
-                    f"study={study}: {one} and {name} were made by different states of {what}; the commands "
-                    f"that made them bring both up to date"
-                )
+                both = f"{one} and {name} were made by different states of {what}"
+                raise UserError(f"study={study}: {both}; the commands that made them bring both up to date")
         if outside := [one for one in targets(saved["identity"]["trained"]) if not one.startswith(CATALOGUE)]:
-            raise UserError(
-                f"study={study}: {few(outside)} of {name} is no code of this project; its source is unknown"
-            )
+            raise UserError(f"study={study}: {few(outside)} of {name} is no code of this project")
 
 
 def _states(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -136,19 +119,13 @@ def _states(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def repeat_some(study: str, made: Runs, kinds: list[Kind], before: pd.DataFrame) -> pd.DataFrame:
-    """Repeat a few of the runs just made, drawn at random, and the beginnings not witnessed ``before``.
-
-    Returns:
-        The beginnings of all kinds in double precision.
-    """
+    """Repeat a few runs, drawn at random, and beginnings not witnessed ``before``: the beginnings of all."""
     finished = made.runs[made.runs["status"] == COMPLETED]
     some = finished.sample(min(REPEATED, len(finished))).to_dict("records")
     drawn = [kind_of_run(made, row, before) for row in some]
     for kind in drawn:
         if (now := identify(resolve(check(kind.commanded()))).name) != kind.run:
-            raise UserError(
-                f"study={study}: the command of {kind.run} now trains {now}: the code has changed"
-            )
+            raise UserError(f"study={study}: the code has changed, the command of {kind.run} trains {now}")
     say(f"{study}: repeating {few([kind.run for kind in drawn])}")
     requests = [Request(kind) for kind in drawn]
     requests += [kind.beginning() for kind in kinds if not kind.witnessed]

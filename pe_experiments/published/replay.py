@@ -51,36 +51,25 @@ Outcome = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A scheme under a protocol, and the published run that stands for it.
-
-    Attributes:
-        published: its recorded ``rows`` and its ``curve``.
-        witnessed: the same of its beginning in double precision; empty where nobody has replayed it yet.
-        seconds: of one of its steps.
-        steady: whether every seed gets nearly all answers right at the lengths trained on, whatever rounding.
-        code: today's, by part; ``states`` those that made it and evaluated it.
-    """
+    """A scheme under a protocol, and the published run that stands for it."""
 
     run: str
     label: str
     task: str
     trained: dict[str, Any]
     environment: dict[str, Any]
-    published: Outcome
-    witnessed: Outcome
-    seconds: float
-    steady: bool
-    code: Digests
-    states: Mapping[Half, Digests]
+    published: Outcome  # its recorded ``rows`` and its ``curve``
+    witnessed: Outcome  # the same of its beginning in double precision; empty where nobody replayed it yet
+    seconds: float  # of one of its steps
+    steady: bool  # every seed gets nearly all answers right at the lengths trained on, whatever rounding
+    code: Digests  # today's, by part
+    states: Mapping[Half, Digests]  # of the code that made it and evaluated it
 
     @property
     def unknown(self) -> set[str]:
         """Parts whose code is not known to give the published numbers."""
-        return {
-            part
-            for part, digest in self.code.items()
-            if not self._holds(part, states({part: digest}, _half(part)))
-        }
+        today = {part: states({part: digest}, _half(part)) for part, digest in self.code.items()}
+        return {part for part, state in today.items() if not self._holds(part, state)}
 
     def names(self, part: str) -> bool:
         """Whether the state that is published for a part is the one by which known code of it counts."""
@@ -109,14 +98,11 @@ class Kind:
 
 
 class Request(NamedTuple):
-    """Asks for a run as it was; or, up to a step, in double precision.
-
-    Its first weights are then multiplied by one plus normal numbers of the size ``nudge``.
-    """
+    """Asks for a run as it was; or, up to a step, in double precision."""
 
     kind: Kind
     until: int | None = None
-    nudge: float = 0.0
+    nudge: float = 0.0  # its first weights are multiplied by one plus normal numbers of this size
 
 
 def _half(part: str) -> Half:
@@ -194,10 +180,7 @@ def crossing(kinds: Sequence[Kind]) -> list[Kind]:
 
 
 def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> list[Outcome]:
-    """The outcome of each request (the longest first), side by side in processes of their own.
-
-    What an interrupted call has done stays in the folder ``scratch``, for the next with the same code.
-    """
+    """The outcome of each request (the longest first); those that lie in ``scratch`` are not repeated."""
     scratch.mkdir(parents=True, exist_ok=True)
     asked = [(kind.run, kind.code, until, nudge) for kind, until, nudge in requests]
     paths = [scratch / f"{short_hash(one)}.json" for one in asked]

@@ -8,28 +8,16 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from rich.table import Table
 
 from pe_experiments.comparison import compared, write_comparison
 from pe_experiments.comparison.statistics import ALPHA, difference_interval
-from pe_experiments.published.verdicts import (
-    BETTER,
-    CHANGE,
-    METRIC,
-    NEITHER,
-    NOT_SEPARATED,
-    ONLY_OTHER,
-    ONLY_YOURS,
-    WORSE,
-)
+from pe_experiments.drawing import render
+from pe_experiments.published.verdicts import CHANGE, METRIC, SIDES, SIGNS
 from pe_experiments.published.versus import Standing, Versus
-from pe_experiments.terminal.console import display_for, print_table, say, say_files
+from pe_experiments.terminal.console import display_for, say, say_files
 from pe_experiments.terminal.files import write_atomically
 
-SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
-SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
 
 
@@ -43,15 +31,9 @@ def report(versus: Versus) -> None:
     made = compared(runs, METRIC, baseline=versus.label)
     made = write_comparison(made, title, folder, display_for(), _panel(versus.label, rows, cost))
     write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
-    shown = Table(show_edge=False, pad_edge=False, caption=KEY, caption_justify="left")
-    shown.add_column(f"{versus.label} against")
-    for one, seeds in zip(standings, done, strict=True):
-        shown.add_column(f"{one.protocol.title}\n{seeds} of {one.seeds} seeds", justify="center")
-    for name in versus.baselines:
-        found = (one.forecasts.get(name) for one in standings)
-        shown.add_row(name, *(SIGNS[one.verdict] if one else "" for one in found))
-    print_table(shown)
-    say(cost)
+    signs = rows.assign(verdict=rows["verdict"].map(SIGNS))
+    say(signs.pivot(index="baseline", columns="task", values="verdict").to_string(na_rep=""))
+    say(f"{KEY}\n{cost}")
     say_files([path for path in made.files if path.suffix == ".html"])
 
 
@@ -86,9 +68,8 @@ def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
 
 def _panel(label: str, rows: pd.DataFrame, cost: str) -> Markup:
     """The section of the page with a cell per baseline and task."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    html = environment.get_template("verdicts.html.j2").render(
+    html = render(
+        Path(__file__).with_name("verdicts.html.j2"),
         label=label,
         tasks=rows.drop_duplicates("task").to_dict("records"),
         cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},

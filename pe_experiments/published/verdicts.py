@@ -1,10 +1,8 @@
 """Better, worse or not separated: a scheme against each baseline on one task, over as few seeds as it takes.
 
-A task may be stopped once the seeds that are left would not change its verdicts. They are simulated many
-times, and the verdicts counted. A further seed comes out as one of the scheme's own seeds so far did, or,
-with the weight of `PRIOR` seeds, as a seed of any baseline on that task (a Dirichlet process, Ferguson 1973;
-stochastic curtailment, Lan, Simon and Halperin 1982). No shape of distribution is assumed: past training a
-seed often scores all or nothing, and the baselines show which outcomes occur.
+A task may be stopped once the seeds that are left, simulated many times, would not change its verdicts
+(stochastic curtailment, Lan, Simon and Halperin 1982). A further seed comes out as one of the scheme's own so
+far did, or, with the weight of `PRIOR` seeds, as one of any baseline (a Dirichlet process, Ferguson 1973).
 """
 
 from __future__ import annotations
@@ -22,6 +20,8 @@ from pe_experiments.comparison.statistics import ALPHA, holm, permutation_ps
 METRIC = "exact_match_at_2x"  # what verdicts are about
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
+SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
+SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
 FUTURES = 200
 CHANGE = 0.1  # a task is stopped once this share of its verdicts is expected to change, or less
@@ -46,12 +46,10 @@ class Forecast:
 
 def outcomes_of(protocol: Protocol) -> dict[str, Outcomes]:
     """What the seeds of each scheme came to, by label."""
-    return {
-        str(label): Outcomes(
-            tuple(rows[METRIC].astype(float)), tuple(rows["solved_in_distribution"].eq(True))
-        )
-        for label, rows in protocol.runs.sort_values("seed").groupby("label")
-    }
+    runs = protocol.runs.sort_values("seed")
+    table = runs.assign(value=runs[METRIC].astype(float), solved=runs["solved_in_distribution"].eq(True))
+    groups = table.groupby("label")
+    return {str(label): Outcomes(tuple(own["value"]), tuple(own["solved"])) for label, own in groups}
 
 
 def verdicts(mine: Outcomes, baselines: Mapping[str, Outcomes]) -> dict[str, str]:

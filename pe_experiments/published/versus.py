@@ -48,20 +48,10 @@ class Standing:
 
 
 class Versus(Sweep):
-    """A sweep over the tasks of a protocol, for one scheme, that takes the baselines from a bank.
+    """A sweep for one scheme that takes its baselines from a bank, a study here or one of the project's."""
 
-    ``sweep.against`` names the bank, a study here or one that came with the project, and ``sweep.baselines``
-    some of its schemes.
-    """
-
-    def __init__(
-        self,
-        typed: Sequence[str],
-        common: ConfigMapping,
-        varied: ConfigMapping | None,
-        own: Path | None = None,
-    ):
-        super().__init__(typed, common, varied, own)
+    def __init__(self, typed: Sequence[str], common: ConfigMapping, *more: Any):
+        super().__init__(typed, common, *more)
         self.results_dir = Path(common["results_dir"])
         configs = [composed("config", run, self.own) for run in self.runs]
         self.label = self._label(configs)
@@ -117,10 +107,7 @@ class Versus(Sweep):
         return super().carry_out()
 
     def _require_numbers(self) -> None:
-        """Where code or PyTorch are not the bank's, replay some of its runs with what is here.
-
-        A baseline that gives other numbers is left out.
-        """
+        """Replay some runs where code or PyTorch are not the bank's; leave out baselines that differ."""
         rows = with_settings(self.banked, target="task._target_")
         compared = rows["label"].isin(self.baselines) & rows["target"].isin(self.tasks)
         kinds = kinds_of(where(self.banked, compared), self.witnessed)
@@ -143,10 +130,8 @@ class Versus(Sweep):
             say(f"left out of the comparison: {few(sorted(labels))}")
         left = [kind for kind in kinds if kind.label in self.baselines]
         if still := {spoken(part) for kind in left for part in kind.unknown}:
-            raise UserError(
-                f"sweep.against={self.bank}: {few(sorted(still))} is not the code that made it, and "
-                f"only code of the project's own studies can be adopted; {ALONE}"
-            )
+            why = f"{few(sorted(still))} is not the code that made it, and only the project's can be adopted"
+            raise UserError(f"sweep.against={self.bank}: {why}; {ALONE}")
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
         """Seed after seed of every task, until its verdicts are unlikely to change."""
@@ -164,11 +149,8 @@ class Versus(Sweep):
                 self.tuning.note(carried, grid)
             found = self.standings()[0] if any(job.state in DONE for job in carried) else []
             complete = {name for one in found if one.complete for name in one.protocol.runs["name"]}
-            left = {
-                task: rest
-                for task, queue in left.items()
-                if (rest := queue[seeds:]) and queue[0].name not in complete
-            }
+            rest = {task: queue[seeds:] for task, queue in left.items() if queue[0].name not in complete}
+            left = {task: queue for task, queue in rest.items() if queue}
         return carried
 
     def standings(self) -> tuple[list[Standing], Runs]:

@@ -207,11 +207,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
 
 
 def benchmark(config: dict[str, Any]) -> list[Row]:
-    """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part.
-
-    Raises:
-        UserError: a wrong setting.
-    """
+    """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part."""
     asked = validated(BenchmarkSettings, config)
     prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
     machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()

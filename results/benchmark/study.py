@@ -24,11 +24,7 @@ RATIOS = {
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """One line of ratios.
-
-    Raises:
-        UserError: a part of the benchmark was not run.
-    """
+    """One line of ratios."""
     table = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
     machine = read_json(folder / "machine.json")
     core = f"one {machine['processor']} core (PyTorch {machine['torch']})"

@@ -17,29 +17,18 @@ Seconds = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of ``table.csv``.
+    """One line of ``table.csv``."""
 
-    Attributes:
-        part: of the benchmark.
-        setting: sizes shared by the cases that are compared.
-        case: what was measured.
-        milliseconds: median.
-        against: the case it is compared with.
-        ratio: median of the ratios to the neighbouring measurement of ``against``.
-        ratio_low, ratio_high: quartiles of these ratios.
-        value: another value than a time, and ``unit``, what it is.
-    """
-
-    part: str
-    setting: str
+    part: str  # of the benchmark
+    setting: str  # sizes shared by the cases that are compared
     case: str
-    milliseconds: float
-    against: str = ""
-    ratio: float | None = None
-    ratio_low: float | None = None
+    milliseconds: float  # median
+    against: str = ""  # the case it is compared with
+    ratio: float | None = None  # median of the ratios to the neighbouring measurement of ``against``
+    ratio_low: float | None = None  # and their quartiles
     ratio_high: float | None = None
-    value: float | None = None
-    unit: str = ""
+    value: float | None = None  # another value than a time
+    unit: str = ""  # of that value
 
 
 def timed(step: Step) -> Timed:

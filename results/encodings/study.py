@@ -68,12 +68,7 @@ def sentences() -> Json:
 
 
 def answers(runs: Iterable[Path]) -> Json:
-    """What trained models copy, for a few inputs of every length.
-
-    Returns:
-        max_length: of training. inputs: by length, a text of one sign per symbol. models: by scheme the
-        command that trained it, and its answers in the order of the inputs.
-    """
+    """What trained models copy, for a few inputs of every length, each a text of one sign per symbol."""
     loaded = [(load_model(run), RunDirectory(run)) for run in runs]
     trained = {model.experiment.components["pe"].label: (model, run) for model, run in loaded}
     first = trained[ORDER[0]][0].experiment

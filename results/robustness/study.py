@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pe_experiments.published import compare_archived, outcome_table, read_archi
 
 METRIC = "exact_match_at_2x"
 USUAL = "as in core"
+pages = partial(compare_archived, metric=METRIC)
 # Where a setting is, what is usual, and another value in words.
 SETTINGS: dict[str, tuple[str, Any, str]] = {
     "model": ("", "decoder", "model={}"),  # a column of its own
@@ -38,11 +40,6 @@ def schemes_of(table: pd.DataFrame) -> list[str]:
     """Schemes, the best with the base first."""
     means = table[~table["changed"]].groupby("label")[METRIC].mean()
     return [str(scheme) for scheme in means.sort_values(ascending=False, kind="stable").index]
-
-
-def pages(folder: Path) -> None:
-    """The comparison."""
-    compare_archived(folder, METRIC)
 
 
 def blocks(folder: Path) -> dict[str, str]:

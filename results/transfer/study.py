@@ -61,11 +61,7 @@ def p_in_words(p: float) -> str:
 
 
 def grid(rows: pd.DataFrame, value: str, what: str) -> np.ndarray:
-    """The values [C, S] of rows with columns ``label`` and ``seed``; means where a pair has several.
-
-    Raises:
-        UserError: a scheme lacks a seed that another has.
-    """
+    """The values [C, S] of rows with columns ``label`` and ``seed``; means where a pair has several."""
     table = rows.pivot_table(index="label", columns="seed", values=value, dropna=False).reindex(SCHEMES)
     if missing := sorted(table.index[table.isna().any(axis=1)]):
         raise UserError(f"transfer: {what} of {', '.join(missing)} is not complete; finish its sweep")

@@ -47,10 +47,7 @@ Measured = dict[str, float]
 
 
 def audited() -> pd.DataFrame:
-    """Everything that needs no training: columns ``quantity, value``.
-
-    Values have six significant digits and are 0 below 1e-9, so that other machines write the same file.
-    """
+    """Everything that needs no training; six digits, 0 below 1e-9, so that other machines write the same."""
     with torch.no_grad():
         found = formula() | sample() | documents() | order() | vectors() | alternatives()
     rounded = {name: 0.0 if abs(x) < NOISE else float(f"{x:.6g}") for name, x in found.items()}

@@ -33,6 +33,7 @@ WORDS = {
     UNTESTED: "were not tested",
 }
 COLUMNS = ("length", "exact_match", "token_accuracy")
+pages = compare_archived
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
 
 
@@ -54,17 +55,8 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     pd.DataFrame(rows).to_csv(folder / "extension.csv", index=False)
 
 
-def pages(folder: Path) -> None:
-    """The comparison."""
-    compare_archived(folder)
-
-
 def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
-    """The claims of ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``.
-
-    Raises:
-        UserError: a value is missing among the audits, or runs of the study.
-    """
+    """The claims of ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``."""
     claims = read_table(HERE / "claims.csv").fillna("")
     found = {row["claim"]: (row["measured"], UNTESTED) for row in claims.to_dict("records")}
     found |= judged(claims, audited) | of_training(trained)

@@ -34,8 +34,8 @@ EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 class Trained:
     """The runs of the study by task, scheme and width; RoPE models also with rescaled frequencies.
 
-    ``extension`` has columns ``seed, scheme, length, exact_match, token_accuracy`` of these; ``bank`` are the
-    bank's runs with their ``title``. ``everywhere`` is the bank's tasks and the encoder's, with their widths.
+    ``extension`` are the curves of these, ``bank`` the bank's runs with their ``title``, ``everywhere`` the
+    bank's tasks and the encoder's, with their widths.
     """
 
     def __init__(self, runs: Runs, extension: pd.DataFrame, bank: pd.DataFrame):
@@ -56,11 +56,7 @@ class Trained:
             self.groups["copy", scheme, self.width] = pd.DataFrame.from_dict(rows, orient="index")
 
     def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
-        """A row per seed; ``width`` 0 means `self.width`.
-
-        Raises:
-            UserError: there is none.
-        """
+        """A row per seed; ``width`` 0 means `self.width`."""
         found = self.groups.get((task, scheme, width or self.width))
         if found is None:
             at = f"{task}, {scheme} at d_model={width or self.width}"

@@ -44,13 +44,7 @@ class Values(dict[str, Any]):
 
 
 def judged(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Finding]:
-    """By claim what was ``measured``, formatted from the audits, and the verdict.
-
-    A claim holds if all conditions in ``holds_if`` are met, and depends if some are.
-
-    Raises:
-        UserError: a value is missing in ``audits``.
-    """
+    """By claim what was ``measured``, and the verdict: holds if all conditions are met, depends if some."""
     values = Values(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
     found = {}
     for row in claims[claims["holds_if"] != ""].to_dict("records"):

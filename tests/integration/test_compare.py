@@ -15,7 +15,6 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import check
-from pe_experiments.store.tables import read_csv
 from tests.conftest import TINY, Outcome
 from tests.synthetic import fading, write_run, write_study
 
@@ -38,9 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Path) -> None:
     outcome = script(
-        "compare", f"results_dir={folder}", f"out={tmp_path}", "pe=[alibi,rope(base=500)]",
-        "baseline=rope(base=500)", "task=copy",
-        "metric=token_accuracy_extrapolation",
+        "compare", f"results_dir={folder}", f"out={tmp_path}", 'pe=[alibi,"rope(base=500)"]',
+        'baseline="rope(base=500)"', "metric=token_accuracy_extrapolation",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     table = pd.read_csv(tmp_path / "table.csv")
@@ -55,9 +53,8 @@ def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Pa
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("pe=rop", ["pe=rop", "Did you mean rope"]),
-        ("model=encoder", ["model=encoder", "decoder"]),
-        ("pe=", ["pe=", "expected a name"]),
+        ("pe=[alib]", ["pe=alib", "Did you mean alibi"]),
+        ("pe=alibi", ["pe=alibi", "a list"]),
         ("baseline=x", ["baseline=x", "alibi"]),
         ("metric=acc", ["metric=acc", "exact_match_at_2x"]),
         ("bseline=x", ["bseline", "Did you mean baseline"]),
@@ -80,10 +77,10 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_from_python_there_are_data_frames(folder: Path, tmp_path: Path) -> None:
-    runs = load_runs(folder, pe="alibi")
+    runs = load_runs(folder, pe=["alibi"])
     assert len(runs.runs) == 2
     assert {"length", "exact_match", "seed", "label"} <= set(runs.curves.columns)
-    made = compare(folder, out=tmp_path, pe="alibi")
+    made = compare(folder, out=tmp_path, pe=["alibi"])
     assert isinstance(made.table, pd.DataFrame)
     assert set(made.runs.training["step"]) == {6, 12}
 
@@ -111,24 +108,12 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) -> None:
-    """They are in a file of their own, and never in the curve of the task trained on."""
-    for pe in ("none", "sinusoidal"):
-        script("train", *TINY, f"pe={pe}", f"results_dir={results}")
-    scores = {}
-    for run in sorted((results / "runs").iterdir()):
-        evaluate = ("evaluate", f"run={run}", "task=reverse", "evaluation.lengths=[3,5]")
-        assert script(*evaluate).code == 0
-        assert script(*evaluate, "evaluation.decoding=greedy").code == 0
-        scores[run.name] = [float(row["exact_match"]) for row in other_curve(run)]
-    comparison = compare(results, out=results / "comparison")
-    assert set(comparison.runs.curves["content_length"]) == {4, 6, 9}
-    stored = pd.read_csv(comparison.folder / "other_tasks.csv")
-    assert set(stored["evaluated_on"]) == {"reverse"}
-    assert set(stored["decoding"]) == {"teacher_forcing", "greedy"}
-    for name, expected in scores.items():
-        for _, rows in stored[stored["name"] == name].groupby("decoding"):
-            assert list(rows["exact_match"]) == expected
-
-
-def other_curve(run: Path) -> list[dict[str, str]]:
-    return read_csv(next((run / "evaluations").iterdir()) / "extrapolation.csv")
+    """They are never in the curve of the task trained on."""
+    script("train", *TINY, "pe=none", f"results_dir={results}")
+    (run,) = (results / "runs").iterdir()
+    evaluate = ("evaluate", f"run={run}", "task=reverse", "evaluation.lengths=[3,5]")
+    assert script(*evaluate).code == 0
+    assert script(*evaluate, "evaluation.decoding=greedy").code == 0
+    runs = load_runs(results)
+    assert set(runs.curves["content_length"]) == {4, 6, 9}
+    assert runs.left_out == {}

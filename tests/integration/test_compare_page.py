@@ -53,7 +53,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
-    return compare(results, out=results / "comparison").folder
+    compare(results, out=results / "comparison")
+    return results / "comparison"
 
 
 def opened(browser: Any, folder: Path, size: dict[str, int] = DESK, **options: Any) -> Any:
@@ -224,7 +225,7 @@ def test_few_and_many_schemes_and_tasks(
     browser: Any, results: Path, tmp_path: Path, shape: tuple[int, int, int]
 ) -> None:
     schemes, tasks, _ = shape
-    runs = many_times(load_runs(results, pe="alibi"), *shape)
+    runs = many_times(load_runs(results, pe=["alibi"]), *shape)
     write_comparison(compared(runs, baseline="scheme0"), "Many", tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
     for size in (DESK, PHONE):

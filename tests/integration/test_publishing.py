@@ -17,7 +17,7 @@ from pe_experiments.published import publish as publishing
 from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.studies import list_in_study
+from pe_experiments.store.studies import list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Outcome
 from tests.synthetic import write_study
@@ -141,22 +141,16 @@ def test_runs_of_different_code_are_refused(written: Path) -> None:
         publish("small", written)
 
 
-def test_a_seed_that_is_not_finished_is_left_out_and_said(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_that_is_not_finished_is_refused(written: Path) -> None:
+    """A run without a result, and a seed that one combination lacks."""
     one = next(run for run in runs_of(written) if "-s1-" in run.name)
+    result = one.result.read_text()
     one.result.unlink()
-    publish("small", written)
-    assert f"small: left out, not finished is seed 1 ({one.name}: unfinished" in capsys.readouterr().out
-    assert names_of(written) == sorted(run.name for run in runs_of(written) if "-s1-" not in run.name)
-
-
-def test_without_one_finished_seed_nothing_is_published(written: Path) -> None:
-    """A combination of which no seed is finished is missing from all of them."""
-    for run in runs_of(written):
-        if "alibi" in run.name:
-            run.result.unlink()
-    with pytest.raises(UserError, match=r"not finished is seed 0, 1, 2 \(.*finish one seed of every"):
+    with pytest.raises(UserError, match=rf"publish=small: not finished \({one.name}: unfinished"):
+        publish("small", written)
+    one.result.write_text(result)
+    write_manifest(written, "small", [run.name for run in runs_of(written) if run.name != one.name])
+    with pytest.raises(UserError, match="some combinations lack seeds that others have"):
         publish("small", written)
     assert not (written / "small" / "runs.csv").exists()
 

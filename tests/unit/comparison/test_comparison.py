@@ -143,7 +143,9 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     made = written(folder, baseline="alibi")
     assert len(made.pairs) == 4
     assert made.pairs["separated"].all()
-    assert "The differences from alibi of a protocol were tested" in made.folder.joinpath(PAGE).read_text()
+    assert (
+        "The differences from alibi of a protocol were tested" in (folder / "comparison" / PAGE).read_text()
+    )
 
 
 def test_a_scheme_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
@@ -210,7 +212,7 @@ def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
     made = written(folder, "t")
     assert len(made.table) == 2
     assert made.table["section"].nunique() == 1
-    page = (made.folder / PAGE).read_text()
+    page = (folder / "t" / PAGE).read_text()
     assert '<th scope="row">training.learning_rate</th><td>0.03 (none), 0.003 (rope)</td>' in page
     choice = "rope, copy, decoder</th><td>training.learning_rate</td><td>0.01</td>"
     assert f"{choice}\n<td>0.003: 0.5, 0.01: 0.3, 0.03: 0.4</td><td>0</td>" in page
@@ -230,10 +232,11 @@ def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
                 write_run(
                     tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
                 )
-    made = written(Path(tiny().config.results_dir))
+    folder = Path(tiny().config.results_dir)
+    made = written(folder)
     assert len(made.sentences) == 6
     assert all(len(words.split()) <= 25 for words in made.sentences.values())
-    assert "(1 to 3 seeds per scheme)" in (made.folder / PAGE).read_text()
+    assert "(1 to 3 seeds per scheme)" in (folder / "comparison" / PAGE).read_text()
     assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
 
 
@@ -355,7 +358,9 @@ def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny,
     assert "Fewer than three seeds, so neither intervals nor tests: every scheme." in said(folder)
     names = ("table.tex", "references.bib", PAGE)
     for name in names:
-        text = (made.folder / name).read_text().partition("<summary>Methods")[2 if name == PAGE else 0]
+        text = (
+            (folder / "comparison" / name).read_text().partition("<summary>Methods")[2 if name == PAGE else 0]
+        )
         text = text.partition("BibTeX")[0]
         for word in (
             "permutation",
@@ -388,9 +393,7 @@ def test_runs_without_a_common_length_are_no_crash(folder: Path, tiny: Tiny) -> 
 
 def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=rope", "pe.base=500"), fading(1, 0.02))
-    assert set(load_runs(folder, pe="rope").runs["label"]) == {"rope(base=500)"}
     assert set(load_runs(folder, pe=["rope(base=500)", "alibi"]).runs["label"]) == {"rope(base=500)", "alibi"}
-    assert load_runs(folder, task="copy", model="decoder").runs.shape[0] == 10
     made = compare(folder, baseline="alibi")
     assert all("alibi" in pair for pair in zip(made.pairs["scheme"], made.pairs["other"], strict=True))
 
@@ -398,9 +401,7 @@ def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"pe": "rop"}, "pe=rop: no finished run has it"),
-        ({"task": ["copy", "x"]}, "task=x: no finished run has it"),
-        ({"model": "encoder"}, "model=encoder: no finished run has it"),
+        ({"pe": ["alibi", "alib"]}, "pe=alib: no finished run has it. Did you mean alibi"),
         ({"baseline": "rope"}, "baseline=rope: no run is called that; allowed: alibi"),
         ({"metric": "accuracy"}, "metric=accuracy is not a metric"),
     ],

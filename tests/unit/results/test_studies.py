@@ -15,7 +15,7 @@ import pytest
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, outcome_table, read_archive, with_settings
-from pe_experiments.published.archive import EVALUATED, FILES, joined, only, write_archive
+from pe_experiments.published.archive import EVALUATED, FILES, joined, where, write_archive
 from pe_experiments.published.pages import (
     BLOCK,
     code_of,
@@ -61,8 +61,8 @@ def test_runs_published_earlier_stay_beside_those_of_today(
 ) -> None:
     runs = load_runs(write_study(tiny))
     names = sorted(runs.saved)
-    write_archive(only(runs, names[:9]), tmp_path / "a")
-    earlier, today = read_archive(tmp_path / "a"), only(runs, names[7:])
+    write_archive(where(runs, runs.runs["name"].isin(names[:9])), tmp_path / "a")
+    earlier, today = read_archive(tmp_path / "a"), where(runs, runs.runs["name"].isin(names[7:]))
     both = joined(earlier, today)
     assert both.runs["name"].tolist() == names == sorted(both.environments)
     write_archive(both, tmp_path / "b")
@@ -76,8 +76,11 @@ def test_what_is_joined_is_summarised_over_the_lengths_that_all_share(
     runs = load_runs(write_study(tiny, seeds=2))
     names = sorted(runs.saved)
     fewer = runs.curves[~(runs.curves["name"].eq(names[0]) & runs.curves["content_length"].eq(48))]
-    earlier = only(Runs(runs.runs, fewer, {}, runs.training, runs.saved, runs.environments), names[:1])
-    both = joined(earlier, only(runs, names[1:]))
+    earlier = where(
+        Runs(runs.runs, fewer, {}, runs.training, runs.saved, runs.environments),
+        runs.runs["name"].isin(names[:1]),
+    )
+    both = joined(earlier, where(runs, runs.runs["name"].isin(names[1:])))
     assert not both.curves.loc[both.curves["content_length"] == 48, "in_summary"].any()
     assert both.curves.loc[both.curves["content_length"] < 48, "in_summary"].all()
     first, full = (frame.set_index("name")["exact_match_extrapolation"] for frame in (both.runs, runs.runs))
@@ -93,11 +96,11 @@ def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experim
     for saved in runs.saved.values():
         saved["identity"]["sources"]["task"]["743 data files"] = "1" * 12
     require_one_known_source("t", runs)
-    write_archive(only(runs, sorted(runs.saved)[:2]), tmp_path / "a")
+    write_archive(where(runs, runs.runs["name"].isin(sorted(runs.saved)[:2])), tmp_path / "a")
     path = tmp_path / "a" / "provenance.csv"
     digest = next(iter(runs.saved.values()))["identity"]["sources"]["shared"].copy().popitem()[1]
     path.write_text(path.read_text().replace(digest, "0" * 12))
-    today = only(runs, sorted(runs.saved)[2:])
+    today = where(runs, runs.runs["name"].isin(sorted(runs.saved)[2:]))
     with pytest.raises(UserError, match="made by different states of the training code"):
         require_one_known_source("t", joined(read_archive(tmp_path / "a"), today))
     next(iter(runs.saved.values()))["identity"]["trained"]["pe"]["_target_"] = "mine.Mine"
