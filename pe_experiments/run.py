@@ -16,12 +16,10 @@ from pe_experiments.configuration.schema import Config, check
 from pe_experiments.evaluation.measure import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.models import Backbone
-from pe_experiments.store.checkpoints import load_weights, read_checkpoint
-from pe_experiments.store.directory import COMPLETED, RunDirectory
-from pe_experiments.store.finished import finished_run, trained_model
+from pe_experiments.store.directory import COMPLETED, RunDirectory, list_in_study
+from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, draw, recorded
-from pe_experiments.store.studies import list_in_study
 from pe_experiments.store.tables import read_curve, write_curve
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
@@ -32,21 +30,13 @@ from pe_experiments.training.preflight import preflight
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one call did.
+    """What one call did."""
 
-    Attributes:
-        experiment: what was asked for.
-        directory: where the curve lies: the run's, or that of one of its evaluations.
-        result: the content of ``result.json``.
-        done: ``trained``, ``resumed``, ``evaluated`` or ``found`` (it was finished already).
-        curve: the rows of ``extrapolation.csv``; none where the run is not completed.
-    """
-
-    experiment: Experiment
-    directory: RunDirectory
-    result: dict[str, Any]
-    done: str
-    curve: Curve
+    experiment: Experiment  # what was asked for
+    directory: RunDirectory  # where the curve lies: the run's, or that of one of its evaluations
+    result: dict[str, Any]  # the content of ``result.json``
+    done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (it was finished already)
+    curve: Curve  # the rows of ``extrapolation.csv``; none where the run is not completed
 
     @property
     def status(self) -> str:
@@ -91,7 +81,7 @@ def run_experiment(
 
 
 def try_out(experiment: Experiment) -> None:
-    """Check all that can be checked of an experiment without writing anything (``dry_run=true``)."""
+    """Check all that can be checked without writing anything (``dry_run=true``)."""
     prepare_hardware(experiment.config.hardware)
     refuse_large_training(experiment)
     preflight(experiment)
@@ -100,14 +90,12 @@ def try_out(experiment: Experiment) -> None:
 def evaluate_run(
     path: Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
 ) -> RunResult:
-    """Evaluate a finished run with other settings, without training.
+    """Evaluate a finished run with other settings, without training; ``trust`` as in `load_model`.
 
     Args:
         path: the run's directory.
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
             ``logger``; and ``task``, to evaluate on that one instead.
-        display: shows the progress; None shows nothing.
-        trust: as in `load_model`.
 
     Raises:
         UserError: as `load_model`, or the weights do not fit the changed scheme.
@@ -138,7 +126,7 @@ def _train_and_evaluate(planned: Plan, device: str, display: console.Display) ->
             record.result |= _train(record, model, device, from_step, display)
         curve, tables = evaluate_model(experiment, model.to(device), record.result["finished_step"], display)
         record.result |= describe_model(model, experiment.source)
-        record.curve(curve, tables, planned.identity.label)
+        record.curve(curve, tables)
     return _outcome(planned, "resumed" if from_step else "trained")
 
 
@@ -147,7 +135,7 @@ def _train(
 ) -> dict[str, Any]:
     from pe_experiments.training.loop import train_model
 
-    experiment, training = record.plan.experiment, record.plan.experiment.config.training
+    source, training = record.plan.experiment.source, record.plan.experiment.config.training
 
     def show(row: dict[str, Any]) -> None:
         record.metrics(row)
@@ -155,7 +143,7 @@ def _train(
 
     display.start("training", training.steps, from_step)
     started, checkpoint = time.monotonic(), record.directory.checkpoint
-    last = train_model(model, experiment.source, training, device, checkpoint, from_step, show, display.step)
+    last = train_model(model, source, training, device, checkpoint, from_step, show, display.step)
     display.stop()
     seconds = (time.monotonic() - started) / max(1, last - from_step)
     return {"finished_step": last, "seconds_per_step": round(seconds, 5)}
@@ -168,32 +156,29 @@ def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> 
         list_in_study(Path(config.results_dir), config.study, run.name)
     if planned.state != "to evaluate":
         return _outcome(planned, "found")
-    if planned.directory is run:
-        return _evaluate_again(planned, device, display)
-    return _evaluate_otherwise(planned, device, display)
+    evaluate = _evaluate_again if planned.directory is run else _evaluate_otherwise
+    return _outcome(planned, evaluate(planned, device, display))
 
 
-def _evaluate_again(planned: Plan, device: str, display: console.Display) -> RunResult:
+def _evaluate_again(planned: Plan, device: str, display: console.Display) -> str:
     """The code that evaluates has changed: curve and summary are replaced, once the new ones are there."""
-    run = planned.run
+    run, experiment = planned.run, planned.experiment
     console.say(f"{run.name}: the code that evaluates has changed; evaluating it again")
     try:
         model = trained_model(planned)
     except UserError as error:
         console.say(f"{run.name}: shown as evaluated by the earlier code ({error})")
-        return _outcome(planned, "found")
+        return "found"
     with run.opened():
         curve, tables = _measured(planned, model, device, display)
         write_curve(run, curve, tables)
-        draw(planned, planned.identity.label, curve, run.figure)
+        draw(experiment, planned.identity.label, curve, run.figure)
         again = {"evaluation": planned.evaluation, "evaluation_environment": describe_environment(device)}
-        run.write_result(
-            {**(planned.result or {}), **summarise(curve, planned.experiment.max_length), **again}
-        )
-    return _outcome(planned, "evaluated")
+        run.write_result((planned.result or {}) | summarise(curve, experiment.max_length) | again)
+    return "evaluated"
 
 
-def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) -> RunResult:
+def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) -> str:
     """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
     experiment, directory, result = planned.experiment, planned.directory, planned.result or {}
     label, model = planned.identity.label, trained_model(planned)
@@ -206,13 +191,13 @@ def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) ->
         try:
             record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
             with closing(record):
-                record.curve(*_measured(planned, model, device, display), label)
+                record.curve(*_measured(planned, model, device, display))
         except BaseException:
             if created:
                 directory.remove()
             raise
         directory.write_result(record.result)
-    return _outcome(planned, "evaluated")
+    return "evaluated"
 
 
 def _measured(planned: Plan, model: Backbone, device: str, display: console.Display) -> tuple[Curve, Tables]:
@@ -224,7 +209,6 @@ def _measured(planned: Plan, model: Backbone, device: str, display: console.Disp
 
 def _outcome(planned: Plan, done: str) -> RunResult:
     """What now lies in the directory."""
-    directory = planned.directory
-    result = directory.read_result() or {}
+    result = (directory := planned.directory).read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
     return RunResult(planned.experiment, directory, result, done, curve)

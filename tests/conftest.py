@@ -15,10 +15,10 @@ import torch
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.store import known
+from pe_experiments.store import code
 
 ROOT = Path(__file__).parents[1]
-KNOWN = known.FILE
+KNOWN = code.FILE
 # Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
 TINY = (
     "model.d_model=16",
@@ -44,8 +44,8 @@ def _known_code_stays_as_it_is(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a test adopts is written elsewhere."""
-    monkeypatch.setattr(known, "FILE", Path(shutil.copy(KNOWN, tmp_path_factory.mktemp("known"))))
-    known.known.cache_clear()
+    monkeypatch.setattr(code, "FILE", Path(shutil.copy(KNOWN, tmp_path_factory.mktemp("known"))))
+    code.known.cache_clear()
 
 
 @pytest.fixture(autouse=True)

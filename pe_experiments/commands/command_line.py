@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -24,13 +25,11 @@ if TYPE_CHECKING:  # brings torch
     from pe_experiments.run import RunResult
 
 Main = Callable[[list[str]], int | None]
+COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first in a file under configs says what it is
 
 
 def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
-    """The entry of ``scripts/NAME.py``: help, exit code, and every mistake as one line on stderr.
-
-    Its settings are those of ``configs/NAME.yaml`` (of train.py: ``config``).
-    """
+    """The entry of ``scripts/NAME.py``: help, exit code, and every mistake as one line on stderr."""
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
@@ -55,9 +54,6 @@ def _exit_code(main: Main, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         same = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
         return _complain(f"interrupted; {same} goes on from the last checkpoint", code=130)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (UserError, OSError) as error:
         return _complain(sentence(error))
     except BaseException as error:  # our mistake, or that of a scheme from outside, which may also exit
@@ -78,17 +74,11 @@ def help_text(name: str, usage: str) -> str:
     for group, start in groups_of(name).items():
         files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
         if files and list(files) != ["default"]:
-            about = {choice: _first_comment(text) for choice, text in files.items()}
-            parts.append("\n".join([f"{group}=NAME", *(f"  {n:28}{text}" for n, text in about.items())]))
+            about = (f"  {choice:28}{''.join(COMMENT.findall(text)[:1])}" for choice, text in files.items())
+            parts.append("\n".join([f"{group}=NAME", *about]))
         if start in files and (len(files) == 1 or group == "model"):  # settings that all choices share
             parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[start].splitlines())]))
     return "\n\n".join(part.strip() for part in parts)
-
-
-def _first_comment(text: str) -> str:
-    """A file under configs starts with a comment that says what it is; people read it there, and here."""
-    comments = (line[2:] for line in text.splitlines() if line.startswith("# ") and "@package" not in line)
-    return next(comments, "")
 
 
 def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]:
@@ -103,9 +93,8 @@ def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]
             if not named or not folder.is_dir():
                 raise UserError(f"--config-dir {shown(named)}: there is no such folder")
         elif word.startswith("-"):
-            raise UserError(
-                f"{shown(word)} is not a flag; settings are written key=value, and -m makes a sweep"
-            )
+            how = "settings are written key=value, and -m makes a sweep"
+            raise UserError(f"{shown(word)} is not a flag; {how}")
         else:
             texts.append(word)
     return texts, many, folder
@@ -119,55 +108,47 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
     for heading in ("length", *first, "token accuracy", "bag ceiling", "chance", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
     in_distribution = sum(row["content_length"] <= max_length for row in rows)
-    for index, row in enumerate(rows):
-        content, ceiling = row["content_length"], row["bag_ceiling"]
+    for index, row in enumerate(rows, 1):
+        length, content, ceiling = row["length"], row["content_length"], row["bag_ceiling"]
         note = "<- longest training length" if content == max_length else f"{content / max_length:g}x"
         if row["untrained_positions"]:
             note += f", {row['untrained_positions']} untrained positions"
         if exact:
-            ends = f"[{row['exact_match_low']:.3f}, {row['exact_match_high']:.3f}]"
-            values = f"{row['exact_match']:.3f}", ends
+            interval = f"[{row['exact_match_low']:.3f}, {row['exact_match_high']:.3f}]"
+            cells = [f"{row['exact_match']:.3f}", interval]
         else:
-            values = f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"
-        table.add_row(
-            str(row["length"]) if content == row["length"] else f"{row['length']} ({content})",
-            *values,
-            f"{row['token_accuracy']:.3f}",
-            "unknown" if ceiling is None else f"{float(ceiling):.3f}",
-            f"{row['chance']:.3f}",
-            note,
-            end_section=index == in_distribution - 1,
-        )
+            cells = [f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"]
+        cells += [f"{row['token_accuracy']:.3f}", "unknown" if ceiling is None else f"{float(ceiling):.3f}"]
+        asked = f"{length}" if content == length else f"{length} ({content})"
+        table.add_row(asked, *cells, f"{row['chance']:.3f}", note, end_section=index == in_distribution)
     return table
 
 
 def show_result(result: RunResult) -> None:
     """What a run or an evaluation ended with: the table over lengths, the paths, how to upload it."""
-    stored = result.result
+    stored, experiment, directory = result.result, result.experiment, result.directory
     if result.status != "completed":
         say(f"{stored['name']}: {result.status} ({stored.get('reason', 'no reason recorded')})")
     else:
-        known = " and knows the answer so far" if result.experiment.format.prefix_is_known else ""
-        decoding = result.experiment.decoding.replace("_", " ").replace("greedy", "greedy decoding")
+        known = " and knows the answer so far" if experiment.format.prefix_is_known else ""
+        decoding = {"teacher_forcing": "teacher forcing", "greedy": "greedy decoding"}[experiment.decoding]
         note = (
             f"exact match counts the end mark; token accuracy is under {decoding}; bag ceiling: the best "
             f"token accuracy of a predictor that is blind to the order of the input{known}"
         )
-        if (windows := result.directory.path / "text.csv").exists():
+        if (windows := directory.path / "text.csv").exists():
             note = f"every length scores the same bytes, in windows that do not overlap; others: {windows}"
-        print_table(curve_table(result.curve, result.experiment.max_length, note))
-        say(f"figure: {result.directory.figure}")
+        print_table(curve_table(result.curve, experiment.max_length, note))
+        say(f"figure: {directory.figure}")
     if result.status == "error":
-        say(f"traceback: {result.directory.error_log}")
+        say(f"traceback: {directory.error_log}")
     words = {"found": "found finished", "evaluated": "evaluated without training"}
-    say(f"run:    {result.directory.path} ({words.get(result.done, result.done)})")
+    say(f"run:    {directory.path} ({words.get(result.done, result.done)})")
     if " evaluated as " in str(stored.get("label")):
         say(f"note:   {stored['label']}, a scheme it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
-    asked = result.experiment.config.training.max_length
-    if result.experiment.max_length < asked:
-        task = type(result.experiment.task).__name__
-        say(
-            f"note:   trained up to {result.experiment.max_length}: {task} makes nothing longer up to {asked}"
-        )
+    longest, asked = experiment.max_length, experiment.config.training.max_length
+    if longest < asked:
+        task = type(experiment.task).__name__
+        say(f"note:   trained up to {longest}: {task} makes nothing longer up to {asked}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
-from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.console import Lines, say
 
 
 class CompareSettings(Section):
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
 
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
     say(f"reading {asked['results_dir']}/runs")
-    show(compare(**asked, display=display_for()))
+    show(compare(**asked, display=Lines()))
 
 
 run = command("compare", __doc__, main)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.compose import changed_sections
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.terminal.console import display_for
+from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, shown
 
 
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> None:
     path, changes, trust = evaluation_asked(arguments)
     from pe_experiments.run import evaluate_run
 
-    show_result(evaluate_run(path, changes, display_for(), trust))
+    show_result(evaluate_run(path, changes, Lines(), trust))
 
 
 def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], bool]:
@@ -25,14 +25,12 @@ def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], boo
     named = [argument.partition("=")[2].strip("'\"") for argument in texts if argument.startswith("run=")]
     if not named:
         raise UserError("run is missing; for example run=results/runs/NAME")
-    path = Path(named[-1])
-    if not (path / "config.yaml").exists():
-        raise UserError(f"run={path}: there is no run (no config.yaml); finished ones lie under results/runs")
-    trust = [text.removeprefix("trust=") for text in texts if text.startswith("trust=")] or ["false"]
-    if trust[-1] not in ("true", "false"):
-        raise UserError(f"trust={shown(trust[-1])}: expected true or false")
+    trust = ["false", *(text.removeprefix("trust=") for text in texts if text.startswith("trust="))][-1]
+    if trust not in ("true", "false"):
+        raise UserError(f"trust={shown(trust)}: expected true or false")
     changes = [text for text in texts if not text.startswith(("run=", "trust="))]
-    return path, changed_sections(RunDirectory(path).read_config(), changes), trust[-1] == "true"
+    saved = RunDirectory(path := Path(named[-1])).read_config()
+    return path, changed_sections(saved, changes), trust == "true"
 
 
 run = command("evaluate", __doc__, main)

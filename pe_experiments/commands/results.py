@@ -13,7 +13,8 @@ from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import Folder, Section, Words, validated
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 
 class ResultsSettings(Section):
@@ -27,16 +28,12 @@ class ResultsSettings(Section):
 
 def main(arguments: list[str]) -> int:
     asked = validated(ResultsSettings, composed("results", arguments))
-    from pe_experiments.published import pages, publish
-    from pe_experiments.terminal.errors import UserError
-    from pe_experiments.terminal.files import write_atomically
+    from pe_experiments.published import adopt, pages, publish
 
     if asked.check and asked.publish is not None:
         raise UserError("check=true: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.adopt is not None:
-        from pe_experiments.published import adopt
-
         return adopt.adopt(asked.adopt, pages.published(results_dir), results_dir)
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
@@ -59,6 +56,3 @@ def main(arguments: list[str]) -> int:
 
 
 run = command("results", __doc__, main)
-
-if __name__ == "__main__":
-    run()

@@ -14,7 +14,7 @@ from pe_experiments.configuration.compose import ConfigMapping, common_to_runs, 
 from pe_experiments.configuration.schema import check
 from pe_experiments.sweeps.jobs import DONE
 from pe_experiments.sweeps.sweep import Sweep, list_studies
-from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.console import Lines, say
 
 
 def main(arguments: list[str]) -> int:
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
         say(f"{planned.state}: {planned.run.path}\nevaluated at {lengths}")
         return 0
-    result = run_experiment(experiment, display_for())
+    result = run_experiment(experiment, Lines())
     show_result(result)
     return 0 if result.status == "completed" else 1
 

@@ -14,9 +14,9 @@ import pandas as pd
 
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
-from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
-from pe_experiments.store.identity import only_code_differs, short_hash
-from pe_experiments.store.studies import read_manifest
+from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
+from pe_experiments.store.identity import short_hash
+from pe_experiments.store.plan import only_code_differs
 from pe_experiments.store.tables import MOST, Row, read_curve, read_metrics
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line, printable, shown

@@ -1,7 +1,4 @@
-"""From the keys a person types to a whole configuration.
-
-Hydra composes the files of the choices; settings are put in after, so equal choices are composed once.
-"""
+"""From the keys a person types to a configuration: Hydra composes the choices, settings are put in after."""
 
 from __future__ import annotations
 
@@ -45,12 +42,8 @@ def groups_of(name: str) -> dict[str, str | None]:
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | None = None) -> ConfigMapping:
     """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
 
-    Args:
-        name: of the command's file under ``configs``.
-        keys: ``key=value`` texts, or from Python a mapping of the same keys: a choice (``{"pe": "rope"}``), a
-            setting (``{"training.steps": 100}``), or a section, whose settings are put over the shipped ones
-            or, with a ``_target_``, in place of them. A run's ``config.yaml`` is such a mapping.
-        folder: of config files of the user's own (``--config-dir``).
+    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a value, or a section, put
+    over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a mapping.
     """
     overrides = _from_python(keys) if isinstance(keys, Mapping) else read_overrides(keys)
     config = _with_settings(name, overrides, folder)
@@ -61,27 +54,24 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | 
 def common_to_runs(
     arguments: Iterable[str], folder: Path | None = None
 ) -> tuple[ConfigMapping, ConfigMapping]:
-    """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``).
-
-    Left out are the values a sweep varies, and arguments of parts, which may fit only one choice.
-    """
+    """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``)."""
     overrides = read_overrides(arguments)
     _choices_among(overrides, "config", folder)
+    # Arguments of parts may fit only one choice.
     common = [o for o in overrides if o.key_or_group.partition(".")[0] not in PARTS]
     config = _with_settings("config", [o for o in common if not o.is_sweep_override()], folder)
     return config, config.pop("hydra")
 
 
 def _from_python(keys: Mapping[str, Any]) -> list[Override]:
+    groups = groups_of("config")
     given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
     if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
         raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
-    return [
-        read_overrides([f"{key}={value}"])[0]
-        if key in groups_of("config") and isinstance(value, str)
-        else Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value)
-        for key, value in given.items()
-    ]
+    chosen = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
+    settings = [item for item in given.items() if item[0] not in chosen]
+    put = [Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value) for key, value in settings]
+    return [*read_overrides(f"{key}={value}" for key, value in chosen.items()), *put]
 
 
 def _choices_among(overrides: Iterable[Override], name: str, folder: Path | None) -> list[Override]:
@@ -119,15 +109,16 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
     for part in (named & {*PARTS, "model"}) - choices.keys():  # without the arguments of the usual choice
         config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
     for override in settings:
-        config = _put(config, override.key_or_group, override.value())
+        config = _put(config, override)
     if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
         raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
     return config
 
 
-def _put(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+def _put(config: ConfigMapping, override: Override) -> ConfigMapping:
     """The configuration with a value for a setting; whether there is such a one is for its schema to say."""
-    for name in reversed(key.split(".")):
+    value = override.value()
+    for name in reversed(override.key_or_group.split(".")):
         value = {name: value}
     return _merged(config, value)
 
@@ -193,12 +184,10 @@ def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMa
         refuse_several(override)
         section, _, setting = override.key_or_group.partition(".")
         if section not in CHANGEABLE or (not setting and section not in PARTS):
-            raise UserError(
-                f"{override.key_or_group}: this run is trained; only {allowed(CHANGEABLE)} can change, as in "
-                f"pe=NAME or evaluation.lengths=..."
-            )
+            only = f"only {allowed(CHANGEABLE)} can change, as in pe=NAME or evaluation.lengths=..."
+            raise UserError(f"{override.key_or_group}: this run is trained; {only}")
         if setting:
-            config = _put(config, override.key_or_group, override.value())
+            config = _put(config, override)
         else:
             refuse_unknown_choice(override, {section: choices_of(section)})
             config[section] = _other_choice(config[section], section, str(override.value()))
@@ -207,11 +196,8 @@ def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMa
 
 
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
-    """A saved configuration with the logger of whoever reads it; only ``disabled`` is taken from the run.
-
-    Its mode, entity and project may be a stranger's, to whom an evaluation would be uploaded.
-    """
-    theirs = saved.get("logger")
+    """A saved configuration with the logger of whoever reads it; only ``disabled`` is taken from the run."""
+    theirs = saved.get("logger")  # maybe a stranger's, to whom an evaluation would be uploaded
     disabled = isinstance(theirs, dict) and theirs.get("mode") == "disabled"
     return saved | {"logger": composed("config", ["logger.mode=disabled"] if disabled else [])["logger"]}
 
@@ -221,11 +207,9 @@ FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0
 
 
 def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMapping:
-    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained.
-
-    Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
-    """
+    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained."""
     chosen = _read(section, choice)
+    # Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
     if all(key in chosen and key in trained for key in FREQUENCIES):
         chosen |= {key: trained[key] for key, start in FREQUENCIES.items() if chosen[key] == start}
     return chosen
@@ -244,11 +228,8 @@ def targets(config: Any) -> Iterator[str]:
 
 
 def outside(config: Any) -> list[str]:
-    """What building the parts of a configuration imports or reads that is not of this package's catalogue.
-
-    Those are classes, by ``_target_``, and files: by an argument ``path``, or any text like a file's name.
-    """
-    if isinstance(config, str):
+    """The classes and files outside this package's catalogue that building the parts imports and reads."""
+    if isinstance(config, str):  # like a file's name
         return [config] if set(config) & {".", "/", os.sep} else []
     if isinstance(config, list):
         return [name for value in config for name in outside(value)]

@@ -83,7 +83,7 @@ class Experiment:
     @property
     def derived(self) -> dict[str, Any]:
         """The derived values, as saved in ``config.yaml``."""
-        return {
+        derived = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
             "train_length": self.shape.train_length,
@@ -91,15 +91,12 @@ class Experiment:
             "warmup_steps": warmup_steps(self.config.training),
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
-            **({"evaluation_task": self.other_task.section} if self.other_task else {}),
         }
+        return derived | ({"evaluation_task": self.other_task.section} if self.other_task else {})
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
-    """Build the parts and derive the rest.
-
-    ``other_task`` is the section of a task to evaluate on; lengths, sizes and ids stay those of the training.
-    """
+    """Build the parts and derive the rest; ``other_task`` is the section of a task to evaluate on."""
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
     components["model"] = load_component("model", config.model.part, beside)
@@ -126,11 +123,10 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
-    """The lengths to evaluate at: those asked for, or a default grid around the longest training length.
+    """The lengths asked for, or a grid around the longest training length.
 
-    The default grid holds the quarters of the longest trained length and 1.25, 1.5, 2, 3, 4 and 8 times it,
-    without those the task cannot make to within a tenth and those below the shortest trained length. A
-    length between two that the task can make (even ones alone, say) is evaluated at the one below.
+    The grid leaves out what the task cannot make to within a tenth, and what is below the shortest trained
+    length. A length between two that the task can make (even ones, say) is evaluated at the one below.
     """
     name = type(task).__name__
     if asked is not None:
@@ -142,18 +138,16 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
                 bound = f"longest is {nearest}"
             else:
                 continue
-            raise UserError(
-                f"evaluation.lengths: {name} cannot make an input of length {length}; its {bound}"
-            )
+            cannot = f"{name} cannot make an input of length {length}; its {bound}"
+            raise UserError(f"evaluation.lengths: {cannot}")
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
     grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
     made = [(length, task.nearest_length(length)) for length in grid]
     kept = tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
     if not kept:
-        raise UserError(
-            f"evaluation.lengths=null: {name} makes none of {', '.join(map(str, grid))}; say which lengths"
-        )
+        none = f"{name} makes none of {', '.join(map(str, grid))}; say which lengths"
+        raise UserError(f"evaluation.lengths=null: {none}")
     return kept
 
 
@@ -163,11 +157,10 @@ def shortest_length(task: Task) -> int:
 
 
 def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
-    lengths = range(training.min_length, training.max_length + 1)
-    made = tuple(length for length in lengths if task.nearest_length(length) == length)
+    low, high = training.min_length, training.max_length
+    made = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
     if not made:
-        raise UserError(
-            f"training.min_length={training.min_length}, training.max_length={training.max_length}: "
-            f"{type(task).__name__} makes no input of such a length; its shortest is {shortest_length(task)}"
-        )
+        none = f"{type(task).__name__} makes no input of such a length"
+        asked = f"training.min_length={low}, training.max_length={high}"
+        raise UserError(f"{asked}: {none}; its shortest is {shortest_length(task)}")
     return made

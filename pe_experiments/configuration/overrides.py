@@ -85,7 +85,5 @@ def refuse_several(override: Override) -> None:
     """Hold an override of a single run to one value."""
     if override.is_sweep_override():
         key, _, values = str(override.input_line).partition("=")
-        or_list = f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
-        raise UserError(
-            f"{shown(override.input_line)}: several values are a sweep, made by train.py -m{or_list}"
-        )
+        how = "train.py -m" + (f"; a list is written '{key}=[{shown(values)}]'" if "." in key else "")
+        raise UserError(f"{shown(override.input_line)}: several values are a sweep, made by {how}")

@@ -64,11 +64,9 @@ class Component:
     def label(self) -> str:
         """The config choice, or the class name, with the arguments that differ from its defaults."""
         name, changed = self._choice
-        inside = ",".join(f"{key}={self._shown(key)}" for key in changed)
+        parts = {key: "+".join(part.label for part in parts) for key, parts in self.nested.items()}
+        inside = ",".join(f"{key}={parts.get(key) or _short(self.arguments[key])}" for key in changed)
         return f"{name}({inside})" if inside else name
-
-    def _shown(self, key: str) -> str:
-        return "+".join(part.label for part in self.nested.get(key, [])) or _short(self.arguments[key])
 
     @property
     def choice(self) -> str:
@@ -100,10 +98,7 @@ class Component:
 
 
 def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = ()) -> Component:
-    """The component a config section describes, its arguments checked against the signature.
-
-    Settings ``beside`` stand elsewhere; one may be meant where an argument is unknown.
-    """
+    """The component a config section describes; unknown arguments may be meant for settings ``beside`` it."""
     target = section.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
@@ -118,17 +113,17 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
         if parts := _parts(group, value):  # with all their arguments, so that equal configurations are equal
             nested[name] = parts
-            sections = [
-                {"_target_": part.target, "_partial_": part.partial, **part.arguments} for part in parts
-            ]
+            sections = [{"_target_": p.target, "_partial_": p.partial, **p.arguments} for p in parts]
             given[name] = sections if isinstance(value, list) else sections[0]
         elif name in types:
-            given[name] = _typed(f"{group}.{name}", value, types[name])
+            try:  # lists and mappings are read leniently: YAML has no tuples and no classes
+                given[name] = types[name].validate_python(value, strict=not isinstance(value, list | dict))
+            except ValidationError as error:
+                raise UserError(complaint(error, BaseModel, f"{group}.{name}")) from error
     for name, parameter in known.items():
         if name not in given and parameter.default is parameter.empty:
-            raise UserError(
-                f"{group}.{name} is missing: {cls.__name__} has no default for it; add +{group}.{name}=..."
-            )
+            none = f"{cls.__name__} has no default for it; add +{group}.{name}=..."
+            raise UserError(f"{group}.{name} is missing: {none}")
     canonical = f"{cls.__module__}.{cls.__qualname__}"  # however it was imported
     arguments = {**_defaults(cls), **given}
     return Component(group, canonical, cls, arguments, nested, section.get("_partial_", False))
@@ -149,10 +144,7 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
 
 @contextmanager
 def no_part_exits() -> Iterator[None]:
-    """An exit of a part (also by `os._exit`, see `process.own`) becomes a RuntimeError that names the part.
-
-    Ctrl-C passes; only in a process of ours can it be told from a KeyboardInterrupt that a part raises.
-    """
+    """An exit of a part (also by `os._exit`, see `process.own`) becomes a RuntimeError that names it."""
     try:
         yield
     except Exception:
@@ -160,6 +152,7 @@ def no_part_exits() -> Iterator[None]:
     except BaseException as error:
         # Lightning turns a KeyboardInterrupt into an exit.
         cause = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
+        # Only in a process of ours can Ctrl-C be told from a KeyboardInterrupt that a part raises.
         signals = process.Interrupted if process.command else KeyboardInterrupt
         if isinstance(cause, signals) or not (name := _part_behind(cause)):
             raise
@@ -226,29 +219,17 @@ def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
     return types
 
 
-def _typed(key: str, value: Any, annotation: TypeAdapter[Any]) -> Any:
-    try:  # lists and mappings are read leniently: YAML has no tuples and no classes
-        return annotation.validate_python(value, strict=not isinstance(value, list | dict))
-    except ValidationError as error:
-        raise UserError(complaint(error, BaseModel, key)) from error
-
-
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return repr(value).removesuffix(".0")  # all digits: two configurations never share a label
     if isinstance(value, list | tuple):
         return f"[{'-'.join(map(_short, value))}]"
-    if isinstance(value, str) and _reads_as_something_else(value):
-        return f"'{value}'"
+    if isinstance(value, str):
+        with suppress(ValueError):
+            float(value)
+            return f"'{value}'"
+        return f"'{value}'" if value.lower() in ("", "null", "true", "false") else value
     return "null" if value is None else str(value)
-
-
-def _reads_as_something_else(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text.lower() in ("", "null", "true", "false")
-    return True
 
 
 def _parts(group: str, value: Any) -> list[Component]:

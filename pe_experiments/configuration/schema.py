@@ -1,7 +1,4 @@
-"""What a configuration may say: a schema per section, and one sentence for what it may not.
-
-`check` is quick, because it builds nothing.
-"""
+"""What a configuration may say: a schema per section, and one sentence for what it may not."""
 
 from __future__ import annotations
 
@@ -82,10 +79,8 @@ class ModelConfig(Section):
     def _heads_divide_the_width(self) -> ModelConfig:
         if self.d_model % self.num_heads:
             divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
-            raise ValueError(
-                f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}; "
-                f"allowed here: {allowed(divisors)}"
-            )
+            wrong = f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}"
+            raise ValueError(f"{wrong}; allowed here: {allowed(divisors)}")
         if self.d_model == 1:
             raise ValueError("model.d_model=1: a layer norm over one column is constant; allowed: 2 or more")
         return self
@@ -115,9 +110,8 @@ class TrainingConfig(Section):
         for low, high in (("min_length", "max_length"), ("warmup_steps", "steps")):
             value, most = getattr(self, low), getattr(self, high)
             if value is not None and value > most:
-                raise ValueError(
-                    f"training.{low}={value} is above training.{high}={most}; allowed: at most {most}"
-                )
+                above = f"training.{low}={value} is above training.{high}={most}"
+                raise ValueError(f"{above}; allowed: at most {most}")
         return self
 
 
@@ -211,17 +205,12 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
 
 
 def resolved(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
-    """A configuration as plain values, each ``${key}`` replaced by the value of that key.
-
-    Nothing else is looked up, such as environment variables, and nothing is looked up twice: what is saved
-    holds no interpolation.
-    """
+    """A configuration as plain values, each ``${key}`` replaced by its value; nothing else is looked up."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
-    text = str(plain)
-    if "${" not in text:
+    if "${" not in (text := str(plain)):
         return plain
     text = re.sub(r"(?<!\\)\$\{[\w.]+\}", "", text)
-    if "${" in text:
+    if "${" in text:  # of the environment, say
         strange = shown(text[text.index("${") :].partition("}")[0] + "}")
         raise UserError(f"{strange} is not looked up; allowed: other keys alone, as in ${{task.vocab_size}}")
     try:
@@ -279,8 +268,7 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
 
 def _expected(error: Any) -> str:
     context = error.get("ctx", {})
-    words = _EXPECTED.get(context.get("pattern")) or _EXPECTED.get(error["type"])
-    if words:
+    if words := _EXPECTED.get(context.get("pattern")) or _EXPECTED.get(error["type"]):
         return words.format(**context)
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
 

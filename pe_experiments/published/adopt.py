@@ -24,8 +24,8 @@ from pe_experiments.published.replay import (
     replayed,
     without_weights,
 )
-from pe_experiments.store.known import FILE, Half, known, write_known
-from pe_experiments.terminal.console import Display, display_for, say
+from pe_experiments.store.code import FILE, Half, known, write_known
+from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, few, nearest
 
 ALL = "all"
@@ -83,7 +83,7 @@ def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
 def hold(study: str, kinds: Sequence[Kind], whole: int, steps: int | None, results_dir: Path) -> Finding:
     """Hold kinds against what is published (`witness`), say what came out, and note the code that agrees."""
     scratch = results_dir / ".replays" / study.replace("/", "-")
-    finding = witness(kinds, whole, steps, scratch, display_for())
+    finding = witness(kinds, whole, steps, scratch, Lines())
     shutil.rmtree(scratch)
     refused = finding.refused()
     for part, those in refused.items():

@@ -25,7 +25,7 @@ from pe_experiments.comparison.words import number
 from pe_experiments.drawing import drawing, markdown_table
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive
-from pe_experiments.terminal.console import display_for
+from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, few
 
 FACTS = (".csv", ".json")
@@ -140,7 +140,7 @@ def compare_archived(folder: Path, metric: str | None = None) -> Comparison:
     """Tables, figures and report of a published study, in its folder; its CSVs stay as they are."""
     runs, facts = read_archive(folder), {folder / name: (folder / name).read_bytes() for name in FILES}
     title = f"Comparison: {folder.name}"
-    made = write_comparison(compared(runs, metric), title, folder, display_for())
+    made = write_comparison(compared(runs, metric), title, folder, Lines())
     for path, content in facts.items():
         path.write_bytes(content)
     return made

@@ -29,7 +29,7 @@ from pe_experiments.published.pages import code_of, make, mirror
 from pe_experiments.published.replay import Kind, Outcome, Request, kind_of_run, kinds_of, replayed
 from pe_experiments.store.directory import COMPLETED, run_directory
 from pe_experiments.store.identity import CODE_OF, identify, is_code
-from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 from pe_experiments.training.hardware import describe_environment, prepare_hardware
@@ -130,7 +130,7 @@ def repeat_some(study: str, made: Runs, kinds: list[Kind], before: pd.DataFrame)
     requests = [Request(kind) for kind in drawn]
     requests += [kind.beginning() for kind in kinds if not kind.witnessed]
     with TemporaryDirectory() as scratch:
-        outcomes = replayed(requests, Path(scratch), display_for())
+        outcomes = replayed(requests, Path(scratch), Lines())
     for kind, mine in zip(drawn, outcomes, strict=False):
         _require_repeated(study, kind, mine)
     kept = before[before["name"].isin({kind.run for kind in kinds})]

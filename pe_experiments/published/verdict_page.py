@@ -15,7 +15,7 @@ from pe_experiments.comparison.statistics import ALPHA, difference_interval
 from pe_experiments.drawing import render
 from pe_experiments.published.verdicts import CHANGE, METRIC, SIDES, SIGNS
 from pe_experiments.published.versus import Standing, Versus
-from pe_experiments.terminal.console import display_for, say, say_files
+from pe_experiments.terminal.console import Lines, say, say_files
 from pe_experiments.terminal.files import write_atomically
 
 KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
@@ -29,7 +29,7 @@ def report(versus: Versus) -> None:
     cost = f"{sum(done)} runs of {versus.label} on {len(standings)} tasks; {left} were not needed"
     folder, title = versus.results_dir / str(versus.study), f"{versus.label} against {versus.bank}"
     made = compared(runs, METRIC, baseline=versus.label)
-    made = write_comparison(made, title, folder, display_for(), _panel(versus.label, rows, cost))
+    made = write_comparison(made, title, folder, Lines(), _panel(versus.label, rows, cost))
     write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
     signs = rows.assign(verdict=rows["verdict"].map(SIGNS))
     say(signs.pivot(index="baseline", columns="task", values="verdict").to_string(na_rep=""))

@@ -1,13 +1,10 @@
-"""Which code made a run: a digest for each of its parts, over the meaning of the files it consists of.
-
-The parts are the training code that all runs share, the code that evaluates, and the classes of scheme,
-position policy, task and model. Comments, layout, docstrings and the places of files do not count.
-"""
+"""Which code made a run: a digest of what each part means, and which code is known to compute the same."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import sys
 import sysconfig
 from collections.abc import Iterable
@@ -16,7 +13,10 @@ from importlib.machinery import PathFinder
 from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Literal
+
+from pe_experiments.configuration.compose import CATALOGUE
+from pe_experiments.terminal.files import write_atomically
 
 # Files and folders of this package: what all runs train with, and what evaluates them.
 SHARED = (
@@ -29,7 +29,6 @@ EVALUATION = (
     "pe_experiments.tasks.ceilings",
 )  # fmt: skip
 PACKAGE, HERE = "pe_experiments", Path(__file__).parents[1]
-CATALOGUE = tuple(f"{PACKAGE}.{room}." for room in ("encodings", "positions", "tasks", "models"))
 FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined
 LIBRARIES = tuple(Path(path) for name, path in sysconfig.get_paths().items() if name.endswith("lib"))
 DIGITS = 12
@@ -38,25 +37,22 @@ Digests = dict[str, str]  # digest by part or file
 
 
 @cache
-def package_code(names: tuple[str, ...]) -> str:
-    """Digest of modules and folders of this package: `SHARED` or `EVALUATION`."""
-    return _common(map(_meaning, _files(names)))
+def common_code() -> Digests:
+    """The code that all runs share: that trains, and that evaluates."""
+    of_all = {"training": SHARED, "evaluation": EVALUATION}
+    return {part: _common(map(_meaning, _files(names))) for part, names in of_all.items()}
 
 
 @cache
 def class_code(cls: type) -> Digests:
-    """The code of a class that neither training nor evaluation shares, empty where there is none.
-
-    Of this package's classes one digest each, by their path; of others one by module, or by class where it
-    was typed into a notebook or a shell.
-    """
+    """The code of a class that neither training nor evaluation shares, by class; from outside, by module."""
     files, code = files_of(cls), Digests()
     if _top(cls.__module__) != PACKAGE:
         code |= {name: _meaning(path) for name, path in files.items() if _top(name) != PACKAGE}
         for one in lineage(cls):
             if _top(one.__module__) == PACKAGE:
                 code |= class_code(one)
-            elif not module_file(one.__module__):
+            elif not module_file(one.__module__):  # typed into a notebook or a shell
                 code[path_of(one)] = digest(str(_compiled(one, set())))
     covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
     ours = {path for name, path in files.items() if _top(name) == PACKAGE}
@@ -85,7 +81,8 @@ def files_of(cls: type) -> dict[str, Path]:
         ours = _top(name) == PACKAGE
         if name in found or (ours and not name.startswith(CATALOGUE)) or (path := module_file(name)) is None:
             continue
-        if ours or _top(name) in tops or not _is_library(path):
+        installed = {"site-packages", "dist-packages"} & set(path.parts)
+        if ours or _top(name) in tops or not (installed or any(map(path.is_relative_to, LIBRARIES))):
             found[name] = path
             waiting += _imports(name, path)
     return dict(sorted(found.items()))
@@ -98,11 +95,6 @@ def lineage(cls: type) -> list[type]:
 
 def _top(module: str) -> str:
     return module.partition(".")[0]
-
-
-def _is_library(path: Path) -> bool:
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return bool(installed) or any(path.is_relative_to(place) for place in LIBRARIES)
 
 
 def _imports(module: str, path: Path) -> set[str]:
@@ -157,12 +149,11 @@ def _nested(node: Any) -> Any:
 
 def _compiled(node: Any, seen: set[int]) -> Any:
     """What a class without a file does, as nested lists; with what it calls of the same notebook."""
+    node = getattr(node, "__func__", node)  # of a static or class method
     if isinstance(node, FunctionType | type):
         if id(node) in seen:
             return node.__name__
         seen.add(id(node))
-    if isinstance(node, staticmethod | classmethod):
-        return _compiled(node.__func__, seen)
     if isinstance(node, type):
         node = {key: value for key, value in vars(node).items() if key not in ("__doc__", "__module__")}
     elif isinstance(node, property):
@@ -190,3 +181,29 @@ def _common(digests: Iterable[str]) -> str:
 def digest(text: str) -> str:
     """Twelve hex digits that follow from a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+FILE = Path(__file__).with_name("known_code.json")
+Half = Literal["trained", "evaluated"]
+
+
+@cache
+def known() -> dict[str, Any]:
+    """By part its digest, the state that names the published runs, and how `published.adopt` compared."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def write_known(content: dict[str, Any]) -> None:
+    """Replace what is known, a line per part."""
+    lines = [f"    {json.dumps(name)}: {json.dumps(part)}" for name, part in sorted(content["parts"].items())]
+    write_atomically(FILE, '{\n  "parts": {\n' + ",\n".join(lines) + "\n  }\n}\n")
+    known.cache_clear()
+
+
+def states(code: Digests, half: Half) -> Digests:
+    """The published states of parts, by their digests; of one that is not known, the digest itself."""
+    found: Digests = {}
+    for part, digest in code.items():
+        listed = known()["parts"].get(part)
+        found |= listed[half] if listed and listed["digest"] == digest else {part: digest}
+    return found

@@ -1,4 +1,4 @@
-"""A run's directory: its files, who holds it, and how its result is written and read back."""
+"""What lies in ``results_dir``: a run's directory with its files, and the list of runs of each study."""
 
 from __future__ import annotations
 
@@ -65,11 +65,9 @@ class RunDirectory:
                 raise ValueError(f"finished_step={shown(step)}")
             return result
         except (ValueError, KeyError, TypeError) as error:
-            why = one_line(f"{type(error).__name__}: {error}")
-            raise UserError(
-                f"{self.result} is damaged ({why}); delete it to go on from the checkpoint, or add "
-                f"rerun=true to start this run again"
-            ) from error
+            what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
+            cure = "delete it to go on from the checkpoint, or add rerun=true to start this run again"
+            raise UserError(f"{what}; {cure}") from error
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the result; the last thing a run does, while it holds the directory."""
@@ -78,6 +76,9 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """The saved configuration, with its ``derived`` and ``identity`` sections."""
+        if not self.config.exists():
+            there = "there is no run (no config.yaml); finished ones lie under results/runs"
+            raise UserError(f"run={self.path}: {there}")
         try:
             saved = read_yaml(self.config)
             identity = saved["identity"]
@@ -88,18 +89,13 @@ class RunDirectory:
                 raise ValueError("it holds ${, and nothing in a saved configuration is interpolated")
         except Exception as error:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
-            raise UserError(f"{self.config} is missing or damaged ({why}); this is no run") from error
+            raise UserError(f"{self.config} is damaged ({why}); this is no run") from error
         return {str(key): value for key, value in saved.items()}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory for this process; the operating system lets go of it when the process ends.
-
-        A killed process therefore leaves no stale lock, also on network file systems that have ``flock`` (NFS
-        since Linux 2.6.12, GPFS, Lustre mounted with ``-o flock``). Where there is none, filelock falls back
-        to a file with host and process id, and takes it over once that process, on the same host, is gone.
-        """
-        try:
+        """Hold the directory for this process; the operating system lets go of it when the process ends."""
+        try:  # without flock filelock writes a file with host and process id, taken over once that is gone
             lock = FileLock(self.path / ".lock", timeout=0).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
@@ -108,10 +104,7 @@ class RunDirectory:
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
-        """Make the directory and hold it; gives whether it was made, or was there.
-
-        A link in it might lead what is written elsewhere, and is refused.
-        """
+        """Make the directory and hold it; gives whether it was made, or was there."""
         created = not self.path.exists()
         _refuse_links(*self.path.glob("*"), *self.checkpoint.parent.glob("*"))
         with ExitStack() as stack:
@@ -119,9 +112,8 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
             except OSError as error:
-                raise UserError(
-                    f"results_dir={self.path.parents[1]}: cannot write there ({error.strerror})"
-                ) from error
+                why = f"cannot write there ({error.strerror})"
+                raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
             yield created
 
     @contextmanager
@@ -139,19 +131,15 @@ class RunDirectory:
                 if aside and (self.read_result() or {})["status"] == ERROR:
                     self._put_back(aside)
             except (UserError, KeyboardInterrupt, OSError) as error:
-                if self.deleted:
-                    self.remove()  # what was written since
-                    self.refuse_deleted()
+                self.refuse_deleted()
                 if isinstance(error, UserError) or not self.checkpoint.exists():  # nothing new to go on from
                     if created:
                         self.remove()
                     elif aside:
                         self._put_back(aside)
                 if problem := disk_problem(error):
-                    raise UserError(
-                        f"results_dir={self.path.parents[1]}: {problem}; what is finished is safe, and the "
-                        f"same command goes on from the last checkpoint"
-                    ) from error
+                    safe = "what is finished is safe, and the same command goes on from the last checkpoint"
+                    raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
             finally:
                 if aside:
@@ -159,15 +147,10 @@ class RunDirectory:
 
     def refuse_deleted(self) -> None:
         """Refuse to go on where somebody has deleted the directory that this process holds."""
-        if self.deleted:
-            raise UserError(
-                f"{self.path} was deleted during the run, and its results are gone; repeat it to train again"
-            )
-
-    @property
-    def deleted(self) -> bool:
-        """Whether somebody has deleted the directory that this process holds."""
-        return not (self.path / ".lock").exists()
+        if not (self.path / ".lock").exists():
+            self.remove()  # what was written since
+            lost = "was deleted during the run, and its results are gone; repeat it to train again"
+            raise UserError(f"{self.path} {lost}")
 
     def _clear(self) -> None:
         for entry in self.path.iterdir() if self.path.exists() else []:
@@ -199,16 +182,15 @@ def _refuse_links(*paths: Path) -> None:
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
-    """Where the run of that name lives, or the same run under another label: the hash finds it."""
+    """Where the run of that name lives, or the same run under another label: seed and hash find it."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
-        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
+        name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
 @lru_cache(maxsize=8)
-def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
-    """Run names by their end, ``-s<seed>-<hash8>``."""
+def _names(runs: Path, changed_at: int) -> dict[str, str]:
     return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
 
 
@@ -222,3 +204,45 @@ def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
     runs, folder = (Path(results_dir) / "runs").resolve(), Path(out).resolve()
     if runs in (folder, *folder.parents):
         raise UserError(f"out={shown(out)} lies among the runs; allowed: any folder outside {runs}")
+
+
+def list_in_study(results_dir: Path, study: str, *names: str) -> None:
+    """Add runs to ``results_dir/<study>/manifest.json``; writers take turns."""
+    manifest = results_dir / study / "manifest.json"
+    if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
+        return  # also where nothing can be written any more
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(manifest.with_name(".manifest.lock")):
+        there = read_manifest(manifest) if manifest.exists() else {"runs": []}
+        facts = {key: fact for key, fact in there.items() if key not in ("runs", "study")}
+        write_manifest(results_dir, study, [*there["runs"], *names], **facts)
+
+
+def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
+    """Make these runs the ones ``results_dir/<study>/manifest.json`` lists."""
+    manifest = results_dir / study / "manifest.json"
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    content = facts | {"study": study, "runs": sorted(set(names))}
+    write_atomically(manifest, json.dumps(content, indent=2) + "\n")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """What a study lists: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``."""
+    try:
+        content = read_json(path)
+        names = content["runs"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise TypeError("its runs are no names")
+        for choice in content.get("tuning", []):
+            texts = [choice[key] for key in ("scheme", "task", "model", "setting", "chosen")]
+            kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
+            if not (kinds and all(map(is_cell, texts))):
+                raise TypeError("a setting was tuned for no scheme")
+        return content
+    except FileNotFoundError as error:
+        studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))
+        known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
+        raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        cure = "delete it and run the sweep again"
+        raise UserError(f"{path} is damaged ({type(error).__name__}); {cure}") from error

@@ -6,25 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import outside, own_logger
+from pe_experiments.configuration.compose import DERIVED, outside, own_logger
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import PARTS, check
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
-from pe_experiments.store.checkpoints import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, changed, identify
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, shown
+from pe_experiments.terminal.errors import UserError, few, one_line, shown
+from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
+
+MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,7 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
         UserError: no such run, not completed, its code has been edited since, or it names modules or files
             from outside this package without ``trust``.
     """
-    directory = RunDirectory(Path(run))
-    if not directory.config.exists():
-        raise UserError(f"run={run}: there is no run (no config.yaml)")
-    finished = finished_run(directory, trust=trust)
+    finished = finished_run(RunDirectory(Path(run)), trust=trust)
     return TrainedModel(finished.experiment, trained_model(finished).eval())
 
 
@@ -92,29 +92,23 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     """A completed run, checked to have been trained by the present code.
 
     Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
-
-    Args:
-        run: its directory.
-        changes: sections of the saved configuration to replace; ``task`` is a task to evaluate on instead.
-        trust: as in `load_model`.
+    ``changes`` and ``trust`` are those of `run.evaluate_run`.
     """
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
     try:
         known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"run={run.path}: its config.yaml is of an earlier version; train it again"
-        ) from error
+        why = "its config.yaml is of an earlier version; train it again"
+        raise UserError(f"run={run.path}: {why}") from error
     identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
-    sections = {key: value for key, value in saved.items() if key not in ("identity", "derived")}
+    sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(own_logger(sections) | changes), other_task)
     planned = plan_in(run, experiment, identity)
     if planned.state not in ("finished", "to evaluate"):
         state = "interrupted" if planned.state == "new" else planned.state
-        raise UserError(
-            f"run={run.path}: it is {state}, and only a completed run can be evaluated; train it first"
-        )
+        only = "only a completed run can be evaluated; train it first"
+        raise UserError(f"run={run.path}: it is {state}, and {only}")
     kept = [group for group in identity.sources if group not in changes]
     now = identify(experiment).sources
     if names := changed(*({group: each[group] for group in kept} for each in (identity.sources, now))):
@@ -130,25 +124,55 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     saved_names = set(outside(list(saved.values())))
     strange = [name for name in outside(built) if name in saved_names]
     if strange and not trust:
-        raise UserError(
-            f"run={run.path}: its config.yaml names {shown(strange[0])}, from outside this package; if you "
-            f"trust it, add trust=true, which imports the modules it names, so runs their code, and reads "
-            f"the files it names"
-        )
+        cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
+        named = f"its config.yaml names {shown(strange[0])}, from outside this package"
+        raise UserError(f"run={run.path}: {named}; {cure}")
 
 
 def trained_model(finished: Plan) -> Backbone:
     """The model of the experiment with the weights of the run."""
     experiment, run = finished.experiment, finished.run
     if (checkpoint := read_checkpoint(run.checkpoint)) is None:
-        raise UserError(
-            f"{run.checkpoint} is missing, so the run cannot be evaluated; add rerun=true to train it again"
-        )
+        cure = "add rerun=true to train it again"
+        raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
     preflight(experiment)
-    model = experiment.untrained_model()
-    otherwise = (
-        f"pe={experiment.components['pe'].label} has other parameters than the scheme {run.name} was trained "
-        f"with; only schemes with the same parameters can take over its weights"
-    )
-    load_weights(model, checkpoint, otherwise)
+    model, label = experiment.untrained_model(), experiment.components["pe"].label
+    other = f"pe={label} has other parameters than the scheme {run.name} was trained with"
+    load_weights(model, checkpoint, f"{other}; only schemes with the same can take over its weights")
     return model
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The checkpoint, or None where there is none; a damaged one is a `UserError`."""
+    if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
+        what = "link" if path.parent.is_symlink() else "file"
+        raise UserError(f"{path.parent} is a {what} where a directory belongs; delete it")
+    if not path.exists():
+        return None
+    try:
+        require_file(path, MOST_BYTES)
+        with ZipFile(path) as archive:  # torch would inflate what it never writes
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed, as no run writes it")
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        checkpoint["state_dict"], int(checkpoint["global_step"])
+        if not checkpoint["finished"] and checkpoint["lr_schedulers"]:
+            raise ValueError("an earlier version began it")
+    except Exception as error:
+        why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
+        cure = "delete it to train this run from the start, or add rerun=true"
+        raise UserError(f"{path} is damaged ({why}); {cure}") from error
+    return checkpoint
+
+
+def load_weights(model: nn.Module, checkpoint: dict[str, Any], otherwise: str) -> None:
+    """Give an untrained model the weights of a checkpoint; ``otherwise`` is said where they do not fit."""
+    try:
+        model.load_state_dict(model_weights(checkpoint))
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise UserError(otherwise) from error
+
+
+def model_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    """The transformer's state dict inside a checkpoint of `TrainingModule`."""
+    return {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}

@@ -1,8 +1,4 @@
-"""What a run is called: its identity is what was trained, the label only names it.
-
-What was trained is the configuration, what is derived from it, the code that trains (code that is `known` to
-give the same numbers counts as the same) and the data files it reads.
-"""
+"""What a run is called: its identity is what was trained (settings, code, data); the label only names it."""
 
 from __future__ import annotations
 
@@ -20,8 +16,16 @@ from typing import Any
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import PARTS
-from pe_experiments.store.code import DIGITS, PACKAGE, Digests, class_code, digest, files_of
-from pe_experiments.store.known import common_code, states
+from pe_experiments.store.code import (
+    DIGITS,
+    PACKAGE,
+    Digests,
+    class_code,
+    common_code,
+    digest,
+    files_of,
+    states,
+)
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # of a run's name
@@ -33,9 +37,7 @@ class Identity:
     """What was trained, the name that follows from it, and what to call its scheme."""
 
     trained: dict[str, Any]  # the configuration
-    sources: dict[
-        str, dict[str, Any]
-    ]  # states of code and digests of data files by group; ``derived`` values
+    sources: dict[str, Any]  # states of code and digests of data files by group; ``derived`` values
     label: str  # of the scheme
     prefix: str  # of the name; the hash follows
 
@@ -62,8 +64,7 @@ def identify(experiment: Experiment) -> Identity:
     sources = {"shared": states({"training": common["training"]}, "trained")}
     for group, part in components.items():
         declared = experiment.task.data_files if group == "task" else ()
-        sources[group] = data_files(part.arguments, part.classes, declared)
-        sources[group] |= states(part_code(part), "trained")
+        sources[group] = data_files(part, declared) | states(part_code(part), "trained")
     if config.training.stop_at_exact_match is not None:  # evaluation decides when training ends
         sources["stopping"] = states({"evaluation": common["evaluation"]}, "trained")
     derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}
@@ -71,8 +72,8 @@ def identify(experiment: Experiment) -> Identity:
     derived["shape"] = asdict(experiment.shape)
 
     label = config.label or scheme_label(experiment)
-    shown = safe_name(label)[:LONGEST_LABEL]
-    prefix = f"{components['task'].choice}-{experiment.model_choice}-{shown}-s{config.seed}"
+    named = (components["task"].choice, experiment.model_choice, safe_name(label)[:LONGEST_LABEL])
+    prefix = f"{'-'.join(named)}-s{config.seed}"
     return Identity(jsonable(trained), jsonable(sources | {"derived": derived}), label, prefix)
 
 
@@ -89,16 +90,9 @@ def evaluated(experiment: Experiment) -> dict[str, Any]:
     if experiment.decoding != "teacher_forcing":
         said["decoding"] = experiment.decoding
     if task := experiment.other_task:
-        said["task"] = jsonable(task.section) | data_files(
-            task.arguments, task.classes, experiment.evaluation_task.data_files
-        )
+        said["task"] = jsonable(task.section) | data_files(task, experiment.evaluation_task.data_files)
         code |= part_code(task)
     return said | {"code": states(code, "evaluated")}
-
-
-def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two evaluations are the same, carried out by different code."""
-    return one != other and one | {"code": None} == other | {"code": None}
 
 
 def part_code(part: Component) -> Digests:
@@ -124,7 +118,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def is_code(name: str) -> bool:
     """Whether a name in `Identity.sources` is of code of this package; else of a file or of outside code."""
-    return name == "training" or name == "evaluation" or name.startswith(f"{PACKAGE}.")
+    return name in ("training", "evaluation") or name.startswith(f"{PACKAGE}.")
 
 
 def scheme_label(experiment: Experiment) -> str:
@@ -158,19 +152,18 @@ def short_hash(content: Any) -> str:
     return digest(json.dumps(content, sort_keys=True))[:8]
 
 
-def data_files(arguments: Any, classes: Iterable[type], declared: Iterable[str | Path] = ()) -> Digests:
+def data_files(part: Component, declared: Iterable[str | Path] = ()) -> Digests:
     """Digest by path of the data files a part reads; of many, one of their names and contents.
 
-    These are the files and folders the part declares, and the files that are named by a text in its arguments
-    or, outside this package, in the source of its classes.
+    It declares them, or a text in its arguments or, outside this package, in its source names them.
     """
-    named = {name: path for cls in classes for name, path in files_of(cls).items()}
+    named = {name: path for cls in part.classes for name, path in files_of(cls).items()}
     outside = [path for name, path in named.items() if name.partition(".")[0] != PACKAGE]
     found = set[Path]()
-    for text in _texts(arguments):
+    for text in _texts(part.arguments):
         found |= _existing(text, Path()) if outside or _is_path(text) else set()
     for module in outside:
-        constants = [getattr(node, "value", None) for node in ast.walk(ast.parse(module.read_bytes()))]
+        constants = (getattr(node, "value", None) for node in ast.walk(ast.parse(module.read_bytes())))
         for text in (constant for constant in constants if isinstance(constant, str) and _is_path(constant)):
             found |= _existing(text, Path(), module.parent)
     for path in map(Path, declared):
@@ -178,7 +171,9 @@ def data_files(arguments: Any, classes: Iterable[type], declared: Iterable[str |
             raise UserError(f"the data file {path} does not exist")
         found |= {path} if path.is_file() else {entry for entry in path.rglob("*") if entry.is_file()}
     files = sorted({path.resolve(): path for path in sorted(found)}.items())  # each once, however it is named
-    digests = [(_shown(path), _digest(real, real.stat().st_mtime_ns)) for real, path in files]
+    # As named, but without the folders of this machine, so that a moved project keeps its runs.
+    names = [path.name if path.is_absolute() else str(path) for _, path in files]
+    digests = list(zip(names, [_digest(real, real.stat().st_mtime_ns) for real, _ in files], strict=True))
     if len(files) <= MOST_NAMED and len(dict(digests)) == len(files):
         return dict(digests)
     listing = "\n".join(f"{name} {digest}" for name, digest in digests)
@@ -211,8 +206,3 @@ def _existing(text: str, *folders: Path) -> set[Path]:
         return {folder / text for folder in folders if text and (folder / text).is_file()}
     except (OSError, ValueError):  # longer than a name may be, or no name at all
         return set()
-
-
-def _shown(path: Path) -> str:
-    """As named; without the folders of this machine, so that a moved project keeps its runs."""
-    return path.name if path.is_absolute() else str(path)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import glob
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, run_directory
-from pe_experiments.store.identity import (
-    Identity,
-    changed,
-    evaluated,
-    identify,
-    jsonable,
-    only_code_differs,
-    short_hash,
-)
+from pe_experiments.store.identity import Identity, changed, evaluated, identify, jsonable, short_hash
 from pe_experiments.terminal.errors import UserError
 
 
@@ -85,8 +78,12 @@ def plan_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> Pl
 
 
 def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
-    try:
+    with suppress(UserError):
         saved = run.read_config()["identity"]
-    except UserError:
-        return False
-    return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
+        return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
+    return False
+
+
+def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two evaluations are the same, carried out by different code."""
+    return one != other and one | {"code": None} == other | {"code": None}

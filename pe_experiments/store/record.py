@@ -11,11 +11,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.measure import Curve, Tables
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory
+from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, list_in_study
 from pe_experiments.store.plan import Plan
-from pe_experiments.store.studies import list_in_study
 from pe_experiments.store.tables import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.tracking import Mirror
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
@@ -24,13 +24,9 @@ from pe_experiments.training.hardware import describe_environment
 
 
 class Record:
-    """The files of one training or evaluation, and their mirror in Weights & Biases.
+    """The files of one training or evaluation (``directory``), and their mirror in Weights & Biases.
 
-    Args:
-        plan: of the run.
-        directory: the run's, or that of one of its evaluations.
-        result: what ``result.json`` will say.
-        from_step: of a training, the step of the checkpoint it goes on from; later rows are dropped.
+    ``result`` is what ``result.json`` will say. Rows of a training after the checkpoint's step are dropped.
     """
 
     def __init__(self, plan: Plan, directory: RunDirectory, result: dict[str, Any], from_step: int = 0):
@@ -51,11 +47,11 @@ class Record:
             file.write(to_csv(METRICS, [row], header=False))
         self._mirror.metrics(row)
 
-    def curve(self, curve: Curve, tables: Tables, label: str) -> None:
+    def curve(self, curve: Curve, tables: Tables) -> None:
         """The extrapolation curve, complete, and what belongs to it: tables, picture, summary."""
         write_curve(self.directory, curve, tables)
         self._mirror.curve(curve, tables.get("text", []))
-        draw(self.plan, label, curve, self.directory.figure)
+        draw(self.plan.experiment, self.result["label"], curve, self.directory.figure)
         self._summary = summarise(curve, self.plan.experiment.max_length)
         self.result |= self._summary
 
@@ -64,32 +60,21 @@ class Record:
         self.result["upload"] = self._mirror.close(self._summary, self.directory.figure)
 
 
-def draw(plan: Plan, label: str, curve: Curve, path: Path) -> None:
+def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
     """The picture of one run's curve."""
     from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
 
-    task = plan.experiment.other_task or plan.experiment.components["task"]
-    run_figure(curve, f"{label} on {task.label}", plan.experiment.max_length, path)
+    run_figure(curve, f"{label} on {experiment.evaluated_on.label}", experiment.max_length, path)
 
 
 @contextmanager
 def recorded(plan: Plan, from_step: int, device: str) -> Iterator[Record]:
-    """The record of a training, whose ``result.json`` says in the end what became of it.
-
-    A loss that diverges and an error of one of its parts end the run, not the program.
-    """
+    """The record of a training: a loss that diverges and an error of a part end the run, not the program."""
     run, experiment, config = plan.run, plan.experiment, plan.experiment.config
-    result: dict[str, Any] = {
-        "status": ERROR,
-        "name": run.name,
-        "label": plan.identity.label,
-        "task": experiment.components["task"].choice,
-        "model": experiment.model_choice,
-        "seed": config.seed,
-        "steps": config.training.steps,
-        "resumed_from": from_step,
-        "evaluation": plan.evaluation,
-    }
+    result: dict[str, Any] = {"status": ERROR, "name": run.name, "label": plan.identity.label}
+    result |= {"task": experiment.components["task"].choice, "model": experiment.model_choice}
+    result |= {"seed": config.seed, "steps": config.training.steps, "resumed_from": from_step}
+    result["evaluation"] = plan.evaluation
     record = Record(plan, run, result, from_step)
     try:
         write_atomically(run.environment, json.dumps(describe_environment(device), indent=2) + "\n")

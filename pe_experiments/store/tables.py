@@ -67,10 +67,8 @@ def read_metrics(path: Path) -> list[Row]:
             raise ValueError("a step that is none, or out of order")
         return typed
     except (ValueError, csv.Error) as error:
-        raise UserError(
-            f"{path} is damaged ({error}); delete it to go on from the checkpoint without these rows, or add "
-            f"rerun=true"
-        ) from error
+        cure = "delete it to go on from the checkpoint without these rows, or add rerun=true"
+        raise UserError(f"{path} is damaged ({error}); {cure}") from error
 
 
 def read_curve(path: Path) -> list[Row]:
@@ -84,9 +82,8 @@ def read_curve(path: Path) -> list[Row]:
         rows = [dict.fromkeys(ADDED, "") | row for row in rows]
         return [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
     except (KeyError, ValueError, csv.Error) as error:
-        raise UserError(
-            f"{path} is missing or damaged ({type(error).__name__}: {error}); add rerun=true"
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
 
 
 def _number(text: str) -> int | float | None:

@@ -1,8 +1,4 @@
-"""Weights & Biases as a mirror of a run's CSV files.
-
-After a kill and resume an offline mirror is written anew from them, so there is always exactly one wandb run
-with the whole history.
-"""
+"""Weights & Biases as a mirror of a run's CSV files: always one wandb run with the whole history."""
 
 from __future__ import annotations
 
@@ -36,15 +32,16 @@ class Mirror:
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
         """The extrapolation curve, and of a language model what was measured by length besides."""
-        if self._wandb and not self._has_curve:
-            for row in rows:
-                named = {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None}
-                for text in texts:
-                    if text["length"] == row["content_length"] and text["slice"] != "index":
-                        prefix = f"text/{text['windows']}_{text['slice']}"
-                        measured = (key for key in ("bits_per_byte", "accuracy") if key in text)
-                        named |= {f"{prefix}_{key}": text[key] for key in measured}
-                self._wandb.log(named)
+        if not self._wandb or self._has_curve:
+            return
+        for row in rows:
+            named = {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None}
+            for text in texts:
+                if text["length"] == row["content_length"] and text["slice"] != "index":
+                    prefix = f"text/{text['windows']}_{text['slice']}"
+                    measured = {"bits_per_byte", "accuracy"} & text.keys()
+                    named |= {f"{prefix}_{key}": text[key] for key in measured}
+            self._wandb.log(named)
 
     def close(self, summary: dict[str, Any] | None, figure: Path) -> str | None:
         """End the wandb run, failed without a summary; returns the command that uploads an offline one."""
@@ -73,28 +70,16 @@ def _start(plan: Plan, directory: RunDirectory) -> Any:
     if logger.mode == "offline":
         for old in directory.path.glob("wandb/offline-run-*"):
             shutil.rmtree(old)
+    said: dict[str, Any] = logger.model_dump() | {"name": name, "id": name, "group": group, "job_type": job}
+    said["resume"] = "allow" if logger.mode == "online" else None
+    quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
+    quiet["console"] = "off"
     try:
-        mirror = wandb.init(
-            project=logger.project,
-            entity=logger.entity,
-            tags=logger.tags,
-            name=name,
-            id=name,
-            group=group,
-            job_type=job,
-            config=plan.saved_config,
-            dir=directory.path,
-            mode=logger.mode,
-            resume="allow" if logger.mode == "online" else None,
-            settings=wandb.Settings(
-                silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True
-            ),
-        )
+        mirror = wandb.init(**said, config=plan.saved_config, dir=directory.path, settings=quiet)
     except Exception as error:
-        raise UserError(
-            f"logger.mode={logger.mode}: Weights & Biases could not start ({sentence(error)}); allowed "
-            f"without an account: offline or disabled"
-        ) from error
+        without = "allowed without an account: offline or disabled"
+        why = f"Weights & Biases could not start ({sentence(error)}); {without}"
+        raise UserError(f"logger.mode={logger.mode}: {why}") from error
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step")
     for name in (*(f"extrapolation/{key}" for key in CURVE), "text/*"):

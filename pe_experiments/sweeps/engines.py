@@ -1,33 +1,155 @@
-"""Where the runs of a sweep are carried out, on this machine, a cluster or Ray, and how far they are.
-
-An engine takes orders and gives for each what is ``done()`` at some time and then has a ``result()``, as a
-future has. ``look_seconds`` pass between looks: on a cluster each asks a file system that others share.
-"""
+"""Where the runs of a sweep are carried out, on this machine, a cluster or Ray: orders in, futures out."""
 
 from __future__ import annotations
 
 import importlib
+import io
 import logging
+import multiprocessing
 import os
 import shutil
+import signal
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig
 from pe_experiments.sweeps.jobs import DONE, FAILED, Job
-from pe_experiments.sweeps.worker import ELSEWHERE, METRICS, Order, Outcome, Worker
+from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import InUse, UserError, one_line
+from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, one_line, sentence
+
+Outcome = dict[str, Any]  # state, reason and what was said; of a run that could start also name and metrics
+ELSEWHERE = "elsewhere"  # the state of a run that another process has
+METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_match_at_2x": "at 2x",
+           "loss_in_distribution": "loss in distribution"}  # fmt: skip
+# Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
+OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Order:
+    """One run to carry out; plain enough for a pipe or a cluster."""
+
+    config: dict[str, Any]
+    command: list[str]  # what carries it out alone
+    # Schemes of the user's own may lie in the working directory, and modules where they were found.
+    directory: str = field(default_factory=os.getcwd)
+    path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
+
+    def __call__(self) -> Outcome:
+        """Carry it out on a cluster's node, in a process of its own, which ends when this one does."""
+        with suppress(OSError):
+            os.chdir(self.directory)
+        sys.path[:] = self.path
+        worker = Worker()
+        try:
+            return worker.run(self)
+        finally:
+            worker.kill()
+
+    def checkpoint(self) -> Any:
+        """What submitit queues again when the job hits its time limit; the run then resumes."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Worker:
+    """A process for one order after the other; it starts with the first, and anew after it was killed."""
+
+    def __init__(self, gpu: str | None = None):
+        self.gpu = gpu  # the only one it sees
+        self._process: SpawnProcess | None = None
+        self._killed = False
+
+    def run(self, order: Order) -> Outcome:
+        """Hand over the order and wait for what becomes of it."""
+        if not self._process or not self._process.is_alive():
+            self._pipe, theirs = SPAWN.Pipe()
+            started = SPAWN.Process(target=serve, args=(theirs, self.gpu))
+            started.start()
+            theirs.close()
+            self._process = started
+            if self._killed:  # meanwhile, by another thread
+                started.kill()
+        try:
+            self._pipe.send(order)
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return {"state": "failed", "reason": "its process was killed (is there enough memory?)"}
+
+    def kill(self) -> None:
+        """Kill the process, also one that is just being started; who waits for it then waits no longer."""
+        self._killed = True
+        if self._process:
+            self._process.kill()
+
+
+def serve(orders: Connection, gpu: str | None) -> None:
+    """Carry out the orders that arrive, until the launching process ends."""
+    for number in OF_THE_LAUNCHER:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    importlib.import_module("pe_experiments.training.loop")  # what every run needs, before there is one
+    while True:
+        orders.send(outcome_of(orders.recv()))
+
+
+def _end_with_launcher() -> None:
+    """End this process at once, whatever it is doing, when the launching one is gone."""
+    launcher = multiprocessing.parent_process()
+    assert launcher
+    launcher.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outcome_of(order: Order) -> Outcome:
+    """Carry out a run here, without a word on the terminal, which belongs to the launching process."""
+    said, threads = io.StringIO(), threading.enumerate()
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            outcome = _carried_out(order)
+        except BaseException as error:  # the others must go on
+            states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
+            outcome = {"state": states.get(type(error), "failed"), "reason": sentence(error)}
+    endless = [f"a thread does not end: {name}" for name in process.endless_threads(threads)]
+    return outcome | {"said": [*said.getvalue().splitlines(), *endless]}
+
+
+def _carried_out(order: Order) -> Outcome:
+    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.schema import check
+    from pe_experiments.run import run_experiment
+
+    process.own(order.command)
+    ran = run_experiment(resolve(check(order.config)))
+    return {
+        "state": {"completed": "finished", "diverged": "diverged", "error": "failed"}[ran.status],
+        "reason": ran.result.get("reason", ""),
+        "done": ran.done,
+        "name": ran.result["name"],
+        "metrics": {key: ran.result.get(key) for key in METRICS},
+    }
 
 
 class LocalEngine:
     """Processes of this machine, on GPUs in turn; one that is killed takes no other along."""
 
-    look_seconds = 0.5
+    look_seconds = 0.5  # between looks at what is done
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
         self.workers = [Worker(devices[n % len(devices)] if devices else None) for n in range(processes)]
@@ -51,12 +173,9 @@ class LocalEngine:
 
 
 class SubmititEngine:
-    """One job per order on a Slurm cluster, or without one in processes of this machine.
+    """One job per order on a Slurm cluster, or without one in processes of this machine."""
 
-    Logs go to a folder that every node sees, and stay where a job ended early or goes on when interrupted.
-    """
-
-    look_seconds = 5.0
+    look_seconds = 5.0  # each look asks a file system that others share
 
     def __init__(self, settings: EngineConfig, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -75,6 +194,7 @@ class SubmititEngine:
     def end(self) -> None:
         for job in self._jobs if self._is_here else []:
             job.cancel()
+        # Logs stay where a job ended early, or goes on without this process.
         if self._is_here or all(job.paths.result_pickle.exists() for job in self._jobs):
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -142,10 +262,8 @@ def launch(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Displ
 
 def _round(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Display) -> None:
     """Have the engine carry the jobs out, as far as it can."""
-    orders = [Order(job.config, job.alone(own)) for job in jobs]
-    left = dict(zip(jobs, engine.submit(orders), strict=True))
-    study = str(jobs[0].config["study"] or "sweep")
-    display.start(study, sum(job.steps for job in jobs), sum(map(_step, jobs)))
+    left = dict(zip(jobs, engine.submit([Order(job.config, job.alone(own)) for job in jobs]), strict=True))
+    display.start(jobs[0].study[1] or "sweep", sum(job.steps for job in jobs), sum(map(_step, jobs)))
     while left:
         time.sleep(engine.look_seconds)
         for job in [job for job, one in left.items() if one.done()]:
@@ -169,7 +287,7 @@ def _conclude(job: Job, outcome: Outcome) -> None:
     if job.state == ELSEWHERE:
         say(f"{job.name}: being run by another process; waiting for it")
         return
-    measured = outcome.get("metrics", {})
+    measured = outcome.get("metrics", {})  # as far as they were
     metrics = "".join(f", {METRICS[key]} {value:.3f}" for key, value in measured.items() if value is not None)
     reason = "" if job.state == "finished" else f" ({one_line(job.reason)})"
     done = f"{outcome['done']}, " if outcome.get("done") and job.state != FAILED else ""

@@ -26,9 +26,8 @@ def expand(
     for override in parsed:
         if override.is_sweep_override() and override.key_or_group.split(".")[0] in ("sweep", "engine"):
             key, _, value = str(override.input_line).partition("=")
-            raise UserError(
-                f"{key}={value}: said once for the whole sweep; a list is written '{key}=[{value}]'"
-            )
+            once = f"said once for the whole sweep; a list is written '{key}=[{value}]'"
+            raise UserError(f"{key}={value}: {once}")
     typed = [str(override.input_line) for override in read_overrides(typed)]
     runs = combinations([str(override.input_line) for override in parsed], choices, most)
     for key, listed in (("cases", settings.cases), ("schemes", settings.schemes)):
@@ -62,9 +61,8 @@ def combinations(texts: Iterable[str], choices: Choices, most: int) -> list[Over
 def _refuse_too_many(runs: int, most: int) -> None:
     """Before they are listed: ``runs`` counts cases that what was typed may yet leave out."""
     if runs > most:
-        raise UserError(
-            f"this sweep has up to {runs} runs, more than sweep.max_runs={most}; vary less, or raise that"
-        )
+        many = f"this sweep has up to {runs} runs, more than sweep.max_runs={most}"
+        raise UserError(f"{many}; vary less, or raise that")
 
 
 def value_of(run: Iterable[str], key: str) -> str | None:

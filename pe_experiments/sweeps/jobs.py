@@ -48,9 +48,8 @@ class Job:
     @property
     def same(self) -> tuple[str, ...]:
         """Equal for runs that are one and the same."""
-        if not self.name:
-            return self.overrides
-        return str(self.config["results_dir"]), seed_and_hash(self.name), str(self.config["evaluation"])
+        where, evaluation = (str(self.config.get(key)) for key in ("results_dir", "evaluation"))
+        return (where, seed_and_hash(self.name), evaluation) if self.name else self.overrides
 
     def alone(self, own: Path | None) -> list[str]:
         """The command that carries out this run alone; ``own`` is a folder of config files of one's own."""
@@ -66,10 +65,7 @@ class Job:
 def look_up(
     runs: Sequence[Overrides], own: Path | None, display: Display, dry_run: bool, published: Collection[str]
 ) -> list[Job]:
-    """The state of every run, each run once; an error in one run affects only that run.
-
-    A dry run also tries what would fail as soon as a run starts, once for all of the same parts and sizes.
-    """
+    """The state of every run, each run once; an error in one run affects only that run."""
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
     display.start("looking up runs", len(runs))
@@ -108,12 +104,12 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
-    if dry_run and job.pending:
+    if dry_run and job.pending:  # what would fail as soon as a run starts, once for the same parts and sizes
         from pe_experiments.run import try_out
 
+        sizes = ("batch_size", "min_length", "max_length", "batching", "precision")
         alike = [job.config[section] for section in (*PARTS, "model", "evaluation")]
-        fits = ("batch_size", "min_length", "max_length", "batching", "precision")  # what may not
-        alike += [job.config["training"][key] for key in fits]
+        alike += [job.config["training"][key] for key in sizes]
         _once(known, str(alike), lambda: try_out(experiment))
 
 

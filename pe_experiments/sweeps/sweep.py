@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pe_experiments.configuration.compose import ConfigMapping
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig, validated
-from pe_experiments.store.studies import list_in_study, write_manifest
+from pe_experiments.store.directory import list_in_study, write_manifest
 from pe_experiments.store.tables import read_csv
 from pe_experiments.sweeps.engines import engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
 from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, PUBLISHED, Job, look_up
 from pe_experiments.sweeps.tuning import Tuning
-from pe_experiments.terminal.console import display_for, say
+from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import one_line
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
@@ -25,10 +25,8 @@ UNNAMED = "multirun"  # where a sweep that names no study lists its runs and lea
 class Sweep:
     """Many runs from one command, on this machine or on a cluster.
 
-    Args:
-        typed: the command's ``key=value`` texts.
-        common: what it says for all runs, and ``varied`` what the sweep's own file varies.
-        own: folder of config files of the user's own.
+    ``typed`` are its ``key=value`` texts, ``common`` is what it says for all runs, ``varied`` what the file
+    of the sweep varies, ``own`` a folder of config files of the user's own.
     """
 
     def __init__(
@@ -43,7 +41,11 @@ class Sweep:
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
         grows = self.settings.publish == "finished" and self.study and not common["rerun"]
-        self.published = published_runs(Path(common["results_dir"]) / str(self.study)) if grows else {}
+        # Those of a study that grows, with the validation losses that a setting was tuned by.
+        folder = Path(common["results_dir"]) / str(self.study)
+        files = [folder / "provenance.csv", folder / "tuning.csv"] if grows else []
+        rows = [row for file in files for row in read_csv(file)]
+        self.published = {row["name"]: float(row.get("loss") or "inf") for row in rows}
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``): the exit code, and the runs to compare."""
@@ -83,24 +85,27 @@ class Sweep:
         return self._finish(jobs)
 
     def _look_up(self, runs: Sequence[Overrides]) -> list[Job]:
-        return look_up(runs, self.own, display_for(), self.dry_run, self.published)
+        return look_up(runs, self.own, Lines(), self.dry_run, self.published)
 
     def _finish(self, jobs: list[Job]) -> list[Job]:
         """Carry out those that are left, or list them all."""
         if self.dry_run:
-            list_jobs(jobs)
+            for job in jobs:
+                reason = f"  ({one_line(job.reason)})" if job.reason else ""
+                say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
+            say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
             return jobs
         title = str(self.study or UNNAMED)
         for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
             if found := sum(job.state in states for job in jobs):
                 say(f"{title}: {found} of {len(jobs)} runs are {words}")
-        hopeless = by_reason((job for job in jobs if not job.can_start), FAILED)
-        for reason, those in hopeless.items():  # said now, not only when the others are done
+        # Said now, not only when the others are done.
+        for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
         if pending := [job for job in jobs if job.pending]:
             logs = Path(pending[0].config["results_dir"]).absolute() / ".launched"
             engine = engine_for(self.engine, self.devices, self.processes, logs)
-            launch(pending, engine, self.own, display_for())
+            launch(pending, engine, self.own, Lines())
         return jobs
 
     def _say_outcome(self, jobs: Sequence[Job]) -> None:
@@ -109,36 +114,22 @@ class Sweep:
         for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
             say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
         for reason, failed in by_reason(jobs, FAILED).items():
-            sys.stdout.flush()
             print(f"error: {reason}", file=sys.stderr)
             for job in failed:
                 say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(self.own))}")
 
 
-def published_runs(folder: Path) -> dict[str, float]:
-    """Names of the runs of a published study; those that a setting was tuned with have a validation loss."""
-    rows = [*read_csv(folder / "provenance.csv"), *read_csv(folder / "tuning.csv")]
-    return {row["name"]: float(row.get("loss") or "inf") for row in rows}
-
-
 def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
     """List the runs that are done in the manifests of their studies: results directory and name of each."""
-    studies = sorted({job.study for job in jobs if job.state in DONE})
+    done = [job for job in jobs if job.state in DONE]
+    studies = sorted({job.study for job in done})
     for results_dir, study in studies:
-        names = sorted({job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)})
+        names = [job.name for job in done if job.study == (results_dir, study)]
         if study:
             list_in_study(Path(results_dir), study, *names)
         else:  # these runs and no others
             write_manifest(Path(results_dir), UNNAMED, names)
     return [(results_dir, study or UNNAMED) for results_dir, study in studies]
-
-
-def list_jobs(jobs: Sequence[Job]) -> None:
-    """Say state, name and reason of every run."""
-    for job in jobs:
-        reason = f"  ({one_line(job.reason)})" if job.reason else ""
-        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
-    say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
 
 
 def totals(jobs: Iterable[Job]) -> str:

@@ -1,7 +1,4 @@
-"""A sweep that first chooses a setting per scheme, then repeats the chosen one over the seeds.
-
-The choice is made on the loss on fresh examples of the *training* lengths, never on lengths past training.
-"""
+"""A sweep that chooses a setting per scheme, by the loss on *training* lengths, then repeats that choice."""
 
 from __future__ import annotations
 
@@ -12,30 +9,24 @@ from statistics import fmean
 from typing import Any
 
 from pe_experiments.configuration.schema import SweepConfig
-from pe_experiments.store.studies import write_manifest
+from pe_experiments.store.directory import write_manifest
 from pe_experiments.store.tables import read_metrics
 from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, with_value, without
 from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
 from pe_experiments.terminal.errors import UserError
 
 EXAMPLES = "20"  # per length, of runs that are not reported
+Losses = Mapping[str, float]  # by the value tried, or by the run's name
 
 
 class Tuning:
-    """The two halves of a tuned sweep. Runs that differ only in seed and in the tuned value are a group.
-
-    The grid is listed in ``<study>_grid``; ``published`` holds losses, by run, of a grid that is not here.
-    """
+    """The two halves of a tuned sweep. Runs that differ only in seed and in the tuned value are a group."""
 
     def __init__(
-        self,
-        runs: Sequence[Overrides],
-        settings: SweepConfig,
-        study: str | None,
-        published: Mapping[str, float] | None = None,
+        self, runs: Sequence[Overrides], settings: SweepConfig, study: str | None, published: Losses
     ):
         self.key, self.study, self.seeds = str(settings.tune), study, settings.tuning_seeds
-        self.published = published or {}
+        self.published = published  # of runs that are not here
         self.groups: dict[Overrides, list[Overrides]] = {}
         if not study:
             raise UserError(f"sweep.tune={self.key} needs a study of its own; add study=NAME")
@@ -47,9 +38,8 @@ class Tuning:
 
     def grid(self) -> list[Overrides]:
         """The tuning seeds, or else its first seed, of every group at every value."""
-        return self._at(
-            {g: [str(value_of(run, self.key)) for run in runs] for g, runs in self.groups.items()}
-        )
+        groups = self.groups.items()
+        return self._at({group: [str(value_of(run, self.key)) for run in runs] for group, runs in groups})
 
     def outwards(self, grid: Iterable[Job]) -> list[Overrides]:
         """The grid's next value for every group whose best value is the largest or the smallest one tried."""
@@ -84,12 +74,9 @@ class Tuning:
         )
 
     def note(self, jobs: Sequence[Job], grid: Sequence[Job]) -> None:
-        """List the runs at the values now chosen, and what was tuned and how: no part of the protocol.
-
-        Runs of an earlier choice leave the list: a scheme at two values is not one scheme.
-        """
+        """List the runs at the values now chosen, instead of an earlier choice, and how they were chosen."""
         tuning = [
-            self._choice(group, tried, own)
+            self._choice(tried, own)
             for group, tried in self.losses(grid).items()
             if (own := [job for job in grid if job.state in DONE and self._group(job.overrides) == group])
         ]
@@ -97,10 +84,14 @@ class Tuning:
             names = [job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)]
             write_manifest(Path(results_dir), study, names, tuned=[self.key], tuning=tuning)
 
-    def _choice(self, group: Overrides, tried: dict[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
+    def _choice(self, tried: dict[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
         """What was chosen for a group, by which mean loss of each value tried, and from which runs."""
         results = [job.run.read_result() or {} for job in jobs]
         seeds = list(dict.fromkeys(result["seed"] for result in results))
+        losses = []
+        for job, result in zip(jobs, results, strict=True):
+            value, loss = value_of(job.overrides, self.key), _finite(self._loss(job))
+            losses.append({"name": job.name, "seed": result["seed"], "value": value, "loss": loss})
         return {
             "scheme": results[0]["label"],
             "task": results[0]["task"],
@@ -110,15 +101,7 @@ class Tuning:
             "seed": seeds[0] if len(seeds) == 1 else seeds,
             "tried": {value: _finite(loss) for value, loss in tried.items()},
             "chosen": _best(tried),
-            "losses": [
-                {
-                    "name": job.name,
-                    "seed": result["seed"],
-                    "value": value_of(job.overrides, self.key),
-                    "loss": _finite(self._loss(job)),
-                }
-                for job, result in zip(jobs, results, strict=True)
-            ],
+            "losses": losses,
         }
 
     def _loss(self, job: Job) -> float:
@@ -147,7 +130,7 @@ class Tuning:
         return breadth_first(runs)
 
 
-def _best(tried: Mapping[str, float]) -> str:
+def _best(tried: Losses) -> str:
     return min(tried, key=lambda value: tried[value])
 
 

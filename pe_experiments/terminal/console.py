@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -24,16 +23,9 @@ CLEAR = "\x1b[K"  # the rest of a terminal's line
 
 def say(text: str, end: str = "\n") -> None:
     """One plain line; no markup, no wrapping, at once; on a terminal over one that ended in ``\\r``."""
-    with _reader_may_leave():
-        print(CLEAR * sys.stdout.isatty() + printable(text), end=end, flush=True)
-
-
-@contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    """A closed pipe (``| head``) ends the output, not the run."""
     try:
-        yield
-    except BrokenPipeError:
+        print(CLEAR * sys.stdout.isatty() + printable(text), end=end, flush=True)
+    except BrokenPipeError:  # a closed pipe (``| head``) ends the output, not the run
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -93,11 +85,6 @@ class Lines(Display):
         self._total = 0
 
 
-def display_for() -> Display:
-    """What a command shows."""
-    return Lines()
-
-
 def duration(seconds: float) -> str:
     """``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:
@@ -107,19 +94,16 @@ def duration(seconds: float) -> str:
 
 def print_table(table: Table) -> None:
     """Print a table as wide as it needs to be when there is no terminal to fit."""
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    with _reader_may_leave():
+    console = Console(color_system=None, width=None if sys.stdout.isatty() else 120)
+    with console.capture() as lines:
         console.print(table)
-        sys.stdout.flush()
-
-
-WORTH_NAMING = {"table.csv": "table", "report.html": "page"}
+    say(lines.get(), end="")
 
 
 def say_files(files: Sequence[Path]) -> None:
     """Where the table, the page and the figures are."""
     for path in files:
-        if path.name in WORTH_NAMING:
-            say(f"{WORTH_NAMING[path.name]}: {path}")
+        if what := {"table.csv": "table", "report.html": "page"}.get(path.name):
+            say(f"{what}: {path}")
     if drawn := [path for path in files if path.suffix == ".png"]:
         say(f"figures: {drawn[0].parent} ({len(drawn)})")

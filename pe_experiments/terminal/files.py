@@ -51,12 +51,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file that anybody may have written; a ValueError where it is none.
-
-    What would crash the parser or grow without bound is found in its stream of events, before it is built.
-    """
+    """The content of a YAML file that anybody may have written; a ValueError where it is none."""
     text, depth = read_text(path, MOST_YAML_BYTES), 0
     try:
+        # What would crash the parser or grow without bound is found among its events, before it is built.
         for event in () if _is_plain(text) else yaml.parse(text, Loader=LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:

@@ -26,11 +26,7 @@ def typed_command(name: str) -> list[str]:
 
 
 def own(words: Iterable[str]) -> None:
-    """Take this process as ours; ``words`` repeat what it does.
-
-    glibc then keeps freed memory: batches of changing shape would otherwise fault it in again at every step.
-    `os._exit` raises SystemExit: a part that calls it would otherwise end the process without a word.
-    """
+    """Take this process as ours; ``words`` repeat what it does."""
     command[:] = words
     owner = os.getpid()
 
@@ -39,9 +35,10 @@ def own(words: Iterable[str]) -> None:
             _exit(status)
         raise SystemExit(f"os._exit({status})")
 
-    os._exit = exit_with_a_word
+    os._exit = exit_with_a_word  # a part that calls it would end the process without a word
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h
+        # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
+        # changing shape would otherwise fault it in again at every step.
         for parameter, size in ((-3, 1 << 30), (-1, (1 << 31) - 1), (-2, 256 << 20)):
             libc.mallopt(parameter, size)
 

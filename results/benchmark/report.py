@@ -24,7 +24,7 @@ from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
-from pe_experiments.terminal.console import Display, display_for, say
+from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import write_atomically
 from pe_experiments.training import matmul
@@ -210,7 +210,7 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part."""
     asked = validated(BenchmarkSettings, config)
     prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
-    machine, folder, display = describe_machine(asked.threads), Path(asked.out), display_for()
+    machine, folder, display = describe_machine(asked.threads), Path(asked.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     parts = {"small": small, "peers": peers, "schemes": schemes, "loop": loop, "lengths": lengths}

@@ -15,8 +15,8 @@ from pe_experiments.comparison.runs import load_runs
 from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.archive import WITNESS, read_archive, read_witness, write_archive
 from pe_experiments.published.replay import kinds_of, replayed
-from pe_experiments.store import known
-from pe_experiments.store.known import common_code
+from pe_experiments.store import code
+from pe_experiments.store.code import common_code
 from pe_experiments.terminal.console import Display
 from tests.conftest import Outcome
 
@@ -118,15 +118,15 @@ def test_unknown_code_and_another_pytorch_replay_some_runs_first(
     bank: Path, script: Script, tmp_path: Path
 ) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
-    if common_code()["training"] != known.known()["parts"]["training"]["digest"]:
+    if common_code()["training"] != code.known()["parts"]["training"]["digest"]:
         pytest.skip("the bank was made by code that is not adopted: it is known by its own digest")
-    known.known()["parts"]["training"]["digest"] = "0" * 12
+    code.known()["parts"]["training"]["digest"] = "0" * 12
     command = ("train", "sweep=versus", *SMALL, "pe=rope", "seed=0,1,2", f"results_dir={results}")
     assert "bank/v1: changed since: the training code" in script(*command, "dry_run=true").out
     outcome = script(*command)
     assert outcome.code == 0, outcome.err
     assert "3 kinds and 1 whole runs of bank/v1 come out as published" in outcome.out
-    assert known.known()["parts"]["training"]["torch"] == torch.__version__
+    assert code.known()["parts"]["training"]["torch"] == torch.__version__
     runs = read_archive(results / "bank" / "v1")
     for made in runs.environments.values():
         made["libraries"]["torch"] = "2.0.0"

@@ -16,8 +16,7 @@ from pe_experiments.published import pages
 from pe_experiments.published import publish as publishing
 from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.publish import publish
-from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.studies import list_in_study, write_manifest
+from pe_experiments.store.directory import RunDirectory, list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Outcome
 from tests.synthetic import write_study

@@ -19,11 +19,10 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.checkpoints import read_checkpoint
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import RunDirectory, read_manifest
+from pe_experiments.store.finished import read_checkpoint
 from pe_experiments.store.identity import identify
 from pe_experiments.store.plan import plan
-from pe_experiments.store.studies import read_manifest
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training

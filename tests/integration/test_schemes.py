@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from pe_experiments.store.checkpoints import model_weights, read_checkpoint
+from pe_experiments.store.finished import model_weights, read_checkpoint
 from tests.conftest import ROOT, TINY, Outcome
 
 Script = Callable[..., Outcome]

@@ -19,9 +19,8 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.compare import runs_csv
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.checkpoints import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import load_model
+from pe_experiments.store.finished import load_model, read_checkpoint
 from pe_experiments.store.tables import METRICS
 from pe_experiments.tasks import text
 from pe_experiments.terminal import files
@@ -86,7 +85,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "large JSON": (lambda run: sparse(run.result), "MB are read"),
     "an infinite seed": (lambda run: result(run, seed=float("inf")), "belongs to|whole number"),
     "a step that is none": (lambda run: result(run, finished_step=["x"]), "finished_step="),
-    "no code": (lambda run: config(run, sources=2), "is missing or damaged"),
+    "no code": (lambda run: config(run, sources=2), "is damaged"),
     "code that is none": (lambda run: config(run, sources={"pe": "=1"}), "a section that is none"),
     "beyond all measure": (
         lambda run: run.curve.write_text(run.curve.read_text().replace("1.0", "1e308", 1)),

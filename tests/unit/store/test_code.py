@@ -14,10 +14,8 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.run import run_experiment
 from pe_experiments.store import code as fingerprints
-from pe_experiments.store import known
-from pe_experiments.store.code import class_code, source_meaning
+from pe_experiments.store.code import class_code, common_code, source_meaning
 from pe_experiments.store.identity import evaluated, identify
-from pe_experiments.store.known import common_code
 from pe_experiments.store.plan import plan
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT, TINY
@@ -50,7 +48,7 @@ EDITS = {
 
 def forget() -> None:
     """As a new process would: digests are taken once per process."""
-    fingerprints.package_code.cache_clear()
+    fingerprints.common_code.cache_clear()
     fingerprints.class_code.cache_clear()
     fingerprints.files_of.cache_clear()
     fingerprints._meaning.cache_clear()
@@ -175,7 +173,7 @@ def test_an_evaluation_by_other_code_replaces_the_old_one(
 ) -> None:
     run = run_experiment(tiny())
     curve, took = run.directory.curve.read_bytes(), run.result["seconds_per_step"]
-    edited = {"trained": known.states, "evaluated": lambda *_: {"evaluation": "edited"}}
+    edited = {"trained": fingerprints.states, "evaluated": lambda *_: {"evaluation": "edited"}}
     monkeypatch.setattr("pe_experiments.store.identity.states", lambda code, half: edited[half](code, half))
     assert plan(tiny()).state == "to evaluate"
     again = run_experiment(tiny())

@@ -17,11 +17,10 @@ import pytest
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig
 from pe_experiments.store.tables import METRICS, to_csv
-from pe_experiments.sweeps.engines import LocalEngine, engine_for, gpus, launch, side_by_side
+from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, combinations, expand, value_of, without
 from pe_experiments.sweeps.jobs import Job
 from pe_experiments.sweeps.tuning import Tuning
-from pe_experiments.sweeps.worker import Order
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 
@@ -172,7 +171,7 @@ def grid_jobs(folder: Path, grid: list[Overrides], losses: dict[tuple[str, str],
 
 def test_tuning_takes_the_last_loss_on_the_training_lengths(tmp_path: Path) -> None:
     runs = expand(["pe=a,b", "lr=1,2,4", "seed=5,6", "study=s"], {}, settings())
-    tuning = Tuning(runs, settings(tune="lr"), "s")
+    tuning = Tuning(runs, settings(tune="lr"), "s", {})
     grid = tuning.grid()
     assert len(grid) == 6
     assert {value_of(run, "seed") for run in grid} == {"5"}
@@ -183,14 +182,14 @@ def test_tuning_takes_the_last_loss_on_the_training_lengths(tmp_path: Path) -> N
         ("a", "2", "5"), ("b", "1", "5"), ("a", "2", "6"), ("b", "1", "6"),
     ]  # fmt: skip
     with pytest.raises(UserError, match="gives no values"):
-        Tuning(runs, settings(tune="other"), "s")
+        Tuning(runs, settings(tune="other"), "s", {})
     with pytest.raises(UserError, match="study"):
-        Tuning(runs, settings(tune="lr"), None)
+        Tuning(runs, settings(tune="lr"), None, {})
 
 
 def test_tuning_seeds_are_averaged_and_the_grid_grows_where_the_best_is_its_edge(tmp_path: Path) -> None:
     runs = expand(["pe=a,b,c", "lr=1,2,4", "seed=0,1"], {}, settings())
-    tuning = Tuning(runs, settings(tune="lr", tuning_seeds=[100, 101]), "s")
+    tuning = Tuning(runs, settings(tune="lr", tuning_seeds=[100, 101]), "s", {})
     grid = tuning.grid()
     assert [value_of(run, "seed") for run in grid] == ["100"] * 9 + ["101"] * 9
     values = dict(

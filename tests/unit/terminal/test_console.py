@@ -23,7 +23,7 @@ def test_a_terminal_line_is_written_over_and_taken_away(
         monkeypatch.setattr(console, name, 0.0)
     monkeypatch.setenv("COLUMNS", "19")  # as narrow as a terminal may be
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    display = console.display_for()
+    display = console.Lines()
     display.start("copy", 2)
     display.row({"loss": 0.5})
     display.step(1)
