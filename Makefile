@@ -10,11 +10,11 @@ train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
 test: .venv/.done lint
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 # And what takes minutes: kills, wheels, a browser, whole commands.
 test-all: .venv/.done lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Every table, figure and page under results/ from the CSVs of the studies.
 results: .venv/.done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,10 @@ import torch
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
+from pe_experiments.published import replay
 from pe_experiments.store import code
+from pe_experiments.sweeps import engines
+from tests.processes import CONTEXT
 
 ROOT = Path(__file__).parents[1]
 KNOWN = code.FILE
@@ -46,6 +49,15 @@ def _known_code_stays_as_it_is(
     """What a test adopts is written elsewhere."""
     monkeypatch.setattr(code, "FILE", Path(shutil.copy(KNOWN, tmp_path_factory.mktemp("known"))))
     code.known.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _processes_start_at_once() -> Iterator[None]:
+    """Those of sweeps and replays of this process; scripts in processes of their own spawn theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "SPAWN", CONTEXT)
+        patch.setattr(replay, "get_context", lambda _: CONTEXT)
+        yield
 
 
 @pytest.fixture(autouse=True)

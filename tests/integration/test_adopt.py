@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.conftest import ROOT, TINY
+from tests.processes import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +35,8 @@ EDITS = {  # file, what is replaced, by what; what is refused, and the sentence
     ),
     "a class split": (
         "encodings/alibi.py",
-        "class Alibi(PositionalEncoding):",
-        "class Alibi(PositionalEncoding):\n    pass\n\n\nclass Alibi(Alibi):",
+        "class Alibi(PositionBias):",
+        "class Alibi(PositionBias):\n    pass\n\n\nclass Alibi(Alibi):",
         NOTHING,
         "adopted Alibi",
     ),
@@ -90,8 +91,8 @@ EDITS = {  # file, what is replaced, by what; what is refused, and the sentence
     ),
     "a length left out of the evaluation": (
         "evaluation/curve.py",
-        "for done, length in enumerate(lengths):",
-        "for done, length in enumerate(lengths[1:]):",
+        "for index, length in enumerate(lengths):",
+        "for index, length in enumerate(lengths[1:]):",
         ALL,
         "is not evaluated at length 4, published is",
     ),
@@ -105,10 +106,13 @@ EDITS = {  # file, what is replaced, by what; what is refused, and the sentence
 }
 
 
-def script(tree: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, f"scripts/{name}.py", *arguments, "results_dir=results"]
+def script(tree: Path, name: str, *arguments: str, spawned: bool = False) -> subprocess.CompletedProcess[str]:
+    words = (f"scripts/{name}.py", *arguments, "results_dir=results")
     environment = {"PYTHONPATH": str(tree), "PATH": "/usr/bin:/bin", "HOME": str(tree)}
-    return subprocess.run(words, capture_output=True, text=True, cwd=tree, env=environment)
+    if spawned:
+        command = [sys.executable, *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tree, env=environment)
+    return run_script(*words, cwd=tree, path=[tree], environment=environment)
 
 
 def git(tree: Path, *words: str) -> str:
@@ -138,7 +142,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(tree, "init", "-q")
     git(tree, "add", "-A")
     git(tree, "commit", "-qm", "all")
-    done = script(tree, "train", "-m", "pe=rope,alibi", "study=small", *TINY)
+    done = script(tree, "train", "-m", "pe=rope,alibi", "study=small", "sweep.jobs=1", *TINY)
     assert done.returncode == 0, done.stderr
     done = script(tree, "results", "publish=small")
     assert done.returncode == 0, done.stderr
@@ -176,9 +180,9 @@ def test_a_file_renamed_and_a_function_moved_change_nothing_for_a_user(project: 
         path.write_text(path.read_text().replace("pe_experiments.data.batches", "pe_experiments.drawn"))
     git(tree, "add", "-A")
     git(tree, "commit", "-qm", "rooms")
-    again = ("train", "-m", "pe=rope,alibi", "study=small", *TINY)
+    again = ("train", "-m", "pe=rope,alibi", "study=small", "sweep.jobs=1", *TINY)
     assert "2 new" in script(tree, *again, "dry_run=true").stdout  # not known yet
-    done = script(tree, "results", "adopt=all")
+    done = script(tree, "results", "adopt=all", spawned=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 kinds and 2 whole runs of small come out as published" in done.stdout
     assert "2 finished" in script(tree, *again, "dry_run=true").stdout

@@ -27,6 +27,7 @@ from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
 from tests.conftest import ROOT, TINY
+from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
@@ -169,7 +170,8 @@ def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tin
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_script(*command[1:], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
     whole = run_experiment(tiny(*options[len(TINY) :]))
     (killed,) = (tmp_path / "killed" / "runs").iterdir()
@@ -447,11 +449,10 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     """In processes of their own: an edited module must be read anew."""
     scratch = tmp_path / "mine.py"
     options = ["pe=none", "pe._target_=mine.Slope", "+pe.slope=0.2", *TINY, f"results_dir={tmp_path / 'r'}"]
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *options]
 
     def run(words: str, sign: str) -> str:
         scratch.write_text(SCHEME.format(words=words, sign=sign))
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        done = run_script(ROOT / "scripts" / "train.py", *options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -461,18 +462,12 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     assert f"Changed since {trained.name}: mine." in run("other code", "+")
     names = sorted(path.name for path in (tmp_path / "r" / "runs").iterdir())
     assert len(names) == 2
-    evaluation = [
-        sys.executable,
-        str(ROOT / "scripts" / "evaluate.py"),
-        f"run={trained}",
-        "evaluation.lengths=[5]",
-    ]
-    strange = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
+    evaluation = (ROOT / "scripts" / "evaluate.py", f"run={trained}", "evaluation.lengths=[5]")
+    strange = run_script(*evaluation, cwd=tmp_path)
     assert strange.returncode == 1
     assert "names mine.Slope, from outside this package" in strange.stderr
     assert "add trust=true" in strange.stderr
-    evaluation.append("trust=true")
-    refused = subprocess.run(evaluation, capture_output=True, text=True, cwd=tmp_path)
+    refused = run_script(*evaluation, "trust=true", cwd=tmp_path)
     assert refused.returncode == 1
     assert "mine changed since it was trained" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)

@@ -15,6 +15,7 @@ import yaml
 
 from pe_experiments.store.finished import model_weights, read_checkpoint
 from tests.conftest import ROOT, TINY, Outcome
+from tests.processes import run_script
 
 Script = Callable[..., Outcome]
 
@@ -60,22 +61,20 @@ def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
     (tmp_path / "configs" / "pe" / "odd.yaml").write_text(CHOICE)
 
     def run(*command: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_script(*command, cwd=tmp_path, path=[tmp_path])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    contract = run(
-        "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contracts/test_encodings.py", "-k", "odd-"
+    tested = ("tests/contracts/test_encodings.py", "-k", "odd-")
+    contract = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tested],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
     )
-    assert contract.count(".") > 30
+    assert contract.returncode == 0, contract.stdout + contract.stderr
+    assert contract.stdout.count(".") > 30
     assert "\n  odd " in run("scripts/train.py", "--help")
     assert "odd distances are pushed away" in run("scripts/show_encoding.py", "--help")
     assert "odd, before training" in run("scripts/show_encoding.py", "pe=odd", "d_model=32")

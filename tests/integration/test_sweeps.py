@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal import console
 from tests.conftest import ROOT, TINY, Outcome
+from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 Script = Callable[..., Outcome]
@@ -190,9 +192,7 @@ def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script
     assert "3 of 6 runs are finished already" in again.out
     assert stamps(results).items() >= done.items()
     assert again.out.count("FailsFar-s0") == 3  # resumed, failed, named
-    command = subprocess.run(
-        f"{sys.executable} {alone[0]}", shell=True, cwd=ROOT, capture_output=True, text=True
-    )
+    command = run_script(*shlex.split(alone[0]), cwd=ROOT)
     assert command.returncode == 1
     assert "error (RuntimeError: too far)" in command.stdout
 

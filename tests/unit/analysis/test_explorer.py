@@ -50,8 +50,10 @@ def test_the_published_data_are_those_of_this_code(
     some = {name: shipped("pe")[name] for name in ("learned", "rope", "t5", "fox", "hard_alibi", "none")}
     monkeypatch.setattr(study, "shipped", lambda _: some)
     theirs = {one["name"]: one for one in data["schemes"]}
-    for mine in study.schemes():
-        same(mine, theirs[mine["name"]])
+    made = {one["name"]: one for one in study.schemes()}
+    assert made.keys() == some.keys()
+    for name, mine in made.items():
+        same(mine, theirs[name])
     same(study.sentences(), data["sentences"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import shutil
@@ -183,7 +184,11 @@ def test_a_command_says_one_printable_sentence(tiny: Tiny, script: Script) -> No
 def test_no_number_is_too_large_for_the_page(tiny: Tiny, tmp_path: Path) -> None:
     run = write_run(tiny(), fading(1, 0))
     result(run, seconds_per_step=1e308, parameters=10**400)
-    compare(run.path.parents[1], out=tmp_path / "out")
+    (row,) = compare(run.path.parents[1], out=tmp_path / "out").table.to_dict("records")
+    assert row["exact_match_extrapolation"] == 1
+    assert math.isnan(row["seconds_per_step"])
+    assert math.isnan(row["parameters"])
+    assert "exact match past the training lengths 1.00" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("weights", [[], None, {1: 2}, {"model.x": "y"}])

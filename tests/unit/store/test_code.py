@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pe_experiments.store.identity import evaluated, identify
 from pe_experiments.store.plan import plan
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT, TINY
+from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
@@ -146,7 +146,7 @@ def test_an_edit_says_what_changed_and_a_changed_evaluation_is_repeated(tmp_path
     """The commands themselves, on a copy of the package."""
     for name in ("pe_experiments", "configs", "scripts"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "scripts/train.py", "pe=rope", *TINY, "results_dir=r"]
+    command = ("scripts/train.py", "pe=rope", *TINY, "results_dir=r")
 
     def run(*edit: str) -> str:
         if edit:
@@ -154,7 +154,7 @@ def test_an_edit_says_what_changed_and_a_changed_evaluation_is_repeated(tmp_path
             path = tmp_path / "pe_experiments" / name
             path.write_text(path.read_text().replace(old, new))
         environment = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        done = run_script(*command, cwd=tmp_path, path=[tmp_path], environment=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -23,10 +23,10 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import check
-from pe_experiments.run import evaluate_run
+from pe_experiments.run import RunResult, evaluate_run
 from pe_experiments.store import finished as trained
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import load_model
+from pe_experiments.store.finished import TrainedModel, load_model
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT, TINY, Script
@@ -95,8 +95,12 @@ def everything(run: RunDirectory) -> list[Callable[[], object]]:
 
 
 def test_a_sound_run_is_built_everywhere(run: RunDirectory) -> None:
-    for attempt in everything(run):
-        attempt()
+    model, other_lengths, other_task = (attempt() for attempt in everything(run))
+    assert isinstance(model, TrainedModel)
+    for evaluated, lengths in ((other_lengths, [7]), (other_task, [4, 6, 9])):
+        assert isinstance(evaluated, RunResult)
+        assert evaluated.done == "evaluated"
+        assert [row["content_length"] for row in evaluated.curve] == lengths
 
 
 HIDDEN = {"hidden": {"_target_": "evil.Evil"}}

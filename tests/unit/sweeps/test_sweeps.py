@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import threading
@@ -297,6 +298,7 @@ def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
             time.sleep(0.01)
         start(process)
 
+    monkeypatch.setattr("pe_experiments.sweeps.engines.SPAWN", multiprocessing.get_context("spawn"))
     monkeypatch.setattr(SpawnProcess, "start", start_late)
     (future,) = engine.submit([Order({}, [])])
     assert future.result(60)["reason"] == "its process was killed (is there enough memory?)"
