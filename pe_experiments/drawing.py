@@ -41,7 +41,9 @@ def styles(labels: Iterable[str]) -> dict[str, Look]:
 
     No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
     """
-    wished = {label: _wish(label) for label in set(labels)}
+    # With this prefix the schemes that are compared most often wish for eight different colours.
+    digests = {label: hashlib.sha256(f"439{label}".encode()).digest() for label in set(labels)}
+    wished = {label: (one[0] % len(COLOURS), one[1] % len(MARKERS)) for label, one in digests.items()}
     order = sorted(wished, key=lambda label: (wished[label], label))
     most = math.ceil(len(order) / len(COLOURS))
     looks: dict[str, Look] = {}
@@ -55,12 +57,6 @@ def styles(labels: Iterable[str]) -> dict[str, Look]:
                 free = (marker for marker in markers if (colour, marker) not in looks.values())
                 looks[label] = colour, next(free, markers[0])
     return looks
-
-
-def _wish(name: str) -> tuple[int, int]:
-    # With this prefix the schemes that are compared most often wish for eight different colours.
-    digest = hashlib.sha256(f"439{name}".encode()).digest()
-    return digest[0] % len(COLOURS), digest[1] % len(MARKERS)
 
 
 def text(label: str, longest: int = 40) -> str:

@@ -38,20 +38,13 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Makes examples of a task in a format, with position ids.
-
-    Attributes:
-        task, format, positions: the parts.
-        train_lengths: input lengths of training.
-        train_length: tokens of the longest training sequence.
-        seed: of the run.
-    """
+    """Makes examples of a task in a format, with position ids."""
 
     task: Task
     format: Format
     positions: PositionPolicy
-    train_lengths: tuple[int, ...]
-    train_length: int
+    train_lengths: tuple[int, ...]  # in input symbols
+    train_length: int  # tokens of the longest training sequence
     seed: int
 
     def evaluation_block(self, length: int, block: int) -> Batch:
@@ -77,13 +70,9 @@ class Source:
 
 
 class TrainingStream:
-    """Batches of the training lengths.
+    """Batches of the training lengths: each row draws its own (``mixed``) or each batch (``single_length``).
 
-    Args:
-        source: makes the examples.
-        batch_size: rows per batch.
-        batching: ``mixed``: each row draws its own length; ``single_length``: each batch draws one.
-        split: ``training`` or ``validation``; their examples are drawn independently.
+    The examples of the two splits, ``training`` and ``validation``, are drawn independently.
     """
 
     def __init__(self, source: Source, batch_size: int, batching: str, split: Split = "training"):
@@ -140,11 +129,7 @@ class TrainingStream:
         return drawn.repeat_interleave(self.batch_size)
 
     def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The task's inputs in a draw, before layout, by length up to ``longest``.
-
-        Yields:
-            A length, the rows of the draw that have it, and their symbols [rows, N].
-        """
+        """By length up to ``longest``, the rows of a draw that have it and their input symbols [rows, N]."""
         generator = stream(self.source.seed, self.split, draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
@@ -154,14 +139,10 @@ class TrainingStream:
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
-    """The batch in parts of similar lengths, to save padding.
+    """The batch in parts of similar lengths, to save padding; one of a single length is returned whole.
 
     Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
     The summed losses of the parts add up to that of the batch.
-
-    Args:
-        batch: of mixed lengths; a batch of a single length is returned whole.
-        train_length: tokens of the longest training sequence; determines the rows of a part.
     """
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
@@ -181,16 +162,14 @@ def _part(batch: Batch, rows_b: Tensor) -> Batch:
     index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
     real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
     declared_b = batch.declared_B[rows_b]
-    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(
-        max=batch.positions_BP.shape[1] - 1
-    )
-    shared = len(batch.positions_BP) == 1
+    positions_bP = batch.positions_BP if len(batch.positions_BP) == 1 else batch.positions_BP[rows_b]
+    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=positions_bP.shape[1] - 1)
     return Batch(
         batch.tokens_BT[rows_b][:, index_t],
         batch.labels_BT[rows_b][:, index_t].masked_fill(~real_bt, IGNORE),
         lengths_b,
         declared_b,
-        (batch.positions_BP if shared else batch.positions_BP[rows_b])[:, index_p],
+        positions_bP[:, index_p],
     )
 
 

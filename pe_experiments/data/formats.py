@@ -19,32 +19,21 @@ MOST_SYMBOLS = 1 << 18  # as many as the largest vocabularies of language models
 
 @dataclass(frozen=True)
 class Sequences:
-    """The tokens a model reads and the labels its output is scored on.
+    """The tokens a model reads and the labels its output is scored on, int64.
 
-    Attributes:
-        tokens_BT: int64 tokens, right-padded.
-        labels_BT: the expected output at each token, -100 where it is not scored.
-        lengths_B: tokens of each row without padding.
-        declared_B: the declared length: tokens of each row with the longest answer possible at this input
-            length. Schemes and position policies that depend on the length read it.
-        ids_BT: position ids that the task gives its symbols, 0 for all other tokens; None unless the position
-            policy uses them.
+    The declared length of a row is that with the longest answer possible at its input length; schemes and
+    position policies that depend on the length read it.
     """
 
-    tokens_BT: Tensor
-    labels_BT: Tensor
-    lengths_B: Tensor
+    tokens_BT: Tensor  # right-padded
+    labels_BT: Tensor  # the expected output at each token, -100 where it is not scored
+    lengths_B: Tensor  # tokens of each row without padding
     declared_B: Tensor
-    ids_BT: Tensor | None = None
+    ids_BT: Tensor | None = None  # the task's position ids, 0 where it gives none; None: not used
 
 
 class Format:
-    """The marks, and the contract of a format: to lay out examples of one input length as sequences.
-
-    Args:
-        symbols: the task's ``vocab_size``.
-        causal: whether the model is a decoder.
-    """
+    """The marks, and the contract of a format: to lay out examples of one input length as sequences."""
 
     prefix_is_known = False  # True if the model has read, in order, all tokens before the one it predicts
     feeds_back = False  # True if a decoding model reads its own answer so far
@@ -149,11 +138,7 @@ FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsForma
 
 
 def refuse_misfit(theirs: Format, trained: Format) -> None:
-    """Refuse a task's format that a model trained on another task cannot read.
-
-    Raises:
-        ValueError: another vocabulary (hence other marks) or another layout.
-    """
+    """Refuse a task's format that a model trained on another cannot read: other marks or another layout."""
     names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (theirs, trained))
     for what, (has, needs) in (("symbols are", (theirs.bos, trained.bos)), ("format is", names)):
         if has != needs:
@@ -164,12 +149,7 @@ def refuse_misfit(theirs: Format, trained: Format) -> None:
 
 
 def format_for(task: Task, causal: bool) -> Format:
-    """The format in which a decoder (``causal``) or an encoder reads this task.
-
-    Raises:
-        NotApplicable: the task has no format for such a model.
-        ValueError: it has more symbols than any language model.
-    """
+    """The format in which a decoder (``causal``) or an encoder reads this task."""
     if task.vocab_size > MOST_SYMBOLS:
         raise ValueError(
             f"vocab_size={task.vocab_size} of {type(task).__name__}: expected at most {MOST_SYMBOLS}"

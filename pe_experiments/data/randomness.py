@@ -9,13 +9,9 @@ import hashlib
 import torch
 
 STREAMS = (
-    "training",
-    "training positions",
-    "validation",
-    "validation positions",
-    "evaluation",
+    "training", "training positions", "validation", "validation positions", "evaluation",
     "evaluation positions",
-)
+)  # fmt: skip
 INDEX_BITS = 29
 LENGTH_BITS = 17
 BLOCK_BITS = INDEX_BITS - LENGTH_BITS
@@ -28,17 +24,9 @@ def named_seed(seed: int, name: str) -> int:
 
 
 def stream(seed: int, name: str, index: int) -> torch.Generator:
-    """The generator of element ``index`` of a named stream; a pure function of its arguments.
+    """The generator of element ``index``, a batch number or `block_index`, of one of the `STREAMS`.
 
-    Within one seed, no two pairs (name, index) share a generator.
-
-    Args:
-        seed: of the run.
-        name: one of `STREAMS`.
-        index: batch number, or `block_index`; below 2^29.
-
-    Raises:
-        ValueError: an index out of range.
+    A pure function of its arguments; within one seed, no two pairs (name, index) share a generator.
     """
     if not 0 <= index < 1 << INDEX_BITS:
         raise ValueError(f"stream index {index} is outside 0 .. {(1 << INDEX_BITS) - 1}")
@@ -47,11 +35,7 @@ def stream(seed: int, name: str, index: int) -> torch.Generator:
 
 
 def block_index(length: int, block: int) -> int:
-    """Index, in its stream, of block ``block`` of the evaluation examples of one length.
-
-    Raises:
-        ValueError: a length of 131,072 or more, or more than 4,096 blocks.
-    """
+    """Index, in its stream, of block ``block`` of the evaluation examples of one length."""
     if not 0 <= length < 1 << LENGTH_BITS:
         raise ValueError(f"evaluation length {length} must be below {1 << LENGTH_BITS}")
     if not 0 <= block < 1 << BLOCK_BITS:

@@ -15,20 +15,10 @@ MOST_EXAMPLES = 200_000  # training examples looked at, about a second; further 
 def seen_in_training(
     batches: TrainingStream, steps: int, source: Source, lengths: Sequence[int], examples: int
 ) -> dict[int, int]:
-    """How many evaluation examples of each length have an input that training has certainly seen.
+    """How many evaluation examples of each input length have an input that training has certainly seen.
 
     Every one counted was found among the training inputs; where training had more than 200,000 examples, the
     first of them are looked at and the counts are lower bounds.
-
-    Args:
-        batches: of the training.
-        steps: batches that were trained on.
-        source: what the evaluation examples are made from.
-        lengths: input lengths of the evaluation.
-        examples: per length.
-
-    Returns:
-        The count by input length; 0 at a length that training does not have.
     """
     counts = dict.fromkeys(lengths, 0)
     trained = [length for length in counts if length in batches.source.train_lengths]

@@ -34,11 +34,8 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
       length; 0 if the first point is below. If it never falls below, the horizon is the longest evaluated
       length and ``horizon_censored`` is true. ``horizon_ratio``: in units of the training length.
 
-    Where exact match was not measured, as for language models, so is nothing that follows from it.
-
-    Args:
-        rows: of ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
-        max_length: longest input length of the training.
+    Where exact match was not measured, as for language models, so is nothing that follows from it. Rows are
+    those of ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
     """
     exact = not any(unknown(row["exact_match"]) for row in rows)
     within = [row for row in rows if row["content_length"] <= max_length]

@@ -74,14 +74,12 @@ class Scorer:
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """The scores [B, N - 1] of stretches in windows of ``length`` bytes, the first maybe shorter."""
-        losses: list[Tensor] = []
-        right: list[Tensor] = []
-        stop = stretches_BN.shape[1]
+        made, stop = [], stretches_BN.shape[1]
         while stop > 1:
             start = max(0, stop - length)
-            for made, part in zip((losses, right), self.scores(stretches_BN[:, start:stop]), strict=True):
-                made.insert(0, part)
+            made.append(self.scores(stretches_BN[:, start:stop]))
             stop = start + 1
+        losses, right = zip(*reversed(made), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
@@ -153,9 +151,8 @@ def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, T
             same_BG = (grams_BGK[:, :own] == grams_BGK[:, own, None]).all(dim=-1)
             ever_BS[:, s] = same_BG.any(dim=1)
             near_BS[:, s] = same_BG[:, index_G[:own] >= total - max_length].any(dim=1)
-    every_BS = torch.ones_like(ever_BS)
     return {
-        "all": every_BS,
+        "all": torch.ones_like(ever_BS),
         "repeated_near": near_BS,
         "repeated_far": ever_BS & ~near_BS,
         "new": ~ever_BS,

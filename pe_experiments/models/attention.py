@@ -18,9 +18,7 @@ from pe_experiments.models.packing import UNPACKED, Unpacked
 
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
-FUSED = (
-    512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either matmul backend
-)
+FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
 FUSED_TRAINING = 256  # the same with its backward pass, for a bias that takes no gradient
 
 
@@ -76,11 +74,6 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
     return type(encoding).weights is not PositionalEncoding.weights
 
 
-def has_fixed_bias(encoding: PositionalEncoding) -> bool:
-    """Whether nothing is learned in the scheme's bias."""
-    return type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
-
-
 def choose_implementation(
     implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
 ) -> Implementation:
@@ -92,21 +85,15 @@ def choose_implementation(
         return IMPLEMENTATIONS[implementation]
     tokens = q_BHTK.shape[2]
     if torch.is_grad_enabled():
-        fused = tokens >= FUSED_TRAINING and has_fixed_bias(encoding)
-        return sdpa if q_BHTK.is_cuda or fused else eager
+        fixed = type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
+        return sdpa if q_BHTK.is_cuda or (tokens >= FUSED_TRAINING and fixed) else eager
     if tokens >= LONG:
         return blocked
     return sdpa if q_BHTK.is_cuda or tokens >= FUSED else eager
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: the projections. Everything positional belongs to the encoding.
-
-    Args:
-        shape: sizes of the model.
-        implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``.
-        biases: of the projections.
-    """
+    """Multi-head self-attention: the projections. Everything positional belongs to the encoding."""
 
     def __init__(self, shape: ModelShape, implementation: str = "auto", biases: bool = True):
         super().__init__()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from itertools import count
+from typing import Literal
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.backbone import Backbone
+from pe_experiments.terminal.arguments import one_of
 
 Initialisation = Literal["gpt2", "pytorch"]
 
@@ -24,13 +26,11 @@ def seeded_model(
     seed: int,
 ) -> Backbone:
     """The untrained model: what backbone and encodings draw from torch's generator follows from the seed."""
-    made = 0
+    index = count()
 
     def make_encoding(shape: ModelShape) -> PositionalEncoding:
-        nonlocal made
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(named_seed(seed, f"encoding {made}"))
-            made += 1
+            torch.manual_seed(named_seed(seed, f"encoding {next(index)}"))
             return build_encoding(shape)
 
     with torch.random.fork_rng(devices=[]):
@@ -49,12 +49,8 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
                      stream; biases 0 (Radford et al. 2019, section 2.3).
         ``pytorch``  embeddings N(0, 1), weights and biases U(-1/sqrt(fan in), 1/sqrt(fan in)), as in
                      `torch.nn`.
-
-    Raises:
-        ValueError: an unknown style.
     """
-    if style not in get_args(Initialisation):
-        raise ValueError(f"initialisation={style!r} is not one of {', '.join(get_args(Initialisation))}")
+    one_of(Initialisation, "initialisation", style)
     drawn: set[int] = set()
     for name, module in model.named_modules():
         if name.startswith("encodings") or not isinstance(module, nn.Linear | nn.Embedding):

@@ -25,12 +25,7 @@ UNPACKED = Unpacked()
 
 
 class Packing(Unpacked):
-    """The real tokens of right-padded rows, one after the other.
-
-    Args:
-        lengths_B: tokens of each row without padding.
-        tokens: of the longest.
-    """
+    """The real tokens of right-padded rows, one after the other; ``tokens`` are those of the longest row."""
 
     def __init__(self, lengths_B: Tensor, tokens: int):
         self.shape = (len(lengths_B), tokens)

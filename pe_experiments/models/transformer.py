@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from pe_experiments.models.attention import Attention
 from pe_experiments.models.backbone import Backbone, MakeEncoding
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.models.packing import UNPACKED, Packing, Unpacked
+from pe_experiments.terminal.arguments import one_of
 
 PADDED = 0.9  # share of real tokens below which packing them pays
 
@@ -120,14 +121,10 @@ class Transformer(Backbone):
         attention_implementation: Implementation = "auto",
     ):
         super().__init__(vocab_size, shape, make_encoding, seed)
-        for name, value, choices in (
-            ("activation", activation, Activation),
-            ("norm", norm, Norm),
-            ("output_head", output_head, OutputHead),
-            ("attention_implementation", attention_implementation, Implementation),
-        ):
-            if value not in get_args(choices):
-                raise ValueError(f"{name}={value!r} is not one of {', '.join(get_args(choices))}")
+        one_of(Activation, "activation", activation)
+        one_of(Norm, "norm", norm)
+        one_of(OutputHead, "output_head", output_head)
+        one_of(Implementation, "attention_implementation", attention_implementation)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
         form = LayerForm(activation, norm, biases, dropout, attention_implementation)

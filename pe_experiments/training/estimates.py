@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -18,20 +19,12 @@ LONGEST_HOURS = 24.0  # that measuring a model may take by this estimate
 
 
 def refuse_large_training(experiment: Experiment) -> None:
-    """Refuse a training whose memory, estimated to a factor of two or three, exceeds this machine's.
-
-    Raises:
-        UserError: it cannot fit.
-    """
+    """Refuse a training whose memory, estimated to a factor of two or three, exceeds this machine's."""
     _refuse(experiment, "training", PARAMETER_BYTES, experiment.shape.num_layers, _on_gpu(experiment))
 
 
 def refuse_large_model(experiment: Experiment) -> None:
-    """Refuse a model that cannot be tried out here on a batch, without gradients, as an evaluation does.
-
-    Raises:
-        UserError: it cannot fit.
-    """
+    """Refuse a model that cannot be tried out here on a batch, without gradients, as an evaluation does."""
     _refuse(experiment, "the model", FORWARD_BYTES, 1, on_gpu=False)
 
 
@@ -47,11 +40,7 @@ def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, 
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:
-    """Refuse an evaluation estimated to take more than a day; training has no limit.
-
-    Raises:
-        UserError: one would take longer.
-    """
+    """Refuse an evaluation estimated to take more than a day; training has no limit."""
     config = experiment.config
     threads = config.hardware.threads
     speed = OPERATIONS_PER_SECOND["cuda"] if _on_gpu(experiment) else OPERATIONS_PER_SECOND["cpu"] * threads
@@ -108,8 +97,5 @@ def memory_bytes(on_gpu: bool) -> int | None:
 
 
 def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"
+    thousands = min(4, int(math.log10(count) // 3))
+    return f"{count / 1000**thousands:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[thousands]}"

@@ -21,15 +21,7 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set the matmul backend and, in a process of ours (`process`), the threads.
-
-    Returns:
-        The device, ``cpu`` or ``cuda``.
-
-    Raises:
-        UserError: the device does not exist, there are fewer cores than threads, or the backend would compute
-            in less than float32.
-    """
+    """Set the matmul backend and, in a process of ours (`process`), the threads; returns the device."""
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
         raise UserError(
@@ -37,12 +29,12 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
         )
     if process.command:
         torch.set_num_threads(hardware.threads)
-    if hardware.accelerator == "gpu" and not torch.cuda.is_available():
+    if hardware.accelerator != "cpu" and torch.cuda.is_available():
+        return "cuda"
+    if hardware.accelerator == "gpu":
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
-    if hardware.accelerator == "cpu" or not torch.cuda.is_available():
-        matmul.select(hardware.matmul)
-        return "cpu"
-    return "cuda"
+    matmul.select(hardware.matmul)
+    return "cpu"
 
 
 def describe_environment(device: str) -> dict[str, Any]:

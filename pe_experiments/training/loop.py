@@ -26,7 +26,7 @@ from pe_experiments.configuration.schema import TrainingConfig
 from pe_experiments.data.batches import Batch, Source, TrainingStream, micro_batches, rounded_up
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.base import at_least_float32
-from pe_experiments.evaluation.curve import in_distribution_tally
+from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged
@@ -37,24 +37,11 @@ SCORED_STEP = 64  # scored tokens are padded to a multiple of it: kernels are se
 CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
 CHECKPOINT_SHARE = 0.02  # of the training time at most
 
-Row = dict[str, Any]
-
 
 class TrainingModule(pl.LightningModule):
     """Mean cross entropy over the scored tokens, AdamW, warm-up and decay.
 
     Lightning is given several steps at a time, as its own work takes as long as a small model's forward pass.
-
-    Args:
-        model: to train.
-        training: the ``training`` section.
-        seed: of the run.
-        show: called after every step with its number.
-
-    Attributes:
-        finished: True once nothing is left to train; saved in every checkpoint.
-        last_step: optimiser steps taken so far.
-        gradient_norm: of the last step, before clipping.
     """
 
     automatic_optimization = False
@@ -71,28 +58,27 @@ class TrainingModule(pl.LightningModule):
         self.model = model
         self.training_config = training
         self.show = show
-        self.finished = False
+        self.finished = False  # True once nothing is left to train; saved in every checkpoint
         self.last_step = 0
-        self.gradient_norm = torch.tensor(math.nan)
+        self.gradient_norm = torch.tensor(math.nan)  # of the last step, before clipping
 
     def training_step(self, batches: list[Batch], batch_idx: int) -> Tensor:
-        """One step per batch; returns the last loss.
-
-        Raises:
-            Diverged: a loss is not finite.
-        """
+        """One step per batch; returns the last loss."""
         before = self.last_step
         losses = [self._step(batch) for batch in batches]
-        finite = (
-            torch.stack(losses).isfinite().tolist()
-        )  # read only now, so that a GPU need not be waited for
+        finite = torch.stack(losses).isfinite().tolist()  # only now: a GPU need not be waited for
         if not all(finite):
             raise Diverged(before + finite.index(False) + 1)
         return losses[-1]
 
     def _step(self, batch: Batch) -> Tensor:
         # A scheme may draw random numbers in forward; they follow from seed and step, also after a resume.
-        seed_forward(named_seed(self.seed, f"forward {self.last_step}"), self.device)
+        # `torch.manual_seed` would store a stack trace for every unused GPU backend at every step: a
+        # millisecond, and memory that is never freed.
+        seed = named_seed(self.seed, f"forward {self.last_step}")
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         loss = batch_loss(self.model, batch)
         self.gradient_norm = self.adamw.step(loss, self.last_step)
         self.last_step += 1
@@ -108,17 +94,6 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.last_step = checkpoint["global_step"]
-
-
-def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed the random numbers a scheme draws in forward.
-
-    `torch.manual_seed` would store a stack trace for every unused GPU backend at every step: a millisecond,
-    and memory that is never freed.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
 
 
 def batch_loss(model: Backbone, batch: Batch) -> Tensor:
@@ -171,12 +146,7 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
 
 
 class Recorder(Callback):
-    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution.
-
-    Args:
-        validation: the stream of those examples.
-        record: called with each row of ``metrics.csv``.
-    """
+    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution."""
 
     def __init__(self, validation: TrainingStream, record: Callable[[Row], None]):
         self.validation = validation
@@ -195,7 +165,8 @@ class Recorder(Callback):
         }
         if is_checked(step, config):
             row |= self._check(module)
-        if step == config.steps or reached(config.stop_at_exact_match, row.get("exact_match")):
+        enough = config.stop_at_exact_match
+        if step == config.steps or (enough is not None and row.get("exact_match", -1.0) >= enough):
             module.finished = trainer.should_stop = True
         self.record(row)
 
@@ -205,10 +176,6 @@ class Recorder(Callback):
         module.train()
         exact = {"exact_match": counts.exact_match} if self.validation.source.task.exact else {}
         return {"validation_loss": counts.loss, **exact, "token_accuracy": counts.token_accuracy}
-
-
-def reached(threshold: float | None, exact_match: float | None) -> bool:
-    return threshold is not None and exact_match is not None and exact_match >= threshold
 
 
 def raise_if_diverged(module: TrainingModule) -> None:
@@ -221,9 +188,6 @@ class Checkpointer(Callback):
 
     def __init__(self, path: Path):
         self.path = path
-        self.due = math.inf
-
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.due = time.monotonic() + CHECKPOINT_SECONDS
 
     def on_train_batch_end(
@@ -242,9 +206,6 @@ def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> 
     """Save a checkpoint so that a kill at any moment leaves the old one or the new one.
 
     Once training is ``finished`` the optimizer's state, two thirds of the file, is left out.
-
-    Raises:
-        FileNotFoundError: the run's directory is gone.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
@@ -265,20 +226,9 @@ def train_model(
     record: Callable[[Row], None],
     show: Callable[[int], None],
 ) -> int:
-    """Train the model on a source of examples, from its start or from a checkpoint.
+    """Train in place, from the start or from the checkpoint of step ``first``; returns the last step.
 
-    Args:
-        model: with its initial weights; trained in place.
-        source: makes the examples; its seed is the run's.
-        training: the ``training`` section.
-        device: ``cpu`` or ``cuda``.
-        checkpoint: file to save to and to resume from.
-        first: step of the checkpoint to resume from; 0 starts anew.
-        record: called with each row of ``metrics.csv``.
-        show: called after every step with its number.
-
-    Returns:
-        The last step.
+    ``record`` is called with each row of ``metrics.csv``, ``show`` with the number of every step taken.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -288,12 +238,8 @@ def train_model(
     batches = TrainingStream(source, training.batch_size, training.batching)
     validation = TrainingStream(source, training.batch_size, "mixed", "validation")
     with warnings.catch_warnings():
-        for known in (
-            "does not have many workers",
-            "isinstance.treespec, LeafSpec",
-            "`srun` command is available",
-        ):
-            warnings.filterwarnings("ignore", message=f".*{known}.*")
+        known = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
+        warnings.filterwarnings("ignore", message=f".*({known})")
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else "cpu",

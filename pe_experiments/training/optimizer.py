@@ -15,12 +15,7 @@ from pe_experiments.models import Backbone
 class FlatAdamW:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101), clipping and schedule.
 
-    Args:
-        model: on the device it is trained on; its parameters become views of one tensor.
-        config: the ``training`` section.
-
-    Attributes:
-        optimizer: PyTorch's, of that tensor.
+    The parameters of the model, on the device it is trained on, become views of one tensor.
     """
 
     def __init__(self, model: Backbone, config: TrainingConfig):

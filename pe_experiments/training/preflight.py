@@ -43,28 +43,15 @@ def preflight(experiment: Experiment) -> list[str]:
     Examples must be right and follow from their generator. A training batch and the longest evaluation (at
     most `TRIED_TOKENS` of it) must give finite logits, each in its mode; a scheme may not change its inputs
     or draw numbers that the seed does not decide, and in a decoder no token may depend on later ones.
-
-    Returns:
-        What the schemes remark on.
-
-    Raises:
-        UserError: it cannot be carried out, or its numbers would mean nothing.
+    Returns what the schemes remark on.
     """
     refuse_large_model(experiment)
     refuse_long_measurements(experiment)
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
     assert longest is not None
-    last = experiment.config.evaluation.examples - 1
-    return _try_out(
-        experiment.untrained_model, experiment.batches, experiment.evaluation_source, longest, last
-    )
-
-
-def _try_out(
-    make_model: Callable[[], Backbone], batches: TrainingStream, evaluated: Source, longest: int, last: int
-) -> list[str]:
-    """As `preflight`; ``last`` is the index of the last example that is evaluated at the longest length."""
-    model, batch, source = make_model(), _training_batch(batches), batches.source
+    last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
+    source, evaluated = experiment.source, experiment.evaluation_source
+    model, batch = experiment.untrained_model(), _training_batch(experiment.batches)
     for task in dict.fromkeys((source.task, evaluated.task)):
         _refuse_wrong_answers(task, source.train_lengths)
     _refuse_telling_ids(source)
@@ -72,7 +59,7 @@ def _try_out(
         watch_inputs(scheme)
     with user_errors("evaluation", "makes no examples"):
         row = _rows(evaluated.evaluation_block(longest, last // BLOCK_EXAMPLES), torch.tensor([0]))
-    _run_model(make_model, model, source, batch, (longest, row))
+    _run_model(experiment.untrained_model, model, source, batch, (longest, row))
     said = (f"{type(scheme).__name__}: {scheme.remark}" for scheme in _schemes(model) if scheme.remark)
     return list(dict.fromkeys(said))
 
@@ -208,12 +195,7 @@ def _open_every_path(model: Backbone, seed: int) -> None:
 def _refuse_misleading(model: Backbone, batch: Batch, source: Source) -> Tensor:
     """Change a decoder's tokens from some index on, another in every row: nothing before it may move.
 
-    Returns:
-        The logits before the change.
-
-    Raises:
-        ValueError: something moves, and no class says that it means to (``looks_ahead``); equal passes
-            differ; or random numbers do not follow from the seed.
+    Nor may equal passes differ, or random numbers not follow from the seed. Returns the first pass's logits.
     """
     schemes = _schemes(model)
     parts = [*schemes, *([] if type(model) is Transformer else [model])]
@@ -245,10 +227,7 @@ def _refuse_misleading(model: Backbone, batch: Batch, source: Source) -> Tensor:
 
 
 def _changed(batch: Batch, source: Source) -> tuple[Batch, Tensor]:
-    """With other tokens from some index on, another in every row, and which tokens stand before it [B, T].
-
-    A single row is changed in its middle and at its end.
-    """
+    """With other tokens from some index on, and which stand before it [B, T]; a single row twice."""
     if len(batch.tokens_BT) == 1:
         batch = _rows(batch, torch.zeros(2, dtype=torch.long))
         cuts_B = ((batch.lengths_B - 1) // torch.tensor([2, 1])).clamp(min=1)
@@ -261,11 +240,7 @@ def _changed(batch: Batch, source: Source) -> tuple[Batch, Tensor]:
 
 
 def _seeded(model: Backbone, batch: Batch, names: str, trial: int = 0) -> tuple[Tensor, Any]:
-    """Logits under the seed of a trial, and torch's generator after it if anything was drawn from it.
-
-    Raises:
-        ValueError: draws in evaluation, or from other generators.
-    """
+    """Logits under the seed of a trial, and torch's generator after it if anything was drawn from it."""
     with global_randomness(trial) as touched:
         logits = _logits(model, batch)
     if misused := [name for name in touched if name != TORCH or not model.training]:
@@ -280,8 +255,7 @@ def _seeded(model: Backbone, batch: Batch, names: str, trial: int = 0) -> tuple[
 def global_randomness(trial: int = 0) -> Iterator[dict[str, Any]]:
     """Seed the generators that belong to no stream of a run, and afterwards restore them.
 
-    Yields:
-        Afterwards, the state of each that has been drawn from or seeded, by name.
+    What it yields then holds the state of each that has been drawn from or seeded, by name.
     """
     kept, touched = (np.random.get_state(), random.getstate()), dict[str, Any]()
     with torch.random.fork_rng(devices=[]):
