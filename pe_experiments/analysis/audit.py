@@ -4,8 +4,6 @@ Shapes: P positions, W columns of the vectors; H heads, C channels of a head, N 
 query and the keys before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

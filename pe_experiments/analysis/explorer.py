@@ -1,7 +1,5 @@
 """One page that opens from disk and asks no server, on which a reader moves what tutorials print."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path

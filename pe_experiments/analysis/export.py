@@ -1,7 +1,5 @@
 """Schemes for other code: FlexAttention's ``score_mod``, and an attention function of transformers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

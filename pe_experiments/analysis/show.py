@@ -1,7 +1,5 @@
 """One or several schemes shown: the audit as a table, order-blindness literally, and the explorer."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable
 from functools import partial
@@ -12,14 +10,7 @@ import torch
 from pydantic import Field
 from rich.table import Table
 
-from pe_experiments.analysis.audit import (
-    AUDITED,
-    ROUNDING,
-    SENTENCES,
-    audit,
-    audit_distances,
-    order_blindness,
-)
+from pe_experiments.analysis import audit
 from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
 from pe_experiments.configuration.overrides import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
@@ -56,7 +47,7 @@ def show_encodings(config: dict[str, Any]) -> Path:
     with user_errors("d_model, num_heads"):
         # As many rows in a learned table as the audit looks at.
         shape = partial(ModelShape, asked.d_model, asked.num_heads, 2, train_length=asked.train_length)
-        decoder, encoder = (shape(causal=causal, train_positions=AUDITED) for causal in (True, False))
+        decoder, encoder = (shape(causal=causal, train_positions=audit.AUDITED) for causal in (True, False))
     built = {component.label: _build(component, asked.seed, decoder) for component in components}
     for label, encoding in built.items():
         if type(encoding) is not PositionalEncoding:
@@ -99,10 +90,10 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     count = sum(p.numel() for p in encoding.parameters() if p.requires_grad)
     untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):
-        size, criteria = f"width {encoding.width}", audit(encoding)
+        size, criteria = f"width {encoding.width}", audit.audit(encoding)
     else:
         size = f"head_dim {encoding.shape.head_dim}"
-        criteria = audit_distances(encoding, 2 * encoding.shape.train_length)
+        criteria = audit.audit_distances(encoding, 2 * encoding.shape.train_length)
     words = {True: "yes", None: ""}
     rows = ((c.name, c.measured, words.get(c.holds, f"no: {c.otherwise}")) for c in criteria)
     return _table(f"{label}{untrained}, {size}", ("criterion", "measured", "holds"), rows)
@@ -116,11 +107,11 @@ def _blindness_table(components: list[Component], seed: int, shape: ModelShape) 
             rows.append((component.label, "", "", "causal only: there is no such encoder"))
             continue
         with user_errors("pe", "fails on three words"):
-            pooled, word = order_blindness(partial(_build, component, seed), shape, seed)
+            pooled, word = audit.order_blindness(partial(_build, component, seed), shape, seed)
         mirror = " (to mirror images)" if component.cls is not PositionalEncoding else ""
-        blind = f"yes{mirror}" if max(pooled, word) < ROUNDING else "no"
+        blind = f"yes{mirror}" if max(pooled, word) < audit.ROUNDING else "no"
         rows.append((component.label, f"{pooled:.1e}", f"{word:.1e}", blind))
-    first, second = (" ".join(words) for words in SENTENCES)
+    first, second = (" ".join(words) for words in audit.SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
     return _table(
         title, ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"), rows

@@ -57,6 +57,11 @@ class ModelShape:
         return self.d_model // self.num_heads
 
 
+def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:
+    """A property computed by `AttentionContext.once`."""
+    return property(lambda at: at.once(fn), doc=fn.__doc__)
+
+
 class AttentionContext:
     """The inputs of a hook (a method that attention calls) besides q and k.
 
@@ -106,19 +111,22 @@ class AttentionContext:
             self._hidden = self._hidden()
         return self._hidden
 
-    @property
+    @_once_property
     def visible_BTS(self) -> Tensor:
-        return self.once(_all_rows_visible)
+        return self._rows_visible(0, self.q_positions_BT.shape[1])
 
-    @property
+    @_once_property
     def relative_positions_BTS(self) -> Tensor:
         """Key position minus query position, j - i: negative where the key comes before the query."""
-        return self.once(_relative_positions)
+        return self.k_positions_BS[:, None, :] - self.q_positions_BT[:, :, None]
 
-    @property
+    @_once_property
     def visible_keys_BT(self) -> Tensor:
         """How many keys each query may see."""
-        return self.once(_count_visible)
+        # A few rows at a time: at long lengths the mask itself need never exist.
+        rows, queries = 1024, self.q_positions_BT.shape[1]
+        blocks = (self._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows))
+        return torch.cat([*blocks], dim=1)
 
     @property
     def tokens_B(self) -> Tensor:
@@ -155,21 +163,6 @@ class AttentionContext:
         if isinstance(self._visible, Tensor):
             return self._visible[:, start:stop]
         return self._visible(start, stop)
-
-
-def _all_rows_visible(at: AttentionContext) -> Tensor:
-    return at._rows_visible(0, at.q_positions_BT.shape[1])
-
-
-def _relative_positions(at: AttentionContext) -> Tensor:
-    return at.k_positions_BS[:, None, :] - at.q_positions_BT[:, :, None]
-
-
-def _count_visible(at: AttentionContext, rows: int = 1024) -> Tensor:
-    # A few rows at a time: at long lengths the mask itself need never exist.
-    queries = at.q_positions_BT.shape[1]
-    blocks = [at._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows)]
-    return torch.cat(blocks, dim=1)
 
 
 class PositionalEncoding(nn.Module):

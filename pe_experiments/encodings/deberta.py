@@ -51,19 +51,15 @@ class Deberta(PositionalEncoding):
         if at.relative_positions_BTS.is_floating_point():
             raise NotApplicable("pe: DeBERTa's table has no rows for fractional positions; take whole ones")
         scale = self.shape.head_dim**-0.5
-        key_HRK, query_HRK = self._projections(at.layer)
+        heads = (self.shape.num_heads, self.shape.head_dim)
+        tables = (self.positions_RD @ part[at.layer] for part in (self.key_map_LDD, self.query_map_LDD))
+        key_HRK, query_HRK = (table.unflatten(-1, heads).transpose(0, 1) for table in tables)
         c2p_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
         p2c_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
         from_query_BTS, from_key_BST = at.once(self._rows)
         c2p = c2p_BHTR.gather(-1, from_query_BTS[:, None].expand(*c2p_BHTR.shape[:3], -1))
         p2c = p2c_BHSR.gather(-1, from_key_BST[:, None].expand(*p2c_BHSR.shape[:3], -1)).mT
         return at_least_float32(c2p) + at_least_float32(p2c)
-
-    def _projections(self, layer: int) -> tuple[Tensor, Tensor]:
-        heads = (self.shape.num_heads, self.shape.head_dim)
-        tables = (self.positions_RD @ part[layer] for part in (self.key_map_LDD, self.query_map_LDD))
-        key_HRK, query_HRK = (table.unflatten(-1, heads).transpose(0, 1) for table in tables)
-        return key_HRK, query_HRK
 
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
         """Indices of the rows of Kr, [B, T, S], and of Qr, [B, S, T]."""

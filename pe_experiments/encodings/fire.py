@@ -41,9 +41,8 @@ class Fire(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         wide = torch.promote_types(self.c.dtype, torch.float32)
-        limit_BT1 = torch.maximum(
-            at.q_positions_BT[:, :, None].to(wide), (self.stretch * self.threshold).abs().to(wide)
-        )
+        threshold = (self.stretch * self.threshold).abs().to(wide)
+        limit_BT1 = torch.maximum(at.q_positions_BT[:, :, None].to(wide), threshold)
         share_BTS = self._psi(at.relative_positions_BTS.to(wide)) / (self._psi(limit_BT1) + EPSILON)
         with torch.autocast(q_BHTK.device.type, enabled=False):
             bias_BTSH = self.mlp(share_BTS[..., None].to(self.c.dtype))

@@ -119,11 +119,8 @@ class Learned(AbsoluteEncoding):
         row_BT = positions_BT.to(torch.float64) * stretch_B1
         lower_BT = row_BT.floor().long().clamp(max=last_row)
         share_BT1 = (row_BT - lower_BT)[..., None].to(self.table.dtype)
-        upper_BT = (lower_BT + 1).clamp(max=last_row)
-        return (
-            F.embedding(lower_BT, self.table) * (1 - share_BT1)
-            + F.embedding(upper_BT, self.table) * share_BT1
-        )
+        upper_BTW = F.embedding((lower_BT + 1).clamp(max=last_row), self.table)
+        return F.embedding(lower_BT, self.table) * (1 - share_BT1) + upper_BTW * share_BT1
 
 
 def _refuse_negative(positions_BT: Tensor) -> None:

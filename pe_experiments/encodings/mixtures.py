@@ -1,7 +1,5 @@
 """Several schemes in one model: composed in every layer, or alternating by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn

@@ -13,7 +13,7 @@ from pe_experiments.encodings.base import (
     at_least_float32,
     clamped,
 )
-from pe_experiments.encodings.rope import cos_and_sin
+from pe_experiments.encodings.rope import Rotations, cos_and_sin, frequencies
 from pe_experiments.terminal.arguments import above
 
 
@@ -40,8 +40,7 @@ class Pope(PositionalEncoding):
         self.delta_HK = nn.Parameter(torch.zeros(shape.num_heads, shape.head_dim))
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        cos_q, sin_q = at.once(self._query_angles)
-        cos_k, sin_k = at.once(self._key_angles)
+        (cos_q, sin_q), (cos_k, sin_k) = at.once(self._rotations)
         size_q, size_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
         delta_H1K = clamped(self.delta_HK, -2 * math.pi, 0.0)[:, None]
         # The key rotates by delta more: cos(a + d) = cos a cos d - sin a sin d.
@@ -52,12 +51,6 @@ class Pope(PositionalEncoding):
         )
         return rotated_q.to(q_BHTK.dtype), rotated_k.to(k_BHSK.dtype)
 
-    def _query_angles(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        return cos_and_sin(at.q_positions_BT, self._frequencies(at))
-
-    def _key_angles(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        return cos_and_sin(at.k_positions_BS, self._frequencies(at))
-
-    def _frequencies(self, at: AttentionContext) -> Tensor:
-        channels = torch.arange(self.shape.head_dim, dtype=torch.float64, device=at.q_positions_BT.device)
-        return (self.base ** (-channels / self.shape.head_dim))[None]
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        theta_1K = frequencies(self.base, self.shape.head_dim, at.q_positions_BT.device)[None]
+        return cos_and_sin(at.q_positions_BT, theta_1K), cos_and_sin(at.k_positions_BS, theta_1K)

@@ -22,7 +22,7 @@ class LogN(PositionalEncoding):
     invariant_to = "ids"
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        share_B1T1 = log_keys(at) / math.log(max(self.shape.train_length, 2))
+        share_B1T1 = at.once(log_keys) / math.log(max(self.shape.train_length, 2))
         return (q_BHTK * share_B1T1).to(q_BHTK.dtype), k_BHSK
 
 
@@ -45,14 +45,10 @@ class ScalableSoftmax(PositionalEncoding):
         self.scale_H = nn.Parameter(torch.full((shape.num_heads,), 1 / math.log(max(shape.train_length, 2))))
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        return (q_BHTK * (self.scale_H[:, None, None] * log_keys(at))).to(q_BHTK.dtype), k_BHSK
+        return (q_BHTK * (self.scale_H[:, None, None] * at.once(log_keys))).to(q_BHTK.dtype), k_BHSK
 
 
 def log_keys(at: AttentionContext) -> Tensor:
     """ln of the number of keys each query sees, [B, 1, T, 1] in float32."""
-    return at.once(_log_keys)
-
-
-def _log_keys(at: AttentionContext) -> Tensor:
     # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
     return at.visible_keys_BT.clamp(min=1).double().log().float()[:, None, :, None]

@@ -38,11 +38,7 @@ class Shaw(PositionalEncoding):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         if at.relative_positions_BTS.is_floating_point():
             raise NotApplicable("pe: Shaw's table has no rows for fractional positions; take whole ones")
-        row_BTS = (
-            at.relative_positions_BTS.clamp(-self.max_distance, self.rows - 1 - self.max_distance)
-            + self.max_distance
-        )
-        scores_BHTR = at_least_float32(
-            (q_BHTK * self.shape.head_dim**-0.5) @ self.table_RK.T.to(q_BHTK.dtype)
-        )
+        row_BTS = (at.relative_positions_BTS + self.max_distance).clamp(0, self.rows - 1)
+        query_BHTK = q_BHTK * self.shape.head_dim**-0.5
+        scores_BHTR = at_least_float32(query_BHTK @ self.table_RK.T.to(q_BHTK.dtype))
         return scores_BHTR.gather(-1, row_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))

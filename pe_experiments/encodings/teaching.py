@@ -6,6 +6,7 @@ Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows whic
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import largest_ids
@@ -22,7 +23,7 @@ class RawIndex(AbsoluteEncoding):
     """
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
-        return _in_first_column(positions_BT, self.width)
+        return F.pad(positions_BT[..., None].float(), (0, self.width - 1))
 
 
 class ScaledIndex(AbsoluteEncoding):
@@ -44,7 +45,8 @@ class ScaledIndex(AbsoluteEncoding):
         return self.combined(x_BTD, self._fractions(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def _fractions(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
-        return _in_first_column(positions_BT / largest_B1.to(torch.float64).clamp(min=1), self.width)
+        share_BT = positions_BT / largest_B1.to(torch.float64).clamp(min=1)
+        return F.pad(share_BT[..., None].float(), (0, self.width - 1))
 
 
 class BinaryCounter(AbsoluteEncoding):
@@ -69,8 +71,3 @@ class BinaryCounter(AbsoluteEncoding):
         bits = torch.arange(self.width - 1, -1, -1, device=positions_BT.device)
         values_BTW = positions_BT[..., None] >> bits.clamp(max=62)
         return torch.where(bits < 63, values_BTW & 1, 0).float()
-
-
-def _in_first_column(values_BT: Tensor, width: int) -> Tensor:
-    rest = torch.zeros(*values_BT.shape, width - 1, device=values_BT.device)
-    return torch.cat([values_BT[..., None].float(), rest], dim=-1)

@@ -1,5 +1,7 @@
 """Transformer-XL's relative position encoding (Dai et al. 2019)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -59,37 +61,23 @@ class TransformerXL(PositionalEncoding):
         return scores_BHTR.gather(-1, index_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
 
     def _split(self, query_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        """query . W R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
         map_HKD = self.distance.weight.unflatten(0, (self.shape.num_heads, self.shape.head_dim))
         query_BHTD = at_least_float32(query_BHTK @ map_HKD.to(query_BHTK.dtype))
-        with torch.autocast(query_BHTK.device.type, enabled=False):
-            return self._distances(query_BHTD, at)
-
-    def _distances(self, query_BHTD: Tensor, at: AttentionContext) -> Tensor:
-        """query . R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
         sines = (self.shape.d_model + 1) // 2
         sine_BHTR, cosine_BHTR = query_BHTD.split([sines, self.shape.d_model - sines], dim=-1)
-        cosine_BHTR = nn.functional.pad(cosine_BHTR, (0, sines - cosine_BHTR.shape[-1]))
-        cos_q, sin_q = self._waves(at.q_positions_BT)
-        cos_k, sin_k = at.once(self._key_waves)
-        query_BHTW = torch.cat(
-            [sine_BHTR * sin_q + cosine_BHTR * cos_q, cosine_BHTR * sin_q - sine_BHTR * cos_q], dim=-1
-        )
-        return query_BHTW @ torch.cat([cos_k, sin_k], dim=-1).mT.to(query_BHTW.dtype)
-
-    def _key_waves(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        return self._waves(at.k_positions_BS)
+        with torch.autocast(query_BHTK.device.type, enabled=False):
+            cosine_BHTR = nn.functional.pad(cosine_BHTR, (0, sines - cosine_BHTR.shape[-1]))
+            cos_q, sin_q = self._waves(at.q_positions_BT)
+            wave_S2R = torch.cat(self._waves(at.k_positions_BS), dim=-1)
+            of_cos_BHTR = sine_BHTR * sin_q + cosine_BHTR * cos_q
+            of_sin_BHTR = cosine_BHTR * sin_q - sine_BHTR * cos_q
+            query_BHTW = torch.cat([of_cos_BHTR, of_sin_BHTR], dim=-1)
+            return query_BHTW @ wave_S2R.mT.to(query_BHTW.dtype)
 
     def _waves(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         even = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64, device=positions_BT.device)
         return cos_and_sin(positions_BT, (self.base ** (-even / self.shape.d_model))[None])
-
-
-def _behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    return _distinct(at, ahead=False)
-
-
-def _around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    return _distinct(at, ahead=True)
 
 
 def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
@@ -101,3 +89,6 @@ def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None
     relative_BTS = at.relative_positions_BTS if ahead else at.relative_positions_BTS.clamp(max=0)
     distances_R, index_BTS = (-relative_BTS).unique(return_inverse=True)
     return (distances_R, index_BTS) if len(distances_R) <= 2 * keys else None  # gaps and fractions make more
+
+
+_behind, _around = (partial(_distinct, ahead=ahead) for ahead in (False, True))

@@ -1,7 +1,5 @@
 """Arithmetic in decimal digits."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -41,7 +39,7 @@ class Addition(TwoNumbers):
     """
 
     vocab_size = 11
-    base = 10
+    answers = base = 10
     mark = 10  # the plus
     shortest = 3
 
@@ -82,9 +80,6 @@ class Addition(TwoNumbers):
 
     def target_length(self, length: int) -> int:
         return length // 2 + 1 if self.is_padded else length - 1
-
-    def chance(self, length: int) -> float:
-        return 0.1
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: digits of one place value share an id. ``abacus``: index of a digit in its number.

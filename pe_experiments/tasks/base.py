@@ -35,6 +35,7 @@ class Task(ABC):
     Attributes:
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
+        answers: how many symbols a target can hold; None: all of them.
         order_sensitive: False when the answer does not depend on the order of the input (a control).
         shortest, longest, step: inputs have ``shortest``, ``shortest + step``, ... up to ``longest`` symbols.
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
@@ -46,6 +47,7 @@ class Task(ABC):
     """
 
     vocab_size: int
+    answers: int | None = None
     data_files: tuple[str | Path, ...] = ()
     order_sensitive: bool = True
     shortest: int = 1
@@ -88,9 +90,9 @@ class Task(ABC):
         """M at this input length; the maximum if it varies, so that slots do not reveal a length."""
         return length
 
-    @abstractmethod
     def chance(self, length: int) -> float:
-        """Token accuracy of a uniform guess over the possible target symbols."""
+        """Token accuracy of a uniform guess over the possible target symbols, `answers` at any length."""
+        return 1 / (self.answers or self.vocab_size)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
         """The best token accuracy an order-blind predictor can reach: 1 for a control, None where unknown.

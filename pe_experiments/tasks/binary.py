@@ -1,7 +1,5 @@
 """Arithmetic in bits, as in the suite of Delétang et al. 2022."""
 
-from __future__ import annotations
-
 import operator
 from abc import abstractmethod
 from collections.abc import Callable
@@ -24,7 +22,7 @@ class BinaryOperation(TwoNumbers):
     """
 
     vocab_size = 3
-    base = 2
+    answers = base = 2
     mark = 2  # the operator
     shortest = 3
     combine_integers: Callable[[int, int], int]  # the result of two numbers
@@ -73,9 +71,6 @@ class BinaryAddition(BinaryOperation):
     def target_length(self, length: int) -> int:
         return length + 1
 
-    def chance(self, length: int) -> float:
-        return 0.5
-
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """``coupling``: bits of one place value share an id; ``abacus``: index of a bit in its number."""
         index_1M = torch.arange(2, targets_BM.shape[1] + 2)[None]
@@ -101,9 +96,6 @@ class BinaryMultiplication(BinaryOperation):
         spectrum = torch.fft.rfft(first_BD.double(), size) * torch.fft.rfft(second_BD.double(), size)
         sums_BD = torch.fft.irfft(spectrum, size).round().long()[:, : first_BD.shape[1]]
         return self.carried(sums_BD)
-
-    def target_length(self, length: int) -> int:
-        return length
 
     def chance(self, length: int) -> float:
         return 0.5 if length > 3 else 1.0

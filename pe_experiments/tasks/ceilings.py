@@ -1,7 +1,5 @@
 """Bag ceilings: the best token accuracy an order-blind predictor can reach."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 

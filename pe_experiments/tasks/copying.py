@@ -1,7 +1,5 @@
 """Copying: the answer is the input in some order, or a part of it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -37,9 +35,6 @@ class Copy(Task):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return row
-
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:
@@ -209,7 +204,7 @@ class MissingDuplicate(OneAnswer):
     published code fills length 1 with a placeholder that follows no rule.
     """
 
-    vocab_size = 4
+    vocab_size, answers = 4, 2
     order_sensitive = False
     shortest = 2
 
@@ -222,9 +217,6 @@ class MissingDuplicate(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [row.count(1) % 2]
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
 
 class Deduplicate(Task):
@@ -255,6 +247,3 @@ class Deduplicate(Task):
 
     def target_length(self, length: int) -> int:
         return min(length, self.vocab_size)
-
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size

@@ -22,7 +22,7 @@ class Majority(OneAnswer):
     50).
     """
 
-    vocab_size = 4
+    vocab_size, answers = 4, 2
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -31,9 +31,6 @@ class Majority(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [3 if row.count(1) > row.count(0) else 2]
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
 
 class Count(Task):
@@ -85,7 +82,7 @@ class InterleavedMajority(Task):
         period: residue classes, at least 2.
     """
 
-    vocab_size = 4
+    vocab_size, answers = 4, 2
 
     def __init__(self, period: int = 3):
         self.period = self.shortest = self.step = at_least(2, "period", period)
@@ -102,9 +99,6 @@ class InterleavedMajority(Task):
 
     def target_length(self, length: int) -> int:
         return self.period
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         size = length // self.period
@@ -139,7 +133,7 @@ class Parity(OneAnswer):
     Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 8, evaluated to 16).
     """
 
-    vocab_size = 4
+    vocab_size, answers = 4, 2
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -148,9 +142,6 @@ class Parity(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [2 + row.count(1) % 2]
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
 
 class CycleNavigation(OneAnswer):

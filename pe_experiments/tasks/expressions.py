@@ -1,7 +1,5 @@
 """Modular arithmetic written as expressions, as in the suite of Delétang et al. 2022."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -32,15 +30,13 @@ class ModularArithmetic(OneAnswer):
     step = 2
 
     def __init__(self, modulus: int = 5):
-        self.modulus = at_least(2, "modulus", modulus)
+        self.modulus = self.answers = at_least(2, "modulus", modulus)
         self.vocab_size = modulus + 3
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.modulus, (batch_size, length), generator=generator)
-        operators = torch.randint(
-            self.modulus, self.vocab_size, (batch_size, length // 2), generator=generator
-        )
-        inputs_BN[:, 1::2] = operators
+        shape = batch_size, length // 2
+        inputs_BN[:, 1::2] = torch.randint(self.modulus, self.vocab_size, shape, generator=generator)
         plus, minus = self.modulus, self.modulus + 1
         total_B, term_B = torch.zeros_like(inputs_BN[:, 0]), inputs_BN[:, 0]
         for index in range(1, length, 2):  # left to right; a term ends at a plus or minus
@@ -63,32 +59,25 @@ class ModularArithmetic(OneAnswer):
                 signs.append(1 if operator == self.modulus else -1)
         return [sum(sign * value for sign, value in zip(signs, values, strict=True)) % self.modulus]
 
-    def chance(self, length: int) -> float:
-        return 1 / self.modulus
-
 
 class Expressions(OneAnswer):
     """What tasks of expressions with brackets share: d, -d, (d), (-d), and (left operator right).
 
-    Digits are ``0 .. modulus-1``; ``signs`` are the symbols of plus, minus and, if there is one, times; the
+    Digits are ``0 .. modulus-1``; ``signs`` are the symbols of plus, minus and, if it occurs, times; the
     closing bracket is the symbol after the opening one.
     """
 
     def __init__(self, modulus: int, signs: Sequence[int], opening: int):
-        self.modulus = at_least(2, "modulus", modulus)
+        self.modulus = self.answers = at_least(2, "modulus", modulus)
         self.signs, self.minus = signs, signs[1]
         self.opening, self.closing = opening, opening + 1
 
-    def chance(self, length: int) -> float:
-        return 1 / self.modulus
-
-    def value(self, symbols: list[int]) -> int | None:
-        """The value of an expression; None if the symbols are none."""
+    def solve_row(self, row: list[int]) -> list[int]:
         try:
-            value, end = self._read(symbols, 0)
+            value, end = self._read(row, 0)
         except (IndexError, ValueError):
-            return None
-        return value % self.modulus if end == len(symbols) else None
+            return []  # no expression
+        return [value % self.modulus] if end == len(row) else []
 
     def _read(self, symbols: list[int], at: int) -> tuple[int, int]:
         """The value of the expression that starts at index ``at``, and the index after it."""
@@ -107,17 +96,13 @@ class Expressions(OneAnswer):
             raise ValueError("no expression ends so")
         return (left + right, left - right, left * right)[operator], at + 1
 
-    def grown(
-        self, length: int, rows: int, operators: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Random expressions [B, N] with the first ``operators`` signs, and their values [B, 1]."""
-        symbols_BN = torch.full((rows, length), self.closing)
-        parts_3X = torch.stack([torch.arange(rows), torch.zeros(rows).long(), torch.full((rows,), length)])
-        return symbols_BN, self._planted(symbols_BN, parts_3X, operators, generator)[:, None]
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        symbols_BN = torch.full((batch_size, length), self.closing)
+        row_B = torch.arange(batch_size)
+        parts_3B = torch.stack([row_B, torch.zeros_like(row_B), torch.full_like(row_B, length)])
+        return symbols_BN, self._planted(symbols_BN, parts_3B, generator)[:, None]
 
-    def _planted(
-        self, symbols_BN: Tensor, parts_3X: Tensor, operators: int, generator: torch.Generator
-    ) -> Tensor:
+    def _planted(self, symbols_BN: Tensor, parts_3X: Tensor, generator: torch.Generator) -> Tensor:
         """Write expressions, given by row, first index and size, depth by depth; their values [X]."""
         is_leaf_X = parts_3X[2] < 5
         values_X = torch.zeros_like(parts_3X[0])
@@ -132,11 +117,11 @@ class Expressions(OneAnswer):
         if not len(row):
             return values_X
         left = 1 + (torch.rand(len(row), generator=generator, dtype=torch.float64) * (size - 4)).long()
-        operator = torch.randint(operators, (len(row),), generator=generator)
+        operator = torch.randint(len(self.signs), (len(row),), generator=generator)
         symbols_BN[row, start] = self.opening
         symbols_BN[row, start + 1 + left] = torch.tensor(self.signs)[operator]
         sides = torch.stack([row, start + 1, left]), torch.stack([row, start + left + 2, size - left - 3])
-        first, second = self._planted(symbols_BN, torch.cat(sides, dim=1), operators, generator).chunk(2)
+        first, second = self._planted(symbols_BN, torch.cat(sides, dim=1), generator).chunk(2)
         results = torch.stack([first + second, first - second, first * second])
         values_X[~is_leaf_X] = results[operator, torch.arange(len(row))] % self.modulus
         return values_X
@@ -161,16 +146,9 @@ class ModularArithmeticBrackets(Expressions):
     """
 
     def __init__(self, modulus: int = 5, operators: Operators = "+-"):
-        super().__init__(modulus, range(modulus, modulus + 3), modulus + 3)
-        self.operators = len(one_of(Operators, "operators", operators))
+        signs = range(modulus, modulus + len(one_of(Operators, "operators", operators)))
+        super().__init__(modulus, signs, modulus + 3)
         self.vocab_size = modulus + 5
-
-    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        return self.grown(length, batch_size, self.operators, generator)
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        value = self.value(row)
-        return [] if value is None else [value]
 
 
 class SolveEquation(Expressions):
@@ -199,7 +177,7 @@ class SolveEquation(Expressions):
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         size = length - 2
-        left_BS, values_B1 = self.grown(size, batch_size, 2, generator)
+        left_BS, values_B1 = super().sample(size, batch_size, generator)
         start_B1 = torch.randint(size, (batch_size, 1), generator=generator)
         ahead_BS = (torch.arange(size) - start_B1) % size
         is_digit_BS = left_BS < self.modulus
@@ -212,7 +190,7 @@ class SolveEquation(Expressions):
         *left, equals, right = row
         answers = []
         for digit in range(self.modulus):
-            value = self.value([digit if symbol == self.unknown else symbol for symbol in left])
-            if equals == self.equals and value == right:
+            value = super().solve_row([digit if symbol == self.unknown else symbol for symbol in left])
+            if equals == self.equals and value == [right]:
                 answers.append(digit)
         return answers[-1:]

@@ -45,9 +45,6 @@ class Lag(Task):
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[t - self.k] if t >= self.k else IGNORE for t in range(len(row))]
 
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size
-
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The answer is one of the bag's symbols other than the one at the same position.
         if prefix:  # at token t a decoder has read t others
@@ -78,7 +75,7 @@ class NGramLookup(OneAnswer):
 
     def __init__(self, k: int = 2, symbols: int = 10, key: Side = "suffix"):
         self.k = at_least(1, "k", k)
-        self.symbols = at_least(2, "symbols", symbols)
+        self.symbols = self.answers = at_least(2, "symbols", symbols)
         self.key = one_of(Side, "key", key)
         self.shortest = 2 * k + 2
         self.vocab_size = symbols + 1
@@ -101,6 +98,3 @@ class NGramLookup(OneAnswer):
         string, key = (left, right) if self.key == "suffix" else (right, left)
         after = [string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key]
         return after[:1]  # a key that is not there has no answer
-
-    def chance(self, length: int) -> float:
-        return 1 / self.symbols

@@ -27,7 +27,7 @@ class Precedence(OneAnswer):
         fillers: filler symbols, at least 1.
     """
 
-    shortest = 2
+    shortest = answers = 2
 
     def __init__(self, fillers: int = 8):
         self.fillers = at_least(1, "fillers", fillers)
@@ -35,19 +35,14 @@ class Precedence(OneAnswer):
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.fillers, (batch_size, length), generator=generator)
-        first_B = torch.randint(length, (batch_size,), generator=generator)
-        step_B = torch.randint(1, length, (batch_size,), generator=generator)
-        second_B = (first_B + step_B) % length
-        rows = torch.arange(batch_size)
-        inputs_BN[rows, first_B] = self.fillers
-        inputs_BN[rows, second_B] = self.fillers + 1
-        return inputs_BN, (self.fillers + 2 + (first_B > second_B).long())[:, None]
+        first_B1 = torch.randint(length, (batch_size, 1), generator=generator)
+        step_B1 = torch.randint(1, length, (batch_size, 1), generator=generator)
+        second_B1 = (first_B1 + step_B1) % length
+        inputs_BN = inputs_BN.scatter(1, first_B1, self.fillers).scatter(1, second_B1, self.fillers + 1)
+        return inputs_BN, self.fillers + 2 + (first_B1 > second_B1).long()
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [self.fillers + (2 if row.index(self.fillers) < row.index(self.fillers + 1) else 3)]
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return 0.5
@@ -69,16 +64,14 @@ class Kth(OneAnswer):
     def __init__(self, k: int = 3, vocab_size: int = 10):
         self.k = self.shortest = at_least(1, "k", k)
         self.vocab_size = at_least(2, "vocab_size", vocab_size)
+        self.index = k - 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
-        return inputs_BN, inputs_BN[:, self.k - 1, None].clone()
+        return inputs_BN, inputs_BN[:, self.index, None].clone()
 
     def solve_row(self, row: list[int]) -> list[int]:
-        return [row[self.k - 1]]
-
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size
+        return [row[self.index]]
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length, self.vocab_size)
@@ -116,13 +109,7 @@ class Last(Kth):
 
     def __init__(self, vocab_size: int = 10):
         super().__init__(1, vocab_size)
-
-    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        inputs_BN, _ = super().sample(length, batch_size, generator)
-        return inputs_BN, inputs_BN[:, -1:].clone()
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        return [row[-1]]
+        self.index = -1
 
 
 class EvenPairs(OneAnswer):

@@ -33,7 +33,7 @@ class AssociativeRecall(Task):
 
     def __init__(self, keys: int = 80, values: int = 10, queries: int = 1):
         self.keys = at_least(2, "keys", keys)
-        self.values = at_least(2, "values", values)
+        self.values = self.answers = at_least(2, "values", values)
         self.queries = at_least(1, "queries", queries)
         if queries > keys:
             raise ValueError(f"queries={queries} must be at most keys={keys}")
@@ -55,9 +55,6 @@ class AssociativeRecall(Task):
 
     def target_length(self, length: int) -> int:
         return self.queries
-
-    def chance(self, length: int) -> float:
-        return 1 / self.values
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         pairs = self._pairs(length)  # the bag tells which keys are asked for, not their values
@@ -89,7 +86,7 @@ class Induction(OneAnswer):
     shortest = 3
 
     def __init__(self, fillers: int = 15):
-        self.fillers = at_least(2, "fillers", fillers)
+        self.fillers = self.answers = at_least(2, "fillers", fillers)
         self.vocab_size = fillers + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -101,9 +98,6 @@ class Induction(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[row.index(self.fillers) + 1]]
-
-    def chance(self, length: int) -> float:
-        return 1 / self.fillers
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length - 2, self.fillers)

@@ -38,9 +38,6 @@ class BucketSort(Task):
     def solve_row(self, row: list[int]) -> list[int]:
         return sorted(row)
 
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size
-
     def input_blind(self, length: int) -> float:
         # Target i is at most s exactly when more than i symbols are; their number is binomial.
         shares = np.arange(1, self.vocab_size) / self.vocab_size

@@ -1,7 +1,5 @@
 """State: the answer depends on the effect of all instructions so far."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +27,7 @@ class FlipFlop(Task):
         ignore: probability of an ignored pair, from 0 to below 1.
     """
 
-    vocab_size = 6
+    vocab_size, answers = 6, 2
     formats = ("aligned",)
     shortest, step = 4, 2
     write, skip, read, blank = range(2, 6)
@@ -59,9 +57,6 @@ class FlipFlop(Task):
                 memory = following
             answer.append(memory if symbol == self.read else IGNORE)
         return answer
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The bit asked for is any of the bits in the bag, of which there are pairs less reads.
@@ -152,7 +147,7 @@ class StackManipulation(Task):
     mark. Unlike it: no loss on the zeros after the mark.
     """
 
-    vocab_size = 5
+    vocab_size, answers = 5, 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         height_B1 = torch.randint(1, max(length, 2), (batch_size, 1), generator=generator)
@@ -182,9 +177,6 @@ class StackManipulation(Task):
     def target_length(self, length: int) -> int:
         return length + 1
 
-    def chance(self, length: int) -> float:
-        return 0.5
-
 
 class VariableAssignment(OneAnswer):
     """A chain of assignments, then a variable: a = +1, b = -a, c = +b; what is b? "minus".
@@ -206,6 +198,7 @@ class VariableAssignment(OneAnswer):
     """
 
     shortest, step = 7, 3
+    answers = 2
 
     def __init__(self, variables: int = 26):
         self.variables = at_least(2, "variables", variables)
@@ -230,9 +223,6 @@ class VariableAssignment(OneAnswer):
             if before in values:  # it always is in a chain
                 values[name] = values[before] * (1 if sign == self.plus else -1)
         return [{1: self.positive, -1: self.negative, None: IGNORE}[values.get(row[-1])]]
-
-    def chance(self, length: int) -> float:
-        return 0.5
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The bag tells how many signs are minus and, since the last variable occurs nowhere else, whether it

@@ -1,7 +1,5 @@
 """Text: language modelling on bytes, of the user's own files or of Python's standard library."""
 
-from __future__ import annotations
-
 import copy
 import glob
 import hashlib
@@ -11,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -39,9 +37,6 @@ class NextSymbol(Task):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [*row[1:], IGNORE]
-
-    def chance(self, length: int) -> float:
-        return 1 / self.vocab_size
 
 
 class File(NamedTuple):
@@ -100,7 +95,7 @@ class Text(NextSymbol):
         nearest = min(self.ends, key=lambda end: abs(end - wanted))
         return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
 
-    def for_split(self, split: Split) -> Text:
+    def for_split(self, split: Split) -> Self:
         own = copy.copy(self)
         own.split = split
         return own
