@@ -104,12 +104,14 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
         refuse_several(override)
     choices = {o.key_or_group: str(o.input_line) for o in chosen}
     config = copy.deepcopy(_choose(name, tuple(choices.values()), folder))
-    settings = sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group)
-    named = {o.key_or_group.removesuffix("._target_") for o in settings if _names_class(o)}
-    for part in (named & {*PARTS, "model"}) - choices.keys():  # without the arguments of the usual choice
-        config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
-    for override in settings:
-        config = _put(config, override)
+    settings: ConfigMapping = {}
+    for override in sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group):
+        settings = _put(settings, override)
+    for part in {*PARTS, "model"} - choices.keys():
+        if isinstance(own := settings.get(part), dict) and "_target_" in own:
+            # Another class stands without the arguments of the usual choice.
+            config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
+    config = _merged(config, settings)
     if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
         raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
     return config
@@ -128,11 +130,6 @@ def _merged(there: Any, value: Any) -> Any:
     if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
         return value
     return {**there, **{str(key): _merged(there.get(key), item) for key, item in value.items()}}
-
-
-def _names_class(override: Override) -> bool:
-    key, value = override.key_or_group, override.value()
-    return key.endswith("._target_") or (isinstance(value, Mapping) and "_target_" in value)
 
 
 @lru_cache(maxsize=1024)

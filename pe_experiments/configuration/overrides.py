@@ -12,7 +12,6 @@ from hydra.errors import HydraException
 
 from pe_experiments.terminal.errors import UserError, nearest, shown
 
-ALIASES = {"pe": {"nope": "none"}}
 Choices = Mapping[str, list[str]]  # group -> what it may be
 
 
@@ -27,8 +26,8 @@ def _read(argument: str) -> Override:
     if not equals or key[:1] in ("", "~"):  # nothing is taken away: every setting has a value
         example = "for example pe=sinusoidal or training.steps=500"
         raise UserError(f"{shown(argument)!r} is no key=value; {example}")
-    for alias, name in ALIASES.get(key, {}).items():
-        value = ",".join(name if part == alias else part for part in value.split(","))
+    if key == "pe":
+        value = ",".join("none" if part == "nope" else part for part in value.split(","))
     try:
         return OverridesParser.create().parse_override(f"{key}{equals}{value}")
     except (HydraException, ValueError) as error:

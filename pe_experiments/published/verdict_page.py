@@ -28,8 +28,18 @@ def report(versus: Versus) -> None:
     left = sum(one.seeds for one in standings) - sum(done)
     cost = f"{sum(done)} runs of {versus.label} on {len(standings)} tasks; {left} were not needed"
     folder, title = versus.results_dir / str(versus.study), f"{versus.label} against {versus.bank}"
+    panel = render(
+        Path(__file__).with_name("verdicts.html.j2"),
+        label=versus.label,
+        tasks=rows.drop_duplicates("task").to_dict("records"),
+        cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},
+        baselines=list(dict.fromkeys(rows["baseline"])),
+        cost=cost,
+        sides=SIDES,
+        change=CHANGE,
+    )
     made = compared(runs, METRIC, baseline=versus.label)
-    made = write_comparison(made, title, folder, Lines(), _panel(versus.label, rows, cost))
+    made = write_comparison(made, title, folder, Lines(), Markup(panel))
     write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
     signs = rows.assign(verdict=rows["verdict"].map(SIGNS))
     say(signs.pivot(index="baseline", columns="task", values="verdict").to_string(na_rep=""))
@@ -38,10 +48,7 @@ def report(versus: Versus) -> None:
 
 
 def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
-    """One row per task and baseline: the verdict, the difference at 2x and its interval.
-
-    The intervals of one task hold jointly (Bonferroni over its baselines).
-    """
+    """One row per task and baseline; the intervals of one task hold jointly (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     for one in standings:
         for name, other in one.baselines.items():
@@ -64,18 +71,3 @@ def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _panel(label: str, rows: pd.DataFrame, cost: str) -> Markup:
-    """The section of the page with a cell per baseline and task."""
-    html = render(
-        Path(__file__).with_name("verdicts.html.j2"),
-        label=label,
-        tasks=rows.drop_duplicates("task").to_dict("records"),
-        cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},
-        baselines=list(dict.fromkeys(rows["baseline"])),
-        cost=cost,
-        sides=SIDES,
-        change=CHANGE,
-    )
-    return Markup(html)
