@@ -73,7 +73,7 @@ def _components(asked: ShowSettings) -> list[Component]:
     if asked.schemes is None:
         return [load_component("pe", asked.pe)]
     choices = shipped("pe")
-    names = [ALIASES["pe"].get(name, name) for name in asked.schemes]
+    names = [ALIASES.get(name, name) for name in asked.schemes]
     for name in names:
         if name not in choices:
             raise UserError(f"schemes: {name} is not a choice.{nearest(name, choices)}")

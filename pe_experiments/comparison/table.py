@@ -61,7 +61,6 @@ def _rank(row: Row) -> tuple[float, str]:
 
 
 def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
-    """The rows of a protocol, in no order."""
     lowest = {name: _lowest(protocol, name) for name in METRICS}
     known = protocol.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
     bounds = known.groupby("content_length").mean()  # NaN where unknown

@@ -51,11 +51,6 @@ def digits(metric: str) -> str:
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
-def count(row: Row, column: str) -> str:
-    """``3 of 5``: a number of seeds."""
-    return f"{row[column]:g} of {row['seeds']}" if finite(row.get(column)) else NO_NUMBER
-
-
 def seeds_in_words(counts: Iterable[int]) -> str:
     """``3 to 5 seeds``."""
     numbers = list(counts)

@@ -123,11 +123,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
-    """The lengths asked for, or a grid around the longest training length.
-
-    The grid leaves out what the task cannot make to within a tenth, and what is below the shortest trained
-    length. A length between two that the task can make (even ones, say) is evaluated at the one below.
-    """
+    """The lengths asked for, or those of a grid that the task makes to within a tenth, from the shortest on."""
     name = type(task).__name__
     if asked is not None:
         for length in asked:

@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 
 from pe_experiments.terminal.errors import UserError, nearest, shown
 
+ALIASES = {"nope": "none"}  # of schemes
 Choices = Mapping[str, list[str]]  # group -> what it may be
 
 
@@ -27,7 +28,7 @@ def _read(argument: str) -> Override:
         example = "for example pe=sinusoidal or training.steps=500"
         raise UserError(f"{shown(argument)!r} is no key=value; {example}")
     if key == "pe":
-        value = ",".join("none" if part == "nope" else part for part in value.split(","))
+        value = ",".join(ALIASES.get(part, part) for part in value.split(","))
     try:
         return OverridesParser.create().parse_override(f"{key}{equals}{value}")
     except (HydraException, ValueError) as error:

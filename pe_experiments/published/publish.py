@@ -40,14 +40,11 @@ MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 
 
 def publish(named: str, results_dir: Path) -> None:
-    """Write the CSVs of a study (or of a sweep's) and everything that follows from them; all or nothing.
-
-    With ``sweep.publish: finished`` in the study's sweep what is finished is published, and runs published
-    earlier stay; without, all runs must be finished.
-    """
+    """Write the CSVs of a study (or of a sweep's) and everything that follows from them; all or nothing."""
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
     said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
     study = str(OmegaConf.select(said, "study") or named)
+    # Of such a study what is finished is published, and what was published stays; of others, all or nothing.
     folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
     found = load_runs(results_dir, study)
     if not (found.saved or found.left_out):
