@@ -123,7 +123,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
-    """The lengths asked for, or those of a grid that the task makes to within a tenth, from the shortest on."""
+    """The lengths asked for, or a grid of those the task makes to within a tenth, none below the trained."""
     name = type(task).__name__
     if asked is not None:
         for length in asked:
