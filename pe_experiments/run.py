@@ -13,14 +13,14 @@ from omegaconf import DictConfig
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
-from pe_experiments.evaluation.measure import Curve, Tables, describe_model, evaluate_model
+from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.models import Backbone
+from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import COMPLETED, RunDirectory, list_in_study
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, draw, recorded
-from pe_experiments.store.tables import read_curve, write_curve
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.training.estimates import refuse_large_training

@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.curve import wilson_interval
 from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.plan import plan
-from pe_experiments.store.tables import CURVE, METRICS, to_csv
 
 Accuracies = Callable[[int], tuple[float, float]]
 

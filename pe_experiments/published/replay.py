@@ -22,7 +22,7 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import PARTS, SIZES, check
-from pe_experiments.evaluation.measure import evaluate_model
+from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.published.archive import EVALUATED
 from pe_experiments.store.code import Digests, Half, common_code, known, states
 from pe_experiments.store.directory import COMPLETED

@@ -12,11 +12,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.evaluation.measure import Curve, Tables
+from pe_experiments.evaluation.evaluate import Curve, Tables
 from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, list_in_study
 from pe_experiments.store.plan import Plan
-from pe_experiments.store.tables import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.tracking import Mirror
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.store.csv_files import CURVE, METRICS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.plan import Plan
-from pe_experiments.store.tables import CURVE, METRICS, Row
 from pe_experiments.terminal.errors import UserError, sentence
 
 

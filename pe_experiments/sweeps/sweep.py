@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pe_experiments.configuration.compose import ConfigMapping
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig, validated
+from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import list_in_study, write_manifest
-from pe_experiments.store.tables import read_csv
 from pe_experiments.sweeps.engines import engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
 from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, PUBLISHED, Job, look_up

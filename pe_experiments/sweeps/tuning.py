@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from pe_experiments.configuration.schema import SweepConfig
+from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.store.directory import write_manifest
-from pe_experiments.store.tables import read_metrics
 from pe_experiments.sweeps.expansion import Overrides, breadth_first, value_of, with_value, without
 from pe_experiments.sweeps.jobs import DIVERGED, DONE, PUBLISHED, Job
 from pe_experiments.terminal.errors import UserError

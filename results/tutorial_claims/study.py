@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.comparison import Runs
 from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table, titled
 from pe_experiments.run import evaluate_run
-from pe_experiments.store.tables import read_curve
+from pe_experiments.store.csv_files import read_curve
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import CONFIG_DIR
 

@@ -19,7 +19,7 @@ import yaml
 
 from pe_experiments.configuration.compose import choices_of, groups_of
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.tables import read_csv
+from pe_experiments.store.csv_files import read_csv
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 

@@ -14,8 +14,8 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
+from pe_experiments.store.csv_files import CURVE, read_csv
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.tables import CURVE, read_csv
 from pe_experiments.training import loop as training
 from tests.conftest import TINY
 from tests.integration.test_runs_survive import StopAt

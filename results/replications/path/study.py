@@ -11,8 +11,8 @@ import pandas as pd
 from pe_experiments.comparison import Runs
 from pe_experiments.published import read_table
 from pe_experiments.run import evaluate_run
+from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED
-from pe_experiments.store.tables import read_curve
 from pe_experiments.terminal.console import say
 
 IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of the pairs

@@ -17,8 +17,8 @@ from scipy import stats
 from pe_experiments.comparison import compare, compared, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, joined, read_archive, where, write_archive
+from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
-from pe_experiments.store.tables import read_curve, write_curve
 from pe_experiments.tasks.text import FEWEST_BYTES
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run, write_study

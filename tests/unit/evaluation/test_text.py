@@ -14,7 +14,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.evaluation.text import KEY, Scorer, evaluate_text, slices_of, with_copy
 from pe_experiments.run import run_experiment
-from pe_experiments.store.tables import read_csv, read_curve, read_metrics
+from pe_experiments.store.csv_files import read_csv, read_curve, read_metrics
 from pe_experiments.tasks.text import FEWEST_BYTES
 from tests.integration.test_tracking import mirror
 

@@ -20,9 +20,9 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.compare import runs_csv
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.csv_files import METRICS
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import load_model, read_checkpoint
-from pe_experiments.store.tables import METRICS
 from pe_experiments.tasks import text
 from pe_experiments.terminal import files
 from pe_experiments.terminal.console import say

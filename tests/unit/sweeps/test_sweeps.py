@@ -17,7 +17,7 @@ import pytest
 
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig
-from pe_experiments.store.tables import METRICS, to_csv
+from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, combinations, expand, value_of, without
 from pe_experiments.sweeps.jobs import Job

@@ -11,7 +11,7 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.tables import read_csv
+from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
 from pe_experiments.training.hardware import describe_environment, prepare_hardware
