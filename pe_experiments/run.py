@@ -24,7 +24,7 @@ from pe_experiments.store.record import Record, draw, recorded
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.training.estimates import refuse_large_training
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.hardware import describe_environment, on_hardware
 from pe_experiments.training.preflight import preflight
 
 
@@ -62,10 +62,11 @@ def run_experiment(
         config = check(composed("config", config) if isinstance(config, dict) else config)
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
-    device = prepare_hardware(experiment.config.hardware)
-    planned = plan(experiment)
     try:
-        if not planned.trained:
+        with on_hardware(experiment.config.hardware) as device:
+            planned = plan(experiment)
+            if planned.trained:
+                return _evaluate_finished(planned, device, display)
             refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
@@ -75,16 +76,16 @@ def run_experiment(
                 planned = plan(experiment)  # another process may have trained it since
                 if not planned.trained:
                     return _train_and_evaluate(planned, device, display)
-        return _evaluate_finished(planned, device, display)
+            return _evaluate_finished(planned, device, display)
     finally:
         display.stop()
 
 
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
-    prepare_hardware(experiment.config.hardware)
-    refuse_large_training(experiment)
-    preflight(experiment)
+    with on_hardware(experiment.config.hardware):
+        refuse_large_training(experiment)
+        preflight(experiment)
 
 
 def evaluate_run(
@@ -101,9 +102,10 @@ def evaluate_run(
         UserError: as `load_model`, or the weights do not fit the changed scheme.
     """
     finished = finished_run(RunDirectory(path), changes, trust)
-    device, display = prepare_hardware(finished.experiment.config.hardware), display or console.Display()
+    display = display or console.Display()
     try:
-        return _evaluate_finished(finished, device, display)
+        with on_hardware(finished.experiment.config.hardware) as device:
+            return _evaluate_finished(finished, device, display)
     finally:
         display.stop()
 

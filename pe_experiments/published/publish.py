@@ -140,7 +140,7 @@ def _require_repeated(study: str, kind: Kind, mine: Outcome) -> None:
         return
     what = f"study={study}: {kind.run} repeated"
     usual = HardwareConfig(accelerator="cpu", devices=1, threads=1)
-    here = describe_environment(prepare_hardware(usual)) | {"threads": 1}
+    here = describe_environment(prepare_hardware(usual))
     if all(kind.environment.get(key) == here[key] for key in MACHINE):
         raise UserError(f"{what} on the same kind of machine {said}")
     if more := beyond_rounding(kind, mine):

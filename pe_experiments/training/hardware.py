@@ -6,6 +6,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,20 +23,30 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def prepare_hardware(hardware: HardwareConfig) -> str:
-    """Set the matmul backend and, in a process of ours (`process`), the threads; returns the device."""
+    """Set the threads and the matmul backend of this process; returns the device."""
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
         raise UserError(
             f"hardware.threads={hardware.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
         )
-    if process.command:
-        torch.set_num_threads(hardware.threads)
+    torch.set_num_threads(hardware.threads)
     if hardware.accelerator != "cpu" and torch.cuda.is_available():
         return "cuda"
     if hardware.accelerator == "gpu":
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
     matmul.select(hardware.matmul)
     return "cpu"
+
+
+@contextmanager
+def on_hardware(hardware: HardwareConfig) -> Iterator[str]:
+    """As `prepare_hardware`, inside a with block: a notebook's own threads and backend come back after it."""
+    threads, backend = torch.get_num_threads(), matmul.current_backend()
+    try:
+        yield prepare_hardware(hardware)
+    finally:
+        torch.set_num_threads(threads)
+        matmul.set_backend(backend)
 
 
 def describe_environment(device: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is set for a whole process is set in commands and workers only."""
+"""What is set for a whole process: threads for the time of a run, the rest in commands and workers only."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import torch
 
 from pe_experiments.configuration.schema import HardwareConfig
 from pe_experiments.terminal import process
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.hardware import describe_environment, on_hardware
 
 HARDWARE = HardwareConfig(accelerator="cpu", devices=1, threads=1)
 
 
 @pytest.mark.parametrize("command", [[], ["python", "scripts/train.py"]])
-def test_threads_are_set_in_processes_of_ours_alone(
+def test_a_run_has_the_threads_it_asks_for_wherever_it_runs(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "command", command)
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    assert prepare_hardware(HARDWARE) == "cpu"
-    assert asked == ([1] if command else [])
-    described = describe_environment("cpu")
-    assert described["threads"] == 7
-    assert not command or described["command"] == command
+    before = torch.get_num_threads()
+    asked = HARDWARE.model_copy(update={"threads": 2})
+    with on_hardware(asked) as device:
+        assert device == "cpu"
+        assert describe_environment(device)["threads"] == 2
+        assert not command or describe_environment(device)["command"] == command
+    assert torch.get_num_threads() == before != 2
 
 
 def test_owning_a_process_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
