@@ -39,7 +39,7 @@ from pe_experiments.checking.changes import (
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
-from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.rope import Rope, cos_and_sin, frequencies
 from pe_experiments.encodings.scaled_logits import log_keys
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.windows import window_mask
@@ -268,9 +268,10 @@ MISTAKES: dict[str, Change] = {
         made / torch.cat([F.softplus(x)] * 2, -1) * torch.cat([x] * 2, -1)
         for made, x in zip(right(q, k, at), (q, k), strict=True)
     ),
-    "pope._frequencies: RoPE's frequencies, each twice": lambda s, right, at: frequencies(
-        s.base, (s.shape.head_dim + 1) // 2
-    ).repeat(2)[None, : s.shape.head_dim],
+    "pope._rotations: RoPE's frequencies, each twice": lambda s, right, at: tuple(
+        cos_and_sin(p, frequencies(s.base, (s.shape.head_dim + 1) // 2).repeat(2)[None, : s.shape.head_dim])
+        for p in (at.q_positions_BT, at.k_positions_BS)
+    ),
     "logn.rotate: the position id in place of the number of keys": queries_times(
         lambda s, at: (at.q_positions_BT + 1).float().log()[:, None, :, None] / math.log(s.shape.train_length)
     ),
@@ -313,8 +314,8 @@ MISTAKES: dict[str, Change] = {
     "hard_alibi._bias: the last heads have the windows": returns(lambda bias: bias.flip(1)),
     "shaw.bias: sign of the distance before clipping": MIRRORED,
     "shaw.bias: not scaled": times_head_dim(0.5),
-    "transformer_xl._distances: distance sign": MIRRORED,
-    "transformer_xl._distances: the relative shift is off by one": QUERIES_AHEAD,
+    "transformer_xl._split: distance sign": MIRRORED,
+    "transformer_xl._split: the relative shift is off by one": QUERIES_AHEAD,
     "transformer_xl.bias: u and v exchanged": exchanged("u_HK", "v_HK"),
     "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,  # espnet
     "deberta._rows: distance sign": MIRRORED,

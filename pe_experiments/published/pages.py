@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import importlib.util
-import math
 import re
 import shutil
 import sys
@@ -183,12 +182,15 @@ def outcome_table(runs: pd.DataFrame, rows: str, schemes: Sequence[str]) -> str:
     """Exact match at twice the training length by a column of the runs and by scheme, as Markdown.
 
     ``3 of 5`` seeds reach 0.9, if all others are at most 0.1; otherwise the mean. *Not learned*: fewer than
-    half reach 0.9 in distribution. Of several protocols a cell shows the worst.
+    half reach 0.9 in distribution. Of several protocols a cell shows the worst and the best.
     """
-    cells: dict[Any, tuple[float, str]] = {}
+    found: dict[Any, list[tuple[float, str]]] = {}
     for (row, scheme, _), own in runs.groupby([rows, "label", "protocol"]):
-        cells[row, scheme] = min(_outcome(own), cells.get((row, scheme), (math.inf, "")))
-    lines = [[row, *(cells.get((row, s), (0, "–"))[1] for s in schemes)] for row in dict.fromkeys(runs[rows])]
+        found.setdefault((row, scheme), []).append(_outcome(own))
+    cells = {key: dict.fromkeys([min(own)[1], max(own)[1]]) for key, own in found.items()}
+    lines = [
+        [row, *(" to ".join(cells.get((row, s), "–")) for s in schemes)] for row in dict.fromkeys(runs[rows])
+    ]
     return markdown_table(["exact match at 2x", *schemes], lines)
 
 

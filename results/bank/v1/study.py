@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.statistics import mean_interval
+from pe_experiments.comparison.statistics import ALPHA, holm, mean_interval
 from pe_experiments.comparison.words import listed, number, seeds_in_words
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
@@ -121,10 +121,15 @@ def sentence(title: str, runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
     if means.iloc[0] < HALF:
         highest = f"; `{means.index[0]}` is highest ({number(means.iloc[0])})"
         return f"{start}no scheme reaches {HALF:g}{highest if means.iloc[0] > LEAST else ''}{end}"
-    with_best = pairs[(pairs["scheme"] == means.index[0]) | (pairs["other"] == means.index[0])]
-    apart = {*with_best.loc[with_best["separated"].eq(True), ["scheme", "other"]].to_numpy().ravel()}
+    two = pairs[["scheme", "other"]]
+    tests = pairs[two.eq(means.index[0]).any(axis=1) & two.isin(means.index).all(axis=1)]
+    apart = {
+        *tests.loc[[p <= ALPHA for p in holm(tests["p"].tolist())], ["scheme", "other"]].to_numpy().ravel()
+    }
     best = [str(name) for name in means.index if name not in apart or name == means.index[0]]
     span = " to ".join(dict.fromkeys(number(means[name]) for name in (best[-1], best[0])))
+    lowest = runs.loc[runs["label"].isin(best), METRIC].min()
+    span += f", the lowest seed {number(lowest)}" if number(lowest) != number(means[best[-1]]) else ""
     rest = means.drop(best)
     then = f"; the best of the others: `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
     return f"{start}**{_named(best)}** ({span}){then}{end}"
