@@ -34,6 +34,7 @@ class Tally:
 
     examples: int = 0
     exact: int = 0
+    without_end: int = 0  # every token right but, perhaps, EOS
     tokens: int = 0
     right_tokens: int = 0
     scored: int = 0
@@ -126,6 +127,7 @@ def _count(total: Tally, batch: Batch, answers_BT: Tensor, loss_sum: float, eos:
     content_BT = scored_BT & (batch.labels_BT != eos)
     total.examples += len(scored_BT)
     total.exact += int(all_right(batch.labels_BT, answers_BT).sum())
+    total.without_end += int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum())
     total.tokens += int(content_BT.sum())
     total.right_tokens += int((content_BT & (answers_BT == batch.labels_BT)).sum())
     total.scored += int(scored_BT.sum())
@@ -169,6 +171,7 @@ def extrapolation_curve(
             "exact_match": counts.exact_match,
             "exact_match_low": low,
             "exact_match_high": high,
+            "exact_match_without_end": counts.without_end / counts.examples,
             "loss": None if decoding == "greedy" else counts.loss,
             "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
             "input_blind": source.task.input_blind(content_length),

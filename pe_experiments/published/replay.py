@@ -41,7 +41,7 @@ FEW = 4  # examples that a beginning is evaluated on
 RECORDED = ("loss", "exact_match", "token_accuracy")
 # Columns of a curve that depend on the weights, or on how many examples are looked at.
 OF_WEIGHTS = (
-    *RECORDED, "exact_match_low", "exact_match_high",
+    *RECORDED, "exact_match_low", "exact_match_high", "exact_match_without_end",
     "examples", "seen", "largest_position", "untrained_positions",
 )  # fmt: skip
 

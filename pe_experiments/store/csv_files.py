@@ -17,11 +17,12 @@ METRICS = ("step", "loss", "learning_rate", "gradient_norm", "validation_loss", 
            "token_accuracy")  # fmt: skip
 CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
          "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
-         "answer_tokens", "tokens", "largest_position", "untrained_positions")  # fmt: skip
+         "answer_tokens", "tokens", "largest_position", "untrained_positions",
+         "exact_match_without_end")  # fmt: skip
 MOST = 1e100  # its square is a number, too
 MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
 SPLITS = ("in_distribution", "extrapolation", "other_task")
-ADDED = ("input_blind", "seen", "answer_tokens")  # columns that runs of earlier versions do not have
+ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")  # columns that runs of earlier versions do not have
 
 Row = dict[str, Any]
 

@@ -144,6 +144,7 @@ def test_counts_of_a_model_that_knows_the_answer(tiny: Callable[..., Experiment]
     model.answers[1, -2] = (model.answers[1, -2] + 1) % 10  # a symbol of another
     counts = tally(model, [batch], experiment.format.eos)  # type: ignore[arg-type]
     assert counts.exact == 98
+    assert counts.without_end == 99
     assert counts.right_tokens == 599
 
 
