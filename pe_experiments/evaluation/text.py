@@ -194,7 +194,8 @@ def _rows(scorer: Scorer) -> list[Row]:
 def _point(scorer: Scorer, asked: int, length: int, examples: int, max_length: int) -> Row:
     total = scorer.sums[length, "non_overlapping", "all", None, None]
     # A whole window of text is never right, so exact match would be no measure of anything.
-    unmeasured = ("exact_match", "exact_match_low", "exact_match_high", "bag_ceiling", "input_blind")
+    exact = ("exact_match", "exact_match_low", "exact_match_high", "exact_match_without_end")
+    unmeasured = (*exact, "bag_ceiling", "input_blind")
     row = point(scorer.source, asked, length, max_length, scorer.largest_id[length])
     measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
     return row | measured | dict.fromkeys(unmeasured)

@@ -22,7 +22,8 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
 MOST = 1e100  # its square is a number, too
 MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
 SPLITS = ("in_distribution", "extrapolation", "other_task")
-ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")  # columns that runs of earlier versions do not have
+# Columns that runs of earlier versions do not have.
+ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")
 
 Row = dict[str, Any]
 
