@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,14 +25,15 @@ from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledInd
 from pe_experiments.models import Transformer
 
 BASE = 10_000.0
-LONGEST = 5000  # positions the module sample of the tutorials has room for
+LONGEST = 5000  # positions the printed module has room for
 WIDTH = 64  # d_model of the study
 NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
+NOISE_FLOAT32 = 1e-5  # the same of quantities in float32
 ROWS = 20  # positions of a learned table
 WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
 # The function of *Introduction to Natural Language Processing with Transformers*, 5.2; a word of it is torn.
 TORN, WHOLE = "position\n\ns", "positions"
-PRINTED = """
+FUNCTION = """
 def positional_encoding(sequence_length, d_model):
     positions = np.arange(sequence_length)[:, np.newaxis]
     div_terms = np.exp(np.arange(0, d_model, 2) * -(np.log(10000.0) / d_model))
@@ -42,16 +44,39 @@ def positional_encoding(sequence_length, d_model):
 s * div_terms)
     return pos_enc
 """
+# The module of *Positional Encoding in Transformers*, with its indentation, which extraction lost.
+MODULE = """
+class PositionalEncoding(torch.nn.Module):
+    def __init__(self, d_model, max_len=5000):
+        super(PositionalEncoding, self).__init__()
+        pe = torch.zeros(max_len, d_model)
+        position = torch.arange(0, max_len, dtype=torch.float).unsqueeze(1)
+        div_term = torch.exp(torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model))
+        pe[:, 0::2] = torch.sin(position * div_term)
+        pe[:, 1::2] = torch.cos(position * div_term)
+        pe = pe.unsqueeze(0).transpose(0, 1)
+        self.register_buffer('pe', pe)
+
+    def forward(self, x):
+        # x is shape: [seq_len, batch_size, d_model]
+        x = x + self.pe[:x.size(0), :]
+        return x
+"""
 
 Measured = dict[str, float]
 
 
 def audited() -> pd.DataFrame:
-    """Everything that needs no training; six digits, 0 below 1e-9, so that other machines write the same."""
+    """Everything that needs no training; in digits that are the same on other machines."""
     with torch.no_grad():
         found = formula() | sample() | documents() | order() | vectors() | alternatives()
-    rounded = {name: 0.0 if abs(x) < NOISE else float(f"{x:.6g}") for name, x in found.items()}
-    return pd.DataFrame(rounded.items(), columns=["quantity", "value"])
+    rounded = [(name, _rounded(name, x)) for name, x in found.items()]
+    return pd.DataFrame(rounded, columns=["quantity", "value"])
+
+
+def _rounded(name: str, x: float) -> float:
+    noise = NOISE_FLOAT32 if name.endswith("float32") else NOISE
+    return 0.0 if abs(x) < noise else float(f"{x:.6g}")
 
 
 def _largest(values: Tensor) -> float:
@@ -78,27 +103,18 @@ def formula() -> Measured:
     }
 
 
-class ModuleSample(nn.Module):
-    """The ``PositionalEncoding`` of *Positional Encoding in Transformers*."""
-
-    def __init__(self, d_model: int, max_len: int = LONGEST):
-        super().__init__()
-        pe = torch.zeros(max_len, d_model)
-        position = torch.arange(0, max_len, dtype=torch.float).unsqueeze(1)
-        div_term = torch.exp(torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model))
-        pe[:, 0::2] = torch.sin(position * div_term)
-        pe[:, 1::2] = torch.cos(position * div_term)
-        self.register_buffer("pe", pe.unsqueeze(0).transpose(0, 1))
-        self.pe: Tensor
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.pe[: x.size(0), :]
+def printed(code: str, name: str) -> Any:
+    """The class or function of this name that the code of a source makes."""
+    names: dict[str, Any] = {"math": math, "np": np, "torch": torch}
+    exec(code, names)
+    return names[name]
 
 
 def sample() -> Measured:
     """The module sample misused as people misuse it, beside the encoding of this project."""
-    zeros_BTD = torch.zeros(2, 10, WIDTH)
-    theirs, ours = ModuleSample(WIDTH), Sinusoidal(_shape(WIDTH))
+    zeros_BTD, module = torch.zeros(2, 10, WIDTH), printed(MODULE, "PositionalEncoding")
+    theirs, ours = module(WIDTH), Sinusoidal(_shape(WIDTH))
+    errors_PW = theirs.pe[:, 0] - sinusoid_vectors(torch.arange(LONGEST), WIDTH, BASE)
     vectors = {  # sequence first
         "sample, batch first": theirs(zeros_BTD).transpose(0, 1),
         "sample, sequence first": theirs(zeros_BTD.transpose(0, 1)),
@@ -106,7 +122,8 @@ def sample() -> Measured:
     }
     longer, saved = LONGEST + 1, theirs.state_dict()
     return {f"spread over positions, {name}": _largest(x - x[:1]) for name, x in vectors.items()} | {
-        "sample crashes at d=7": _crashes(lambda: ModuleSample(7)),
+        "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
+        "sample crashes at d=7": _crashes(lambda: module(7)),
         "sample crashes past its table": _crashes(lambda: theirs(torch.zeros(longer, 1, WIDTH))),
         "encoding here crashes there": _crashes(
             lambda: ours.embed(torch.zeros(1, longer, WIDTH), torch.arange(longer)[None])
@@ -114,21 +131,14 @@ def sample() -> Measured:
         "values in a checkpoint, sample": float(sum(values.numel() for values in saved.values())),
         "values in a checkpoint, here": float(sum(values.numel() for values in ours.state_dict().values())),
         "sample refuses its checkpoint at another max_len": _crashes(
-            lambda: ModuleSample(WIDTH, LONGEST + 1000).load_state_dict(saved)
+            lambda: module(WIDTH, LONGEST + 1000).load_state_dict(saved)
         ),
     }
 
 
-def printed_function() -> Callable[[int, int], np.ndarray]:
-    """The function of the source, the torn word joined."""
-    names: dict = {"np": np}
-    exec(PRINTED.replace(TORN, WHOLE), names)
-    return names["positional_encoding"]
-
-
 def documents() -> Measured:
     """Code and slips of the documents, parameters that they compare, what concatenation separates."""
-    function = printed_function()
+    function = printed(FUNCTION.replace(TORN, WHOLE), "positional_encoding")
     true_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     beside = partial(Sinusoidal, combine="concat")
     counted: dict[str, nn.Module] = {
@@ -139,7 +149,7 @@ def documents() -> Measured:
         "beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), beside),
     }
     return {
-        "printed function crashes as extracted": _crashes(lambda: compile(PRINTED, "printed", "exec")),
+        "printed function crashes as extracted": _crashes(lambda: compile(FUNCTION, "printed", "exec")),
         "printed function, joined, error at d=512": _largest(torch.tensor(function(50, 512)) - true_PW),
         "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
         "1010 read in binary": float(int("1010", 2)),
@@ -186,43 +196,45 @@ def order() -> Measured:
 
 
 def vectors() -> Measured:
-    """Uniqueness, norms, distances and shifts of sinusoids, and how much of the usual heatmap moves."""
-    found = {}
-    for width, dtype in product((2, 4, 8, 16, WIDTH), (torch.float32, torch.bfloat16)):
-        vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(dtype).double()
+    """Uniqueness, distances, shifts and bounds of sinusoids, and how much of the usual heatmap moves."""
+    found = shifts("float64") | shifts("float32")
+    for width, kind in [*product((2, 4, 8, 16, WIDTH), ("float64", "float32")), (2, "bfloat16")]:
+        vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(getattr(torch, kind)).double()
         apart_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-        found[f"closest two positions, d={width}, {str(dtype).removeprefix('torch.')}"] = float(
-            apart_PP.min()
-        )
-    vectors_PW = sinusoid_vectors(torch.arange(audit.AUDITED), WIDTH, BASE)
-    unit_PW, apart_PP = nn.functional.normalize(vectors_PW, dim=-1), audit.pairwise_distances(vectors_PW)
-    similarity_PP = unit_PW @ unit_PW.T
-    diagonals = (similarity_PP.diagonal(k) for k in range(len(unit_PW)))
-    spread = max(float(alike.max() - alike.min()) for alike in diagonals)
-    found |= {
-        "smallest value": float(vectors_PW.min()),
-        "largest value": float(vectors_PW.max()),
-        "spread of the similarity over positions": spread,
-        "distance, 5 to 7": float(apart_PP[5, 7]),
-        "distance, 12 to 14": float(apart_PP[12, 14]),
-        "error of 12 to 14 with the linear map of 5 to 7": _largest(
-            audit.shift_matrix(WIDTH, BASE, 2) @ vectors_PW[[5, 12]].T - vectors_PW[[7, 14]].T
-        ),
-        "difference vectors of 5 to 7 and 12 to 14, apart": float(
-            (vectors_PW[7] - vectors_PW[5] - vectors_PW[14] + vectors_PW[12]).norm()
-        ),
-    }
+        found[f"closest two positions, d={width}, {kind}"] = float(apart_PP.min())
     for width in (8, 16, WIDTH, 128, 512):
         apart_PP = audit.pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
         falls = (apart_PP[0].diff() < 0).nonzero()
         found[f"distance rises up to, d={width}"] = float(falls[0])
-    vectors_PW = sinusoid_vectors(torch.arange(3000), WIDTH, BASE)
-    for k in (1, audit.OFFSET, 100):
-        shifted_PW = vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T
-        found[f"residual of M_k, k={k}"] = float((shifted_PW - vectors_PW[k:]).norm(dim=-1).max())
     heatmap_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     moving_W = (heatmap_PW.amax(0) - heatmap_PW.amin(0)) > 0.1
     return found | {"columns that change": float(moving_W.sum()), "columns": float(len(moving_W))}
+
+
+def shifts(kind: str) -> Measured:
+    """Bounds, and what depends on the offset of two positions alone, of vectors rounded to this type."""
+    vectors_PW = sinusoid_vectors(torch.arange(audit.AUDITED), WIDTH, BASE).to(getattr(torch, kind))
+    apart_PP, similarity_PP = audit.pairwise_distances(vectors_PW), vectors_PW @ vectors_PW.T / (WIDTH / 2)
+    diagonals = [similarity_PP.diagonal(k) for k in range(len(vectors_PW))]
+    moved = {
+        k: vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T.to(vectors_PW)
+        for k in (1, 2, 4, audit.OFFSET, 100)
+    }
+    ahead_P = torch.arange(4, len(vectors_PW))
+    found = {
+        "values above 1 in size": float((vectors_PW.abs() > 1).sum()),
+        "spread of the similarity over positions": max(float(x.max() - x.min()) for x in diagonals),
+        "distance, 5 to 7": float(apart_PP[5, 7]),
+        "distance, 12 to 14": float(apart_PP[12, 14]),
+        "error of 12 to 14 with the linear map of 5 to 7": _largest((moved[2] - vectors_PW[2:])[[5, 12]]),
+        "difference vectors of 5 to 7 and 12 to 14, apart": float(
+            (vectors_PW[7] - vectors_PW[5] - vectors_PW[14] + vectors_PW[12]).norm()
+        ),
+        "positions whose largest logit is 4 ahead": float(
+            ((moved[4] @ vectors_PW.T).argmax(-1) == ahead_P).sum()
+        ),
+    } | {f"residual of M_k, k={k}": float((x - vectors_PW[k:]).norm(dim=-1).max()) for k, x in moved.items()}
+    return {f"{name}, {kind}": x for name, x in found.items()}
 
 
 def alternatives() -> Measured:
