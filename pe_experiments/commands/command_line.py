@@ -72,7 +72,8 @@ def help_text(name: str, usage: str) -> str:
     """The usage, the settings as commented in their files, each choice with its file's first comment."""
     parts = [usage, (CONFIG_DIR / f"{name}.yaml").read_text()]
     for group, start in groups_of(name).items():
-        files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
+        place = CONFIG_DIR / group.replace(".", "/")
+        files = {choice: (place / f"{choice}.yaml").read_text() for choice in choices_of(group)}
         if files and list(files) != ["default"]:
             about = (f"  {choice:28}{''.join(COMMENT.findall(text)[:1])}" for choice, text in files.items())
             parts.append("\n".join([f"{group}=NAME", *about]))

@@ -28,15 +28,15 @@ ConfigMapping = dict[str, Any]
 
 def choices_of(group: str, folder: Path | None = None) -> list[str]:
     """The choices of a config group: those shipped, and those in a folder of the user's own."""
-    folders = [CONFIG_DIR, *([folder] if folder else [])]
-    return sorted({path.stem for where in folders for path in (where / group).glob("*.yaml")})
+    places = [where / group.replace(".", "/") for where in (CONFIG_DIR, folder) if where]
+    return sorted({path.stem for place in places for path in place.glob("*.yaml")})
 
 
 def groups_of(name: str) -> dict[str, str | None]:
     """The config groups of a command by its ``configs/NAME.yaml``, with the choice each starts from."""
     listed = _read("", name).get("defaults", [])
     entries = [entry for entry in listed if isinstance(entry, dict)]
-    return {str(key).split()[-1]: choice for entry in entries for key, choice in entry.items()}
+    return {str(key).split()[-1].replace("/", "."): one for entry in entries for key, one in entry.items()}
 
 
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | None = None) -> ConfigMapping:
@@ -87,8 +87,8 @@ def _choices_among(overrides: Iterable[Override], name: str, folder: Path | None
 def _choices(name: str, folder: Path | None) -> dict[str, list[str]]:
     """The choices of every group of a command; ``null`` is one where a group may be left empty."""
     groups = groups_of(name)
-    paths = sorted(folder.glob("*/*.yaml")) if folder else []
-    for path in (path for path in paths if path.parent.name in groups):  # anybody may have written them
+    places = [folder / group.replace(".", "/") for group in groups] if folder else []
+    for path in (path for place in places for path in sorted(place.glob("*.yaml"))):  # of anybody's
         try:
             read_yaml(path.resolve())
         except (OSError, ValueError) as error:
@@ -102,7 +102,7 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
     chosen = _choices_among(overrides, name, folder)
     for override in overrides:
         refuse_several(override)
-    choices = {o.key_or_group: str(o.input_line) for o in chosen}
+    choices = {o.key_or_group: str(o.input_line).replace("training.", "training/", 1) for o in chosen}
     config = copy.deepcopy(_choose(name, tuple(choices.values()), folder))
     settings: ConfigMapping = {}
     for override in sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group):
@@ -111,6 +111,8 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
         if isinstance(own := settings.get(part), dict) and "_target_" in own:
             # Another class stands without the arguments of the usual choice.
             config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
+    if "training.optimizer" not in choices and "'_target_'" in str(settings.get("training")):
+        config.get("training", {}).pop("optimizer", None)
     config = _merged(config, settings)
     if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
         raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
@@ -213,7 +215,7 @@ def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMa
 
 
 CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
-OURS = re.compile(r"pe_experiments\.(encodings|positions|tasks|models)(\.\w+)+")
+OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
 
 
 def targets(config: Any) -> Iterator[str]:

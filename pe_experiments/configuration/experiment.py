@@ -100,6 +100,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
     components["model"] = load_component("model", config.model.part, beside)
+    optimizer = load_component("training.optimizer", config.training.optimizer, ["training.learning_rate"])
+    if optimizer != load_component(optimizer.group, shipped(optimizer.group)["adamw"]):
+        components[optimizer.group] = optimizer  # the usual one, once the only one, is no part of an identity
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):

@@ -17,6 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from torch import optim
 
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
@@ -28,8 +29,10 @@ from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
-KINDS = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task, "model": Backbone}
-GIVEN = {"pe": 1, "model": 4}  # leading arguments of a class that no configuration states
+KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
+KINDS |= {"model": Backbone, "training.optimizer": optim.Optimizer}
+GIVEN = {"pe": 1, "model": 4, "training.optimizer": 1}  # leading arguments that no configuration states
+UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ class Component:
     nested: dict[str, list[Component]]  # the parts among its arguments
     partial: bool = False  # nested, and built by the part it belongs to
 
-    def build(self, *args: Any) -> Any:
+    def build(self, *args: Any, **given: Any) -> Any:
         """An instance; `UserError` where the class refuses its arguments."""
         with user_errors(self.group):
-            return self._maker()(*args)
+            return self._maker()(*args, **given)
 
     def _maker(self) -> Callable[..., Any]:
         arguments = copy.deepcopy(self.arguments)
@@ -120,11 +123,14 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
                 given[name] = types[name].validate_python(value, strict=not isinstance(value, list | dict))
             except ValidationError as error:
                 raise UserError(complaint(error, BaseModel, f"{group}.{name}")) from error
+        elif isinstance(value, list) and isinstance(getattr(known.get(name), "default", None), tuple):
+            given[name] = tuple(value)
     for name, parameter in known.items():
         if name not in given and parameter.default is parameter.empty:
             none = f"{cls.__name__} has no default for it; add +{group}.{name}=..."
             raise UserError(f"{group}.{name} is missing: {none}")
-    canonical = f"{cls.__module__}.{cls.__qualname__}"  # however it was imported
+    home = "torch.optim" if getattr(optim, cls.__name__, None) is cls else cls.__module__
+    canonical = f"{home}.{cls.__qualname__}"  # however it was imported
     arguments = {**_defaults(cls), **given}
     return Component(group, canonical, cls, arguments, nested, section.get("_partial_", False))
 
@@ -168,7 +174,7 @@ def _part_behind(error: BaseException) -> str | None:
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
     """The YAML choices of a group by name."""
-    return copy.deepcopy(_shipped(CONFIG_DIR / group))
+    return copy.deepcopy(_shipped(CONFIG_DIR / group.replace(".", "/")))
 
 
 @cache
@@ -198,7 +204,8 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     """The arguments that a configuration may state."""
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
-    return {name: p for name, p in stated if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # said by the training
+    return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
 
 
 def _defaults(cls: type) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class TrainingConfig(Section):
     check_every: Count
     check_examples: Count
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
+    optimizer: dict[str, Any] = Field(default={"_target_": "torch.optim.AdamW"})  # earlier runs lack it
 
     @model_validator(mode="after")
     def _what_belongs_together_fits(self) -> TrainingConfig:

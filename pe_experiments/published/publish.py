@@ -11,7 +11,7 @@ import pandas as pd
 from omegaconf import OmegaConf
 
 from pe_experiments.comparison.runs import Runs, load_runs
-from pe_experiments.configuration.compose import CATALOGUE, targets
+from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
 from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
@@ -98,7 +98,7 @@ def require_one_known_source(study: str, runs: Runs) -> None:
             if state != before:
                 both = f"{one} and {name} were made by different states of {what}"
                 raise UserError(f"study={study}: {both}; the commands that made them bring both up to date")
-        if outside := [one for one in targets(saved["identity"]["trained"]) if not one.startswith(CATALOGUE)]:
+        if outside := [one for one in targets(saved["identity"]["trained"]) if not OURS.fullmatch(one)]:
             raise UserError(f"study={study}: {few(outside)} of {name} is no code of this project")
 
 

@@ -120,7 +120,7 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     """What the changes name is known to whoever made them; the task that was trained on is built as well."""
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model"))]
+    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model", "training"))]
     saved_names = set(outside(list(saved.values())))
     strange = [name for name in outside(built) if name in saved_names]
     if strange and not trust:

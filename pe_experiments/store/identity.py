@@ -59,7 +59,9 @@ def identify(experiment: Experiment) -> Identity:
     trained: dict[str, Any] = {group: components[group].section for group in PARTS}
     trained["model"] = {**config.model.model_dump(), **components["model"].section}
     trained["model"].pop("attention_implementation", None)  # the same result, computed otherwise
-    trained |= {"training": config.training.model_dump(), "seed": config.seed}
+    trained |= {"training": config.training.model_dump(exclude={"optimizer"}), "seed": config.seed}
+    if optimizer := components.get("training.optimizer"):  # none where it is the usual one
+        trained["training"]["optimizer"] = optimizer.section
 
     sources = {"shared": states({"training": common["training"]}, "trained")}
     for group, part in components.items():
@@ -112,7 +114,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for group in before | now:
         one, other = before.get(group, {}), now.get(group, {})
         differing = (name for name in one | other if one.get(name) != other.get(name))
-        names |= {CODE_OF[group] if is_code(name) else name for name in differing}
+        names |= {CODE_OF.get(group, group) if is_code(name) else name for name in differing}
     return sorted(names)
 
 

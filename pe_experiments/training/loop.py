@@ -30,7 +30,7 @@ from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged
-from pe_experiments.training.optimizer import FlatAdamW, learning_rate_factor
+from pe_experiments.training.optimizer import FlatOptimizer, learning_rate_factor
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 64  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
@@ -39,20 +39,14 @@ CHECKPOINT_SHARE = 0.02  # of the training time at most
 
 
 class TrainingModule(pl.LightningModule):
-    """Mean cross entropy over the scored tokens, AdamW, warm-up and decay.
+    """Mean cross entropy over the scored tokens, an optimizer, warm-up and decay.
 
     Lightning is given several steps at a time, as its own work takes as long as a small model's forward pass.
     """
 
     automatic_optimization = False
 
-    def __init__(
-        self,
-        model: Backbone,
-        training: TrainingConfig,
-        seed: int = 0,
-        show: Callable[[int], None] = lambda step: None,
-    ):
+    def __init__(self, model: Backbone, training: TrainingConfig, seed: int, show: Callable[[int], None]):
         super().__init__()
         self.seed = seed
         self.model = model
@@ -80,14 +74,14 @@ class TrainingModule(pl.LightningModule):
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
         loss = batch_loss(self.model, batch)
-        self.gradient_norm = self.adamw.step(loss, self.last_step)
+        self.gradient_norm = self.flat.step(loss, self.last_step)
         self.last_step += 1
         self.show(self.last_step)
         return loss.detach()
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        self.adamw = FlatAdamW(self.model, self.training_config)
-        return self.adamw.optimizer
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        self.flat = FlatOptimizer(self.model, self.training_config)
+        return self.flat.optimizers
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint |= {"finished": self.finished, "global_step": self.last_step}

@@ -25,7 +25,7 @@ from pe_experiments.training import matmul
 from pe_experiments.training.hardware import prepare_hardware
 from pe_experiments.training.loop import batch_loss, train_model
 from pe_experiments.training.matmul import Backend
-from pe_experiments.training.optimizer import FlatAdamW
+from pe_experiments.training.optimizer import FlatOptimizer
 from results.benchmark.timing import Step
 
 EXAMPLES = 2  # of a long evaluation
@@ -67,13 +67,13 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
 
 def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
     """A step of a run as it is trained, data included, without the Lightning loop."""
-    adamw = FlatAdamW(model, made.config.training)
+    optimizer = FlatOptimizer(model, made.config.training)
     batches, index = made.batches, count()
 
     def step() -> None:
         matmul.set_backend(backend)
         step = next(index)
-        adamw.step(batch_loss(model, batches.batch(step)), step)
+        optimizer.step(batch_loss(model, batches.batch(step)), step)
 
     return step
 

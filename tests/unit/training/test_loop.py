@@ -15,19 +15,19 @@ from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import FlatAdamW, learning_rate_factor, split_parameters
+from pe_experiments.training.optimizer import FlatOptimizer, learning_rate_factor, split_parameters
 
 
 def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
     """A scheduler handed over under a wrong key would be ignored silently."""
     experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
     model = experiment.untrained_model()
-    adamw = FlatAdamW(model, experiment.config.training)
+    adamw = FlatOptimizer(model, experiment.config.training)
     stream = TrainingStream(experiment.source, 8, "mixed")
     rates = []
     for step in range(40):
         adamw.step(batch_loss(model, stream.batch(step)), step)
-        rates.append(adamw.optimizer.param_groups[0]["lr"])
+        rates.append(adamw.optimizers[0].param_groups[0]["lr"])
     expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
     assert rates == pytest.approx(expected)
     result = run_experiment(experiment)
@@ -59,7 +59,7 @@ def test_steps_are_those_of_torch_adamw(tiny: Callable[..., Experiment], choice:
     experiment = tiny(choice, "training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=30")
     config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
     mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
-    flat = FlatAdamW(mine, config)
+    flat = FlatOptimizer(mine, config)
     decayed, exempt = split_parameters(theirs)
     groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.3)

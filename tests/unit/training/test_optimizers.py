@@ -1,0 +1,192 @@
+"""The choices of ``training.optimizer``: their steps, what resumes, what names a run, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+from pe_experiments.comparison.protocols import protocols_of
+from pe_experiments.comparison.runs import load_runs
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.schema import check
+from pe_experiments.data.batches import TrainingStream
+from pe_experiments.models import Backbone
+from pe_experiments.run import run_experiment
+from pe_experiments.store.finished import load_model
+from pe_experiments.store.identity import identify
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import loop
+from pe_experiments.training.loop import batch_loss
+from pe_experiments.training.optimizer import (
+    FlatOptimizer,
+    hidden_matrices,
+    learning_rate_factor,
+    split_parameters,
+)
+
+Tiny = Callable[..., Experiment]
+STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
+
+
+class Slowed(optim.Optimizer):
+    """Somebody's own: steps down the gradient, scaled by the largest entry of each parameter's."""
+
+    def __init__(self, params: Any, lr: float, slower: float = 1.0):
+        super().__init__(params, {"lr": lr, "slower": slower})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.data -= group["lr"] / group["slower"] * one.grad / one.grad.abs().max().clamp(min=1e-9)
+
+
+def matrices_of(model: nn.Module) -> list[nn.Parameter]:
+    """Told apart by name, not by the rule under test."""
+    return [p for name, p in model.named_parameters() if name.startswith("layers") and p.ndim == 2]
+
+
+def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
+    """PyTorch's own, on the parameters as they are; the weight decay of Adam is that of PyTorch."""
+    decayed, exempt = split_parameters(model)
+    settings = {key: value for key, value in shipped("training.optimizer")[name].items() if key != "_target_"}
+    if name == "adam":
+        groups = [{"params": decayed, "weight_decay": 0.3}, {"params": exempt}]
+        return [optim.Adam(groups, **settings)]
+    kind = getattr(optim, shipped("training.optimizer")[name]["_target_"].rpartition(".")[2])
+    if name != "muon":
+        return [kind([*decayed, *exempt], weight_decay=0.0, **settings)]
+    matrices = matrices_of(model)
+    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    return [kind(matrices, weight_decay=0.0, **settings), optim.AdamW(others, weight_decay=0.0)]
+
+
+@pytest.mark.parametrize("name", shipped("training.optimizer"))
+def test_steps_are_those_of_torch(name: str, tiny: Tiny) -> None:
+    experiment = tiny("pe=t5", f"training.optimizer={name}", *STEPS)
+    config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
+    mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
+    flat, optimizers, (decayed, _) = (
+        FlatOptimizer(mine, config),
+        reference(name, theirs),
+        split_parameters(theirs),
+    )
+    for step in range(20):
+        flat.step(batch_loss(mine, stream.batch(step)), step)
+        theirs.zero_grad()
+        batch_loss(theirs, stream.batch(step)).backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        rate = learning_rate_factor(step, config) * config.learning_rate
+        for one in decayed if name != "adam" else ():
+            one.data *= 1 - rate * 0.3
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+    # Muon's iteration is in bfloat16; Adafactor divides the keys' bias, whose gradient is rounding, by it.
+    loose = {"muon": 1e-2, "adafactor": 1e-3}.get(name, 1e-5)
+    for key, parameter in theirs.named_parameters():
+        torch.testing.assert_close(mine.get_parameter(key), parameter, rtol=loose, atol=loose / 100)
+
+
+def test_muon_has_the_matrices_of_the_layers(tiny: Tiny) -> None:
+    for choice in ("pe=learned", "pe=fire", "model.output_head=tied"):
+        model = tiny(choice).untrained_model()
+        assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
+
+
+class StopAt(Display):
+    def __init__(self, step: int):
+        self.at = step
+
+    def step(self, done: int) -> None:
+        if done == self.at:
+            raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize("choice", ["sgd", "muon", "adafactor"])
+def test_a_resumed_run_is_that_which_was_never_stopped(
+    choice: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    options = (f"training.optimizer={choice}", "training.steps=25")
+    whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}")).directory
+    assert run_experiment(tiny(*options), StopAt(17)).status == "error"
+    again = run_experiment(tiny(*options))
+    assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
+    assert again.directory.metrics.read_text() == whole.metrics.read_text()
+    assert again.directory.curve.read_text() == whole.curve.read_text()
+    before, after = tiny(*options).untrained_model(), load_model(again.directory.path).model
+    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert (one != other).any(), name
+
+
+def test_the_usual_optimizer_is_no_part_of_an_identity_and_any_other_is(tiny: Tiny) -> None:
+    usual = tiny()
+    trained, sources = identify(usual).trained, identify(usual).sources
+    assert "optimizer" not in trained["training"]
+    assert set(sources) == {"shared", "pe", "positions", "task", "model", "derived"}
+    saved = composed("config", []) | {"seed": 0}
+    del saved["training"]["optimizer"]  # as in runs from before there was a choice
+    assert "optimizer" not in identify(resolve(check(saved))).trained["training"]
+    for same in ("training.optimizer=adamw", "training.optimizer._target_=torch.optim.adamw.AdamW"):
+        assert identify(tiny(same)).hash8 == identify(usual).hash8
+    others = [f"training.optimizer={name}" for name in shipped("training.optimizer") if name != "adamw"]
+    others += ["training.optimizer.eps=1e-6", "training.optimizer.betas=[0.9,0.95]"]
+    assert len({identify(tiny(other)).hash8 for other in [*others, "seed=0"]}) == len(others) + 1
+    own = f"training.optimizer._target_={__name__}.Slowed"
+    slower = [tiny(own, f"+training.optimizer.slower={n}") for n in (1.0, 2.0)]
+    one, other = map(identify, slower)
+    assert one.hash8 != other.hash8
+    assert one.sources["training.optimizer"].keys() >= {__name__}  # its code counts
+
+
+def test_own_optimizers_train_and_need_trust(tiny: Tiny) -> None:
+    own = f"training.optimizer._target_={__name__}.Slowed"
+    run = run_experiment(tiny(own, "+training.optimizer.slower=2.0"))
+    assert run.status == "completed", run.result["reason"]
+    with pytest.raises(UserError, match="from outside this package"):
+        load_model(run.directory.path)
+    load_model(run.directory.path, trust=True)
+    load_model(run_experiment(tiny("training.optimizer=sgd")).directory.path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"training.optimizer": "sdg"}, r"training.optimizer=sdg is not a choice. Did you mean sgd"),
+        (
+            ["training.optimizer=sgd", "training.optimizer.lr=1"],
+            r"optimizer.lr is not .* training.learning_rate",
+        ),
+        (["training.optimizer.betas=5"], "training.optimizer cannot be built"),
+        (["training.optimizer=sgd", "training.optimizer.nesterov=2"], "nesterov=2: expected true or false"),
+        (
+            ["training.optimizer=sgd", "training.optimizer.momentum=-1"],
+            "training.optimizer: Invalid momentum",
+        ),
+        (["training.optimizer._target_=torch.optim.Muo"], "Did you mean Muon"),
+        ({"training": {"optimizer": "sgd"}}, "training.optimizer=sgd: expected names with values"),
+    ],
+)
+def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> None:
+    model = tiny().untrained_model()
+    with pytest.raises(UserError, match=said) as caught:
+        FlatOptimizer(model, resolve(check(composed("config", keys))).config.training)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
+    for choice in ("adamw", "sgd"):
+        run_experiment(tiny(f"training.optimizer={choice}", "study=both"))
+    titles = sorted(protocol.title for protocol in protocols_of(load_runs(results, "both")))
+    differing = [title.rpartition(", ")[2] for title in titles]
+    assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
