@@ -14,7 +14,7 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, compared
-from pe_experiments.comparison.runs import Runs, load_runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.console import Display, say, say_files
@@ -41,7 +41,7 @@ def compare(
     seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
-        results_dir, study, pe, display: as in `load_runs`.
+        results_dir, study, pe, display: as in `read_runs`.
         out: where to write; None writes nothing.
         metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
             ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
@@ -53,7 +53,7 @@ def compare(
     """
     if out is not None:
         refuse_among_runs(out, results_dir)
-    runs = load_runs(results_dir, study, pe=pe, display=display)
+    runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
         why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         shown = f" ({few(why)})" if why else ""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.runs import Runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.evaluation.summary import lower_is_better
 from pe_experiments.store.identity import safe_name, short_hash
+from pe_experiments.terminal.errors import UserError
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 CODE = (SOURCE, "task._target_")
@@ -58,9 +62,29 @@ class Protocol:
         return sorted(int(length) for length in lengths.unique())
 
 
+def load_runs(results_dir: str | Path = "results", study: str | None = None, **options: Any) -> Runs:
+    """Every run under ``results_dir/runs``, or those of a study; arguments as in `read_runs`.
+
+    Raises:
+        UserError: as `read_runs`, or settings differ within a task and model, which a mean would mix.
+    """
+    runs = read_runs(results_dir, study, **options)
+    for (task, model), alike in groupby(
+        protocols_of(runs), key=lambda protocol: (protocol.task, protocol.model)
+    ):
+        if several := [", ".join(protocol.told_apart_by) for protocol in alike if protocol.told_apart_by]:
+            where = f"study={study}" if study else f"results_dir={results_dir}"
+            cure = "name a study (study=...), or use compare(...), whose protocols keep them apart"
+            differ = f"the runs of {task}, {model} have {' or '.join(several)}, which a mean would mix"
+            raise UserError(f"{where}: {differ}; {cure}")
+    return runs
+
+
 def protocols_of(runs: Runs) -> list[Protocol]:
     """The protocols of these runs, by task and model."""
     made: list[Protocol] = []
+    if runs.runs.empty:
+        return made
     first = runs.runs.groupby("protocol").first()
     for (task, model), alike in first.groupby(["task", "model"]):
         settings = [_settings(runs, str(digest)) for digest in alike.index]

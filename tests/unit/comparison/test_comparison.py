@@ -15,6 +15,7 @@ import pytest
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.protocols import protocols_of, told_apart
+from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.configuration.compose import composed
@@ -66,14 +67,14 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def tabulated(folder: Path) -> pd.DataFrame:
     """The table alone, without the figures that `compare` draws."""
-    return scheme_table(protocols_of(load_runs(folder)), "exact_match_extrapolation")
+    return scheme_table(protocols_of(read_runs(folder)), "exact_match_extrapolation")
 
 
 def said(folder: Path) -> str:
     """The notes of all protocols."""
     table = tabulated(folder)
     rows = {protocol: own.to_dict("records") for protocol, own in table.groupby("protocol")}
-    protocols = protocols_of(load_runs(folder))
+    protocols = protocols_of(read_runs(folder))
     return " ".join(note for protocol in protocols for note in caveats(protocol, rows[protocol.hash]))
 
 
@@ -181,7 +182,7 @@ def test_numbers_read_alike() -> None:
 def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7", "evaluation.examples=77"), fading(1, 0))
     assert tabulated(folder)["section"].nunique() == 2
-    assert [protocol.title for protocol in protocols_of(load_runs(folder))] == [
+    assert [protocol.title for protocol in protocols_of(read_runs(folder))] == [
         "copy, decoder, examples=20",
         "copy, decoder, examples=77",
     ]
@@ -191,7 +192,7 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
     result = json.loads((again / "result.json").read_text())
     result["evaluation"] |= {"examples": 5, "lengths": [200]}
     (extra / "result.json").write_text(json.dumps(result))
-    assert 200 not in set(load_runs(folder).curves["content_length"])  # its own lengths, other examples
+    assert 200 not in set(read_runs(folder).curves["content_length"])  # its own lengths, other examples
 
 
 def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
@@ -283,12 +284,26 @@ def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
 
 
+def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tiny) -> None:
+    """Their mean over seeds, one line of pandas, would mix runs trained to 6 and to 5."""
+    assert len(load_runs(folder).runs) == 9
+    run = write_run(tiny("pe=learned", "seed=7", "training.max_length=5"), fading(1, 0))
+    with pytest.raises(UserError, match="copy, decoder have max_length=5 or max_length=6, which a mean"):
+        load_runs(folder)
+    write_manifest(folder, "short", [run.name])
+    assert list(load_runs(folder, "short").runs["name"]) == [run.name]
+    write_run(tiny("pe=learned", "task=reverse", "study=two"), fading(1, 0))  # another task is a column
+    write_manifest(folder, "two", [run.name, next(folder.glob("runs/reverse*")).name])
+    assert len(load_runs(folder, "two").runs) == 2
+    assert len(compare(folder).protocols) == 3
+
+
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
     digest = run.read_config()["identity"]["sources"]["task"].popitem()[1]
     run.config.write_text(run.config.read_text().replace(digest, "edited"))
     assert tabulated(folder)["section"].nunique() == 2
-    assert [s.slug for s in protocols_of(load_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
+    assert [s.slug for s in protocols_of(read_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
 
 
 def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
