@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,7 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
         UserError: as `read_runs`, or settings differ within a task and model, which a mean would mix.
     """
     runs = read_runs(results_dir, study, **options)
-    for (task, model), alike in groupby(
-        protocols_of(runs), key=lambda protocol: (protocol.task, protocol.model)
-    ):
+    for (task, model), alike in groupby(protocols_of(runs), key=attrgetter("task", "model")):
         if several := [", ".join(protocol.told_apart_by) for protocol in alike if protocol.told_apart_by]:
             where = f"study={study}" if study else f"results_dir={results_dir}"
             cure = "name a study (study=...), or use compare(...), whose protocols keep them apart"
