@@ -12,6 +12,7 @@ from markupsafe import Markup
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
+from pe_experiments.comparison.latex import table_latex
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, compared
 from pe_experiments.comparison.runs import Runs, read_runs
@@ -94,20 +95,6 @@ def runs_csv(runs: Runs) -> str:
     commands = [shlex.join(typed or []) for typed in made["command"]]
     made["command"] = [f"'{command}" if command[:1] in tuple(FORMULA) else command for command in commands]
     return made.to_csv(index=False)
-
-
-def table_latex(made: Comparison) -> str:
-    """Schemes x tasks in one metric, a table per model."""
-    tables = []
-    titles = {protocol.hash: protocol.title for protocol in made.protocols}
-    for _, rows in made.table.groupby("model", sort=False):
-        cells = [words.mean(row, made.metric) for row in rows.to_dict("records")]
-        table = rows.assign(cell=cells, title=rows["protocol"].map(titles))
-        table = table.pivot(index="scheme", columns="title", values="cell").reindex(rows["scheme"].unique())
-        table = table.rename_axis(index=None, columns=None)
-        caption = f"Mean {words.metric_in_words(made.metric)} over {words.seeds_in_words(rows['seeds'])}."
-        tables.append(table.to_latex(na_rep="", escape=True, caption=caption))
-    return "\n".join(tables)
 
 
 def show(made: Comparison) -> None:

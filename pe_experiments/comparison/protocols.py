@@ -18,6 +18,7 @@ from pe_experiments.terminal.errors import UserError
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 CODE = (SOURCE, "task._target_")
+MACHINE = ("processor", "device", "threads")  # of an environment: on others a step takes another time
 LONGEST = 80  # characters of a slug
 
 
@@ -33,6 +34,7 @@ class Protocol:
     runs: pd.DataFrame  # its rows of `Runs`
     curves: pd.DataFrame
     settings: dict[str, str]  # every one by its key
+    timed: bool  # whether all runs had the same kind of machine, so that their times can be compared
 
     @property
     def title(self) -> str:
@@ -89,7 +91,9 @@ def protocols_of(runs: Runs) -> list[Protocol]:
         named = zip(told_apart(settings), alike.index, alike["max_length"], settings, strict=True)
         for by, digest, longest, own in sorted(named, key=itemgetter(0)):
             rows, curves = (table[table["protocol"] == digest] for table in (runs.runs, runs.curves))
-            made.append(Protocol(str(digest), str(task), str(model), by, int(longest), rows, curves, own))
+            on = {str([runs.environments[name].get(key) for key in MACHINE]) for name in rows["name"]}
+            about = (int(longest), rows, curves, own, len(on) == 1 and "None" not in on.pop())
+            made.append(Protocol(str(digest), str(task), str(model), by, *about))
     return made
 
 

@@ -253,14 +253,20 @@ function buildMultiples() {
   at("all-tasks").hidden = panels.length < 2;
 }
 
-/* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. */
+/* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. Times only where they can be compared. */
 function showCosts(section) {
-  at("costs").hidden = !section.rows.some((row) => known(row.seconds_per_step));
+  const columns = [
+    ["ms per training step (median of the runs)", (row) => number(1000 * row.seconds_per_step, 1), "seconds_per_step"],
+    ["parameters", (row) => number(row.parameters, 0), "parameters"],
+    ["of the encoding", (row) => number(row.encoding_parameters, 0), "encoding_parameters"],
+  ].filter(([, , key]) => section.rows.some((row) => known(row[key])));
+  at("costs").hidden = !columns.length;
+  at("times").hidden = columns[0]?.[2] !== "seconds_per_step";
   const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
     const row = section.byScheme.get(scheme.index);
-    return [[swatch(scheme), scheme.name], number(known(row.seconds_per_step) ? 1000 * row.seconds_per_step : null, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
+    return [[swatch(scheme), scheme.name], ...columns.map(([, show, key]) => (known(row[key]) ? show(row) : "–"))];
   });
-  at("cost-table").replaceChildren(tableOf(null, ["scheme", "ms per training step (median of the runs)", "parameters", "of the encoding"], rows));
+  at("cost-table").replaceChildren(tableOf(null, ["scheme", ...columns.map(([heading]) => heading)], rows));
 }
 
 function showTraining(section) {
