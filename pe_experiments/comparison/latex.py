@@ -1,11 +1,8 @@
 """Schemes x tasks as a table for a paper, with a citation per scheme and what its marks mean."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -16,50 +13,30 @@ from pe_experiments.comparison.table import best_schemes
 from pe_experiments.evaluation.summary import SOLVED, lower_is_better
 from pe_experiments.terminal.files import CONFIG_DIR
 
-SIGNS: Any = {"[": "{[}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--", "\\": r"\textbackslash{}"}
-SIGNS |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
-# Of the template, in which braces and % are TeX's.
-MARKS: Any = dict(zip(("block_start_string", "block_end_string"), ("<%", "%>"), strict=True))
-MARKS |= {"variable_start_string": "<<", "variable_end_string": ">>", "trim_blocks": True}
+TEMPLATES = FileSystemLoader(Path(__file__).parent / "templates")
+NAMED = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}
+SIGNS = NAMED | {"[": "{[}", "–": "--", "\\": r"\textbackslash{}"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def table_latex(made: Comparison) -> str:
-    """A table per model, from ``templates/table.tex.j2``."""
-    cells = {}
-    for protocol in made.protocols:
-        best = best_schemes(protocol, rows := made.rows(protocol))
-        for row in rows:
-            value, _, ends = words.mean(row, made.metric).partition(" ")
-            about = {"value": value, "ends": ends, "bold": row["scheme"] in best}
-            cells[row["scheme"], protocol.hash] = row | about | {"learned": words.learned(row)}
-    folder = FileSystemLoader(Path(__file__).parent / "templates")
-    environment = Environment(loader=folder, undefined=StrictUndefined, finalize=_escaped, **MARKS)
-    return environment.get_template("table.tex.j2").render(
-        made=made,
-        cells=cells,
-        cited=cite(made.runs)[0],
-        printed=printed,
-        words=words,
-        lower=lower_is_better(made.metric),
-        solved=SOLVED,
-    )
-
-
-def _escaped(value: Any) -> str:
-    return str(value).translate(str.maketrans(SIGNS))
+    """A table per model, from ``templates/table.tex.j2``, in which braces and % are TeX's."""
+    tex = Environment(
+        "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined, loader=TEMPLATES,
+        finalize=lambda value: "".join(SIGNS.get(sign, sign) for sign in str(value)),
+    )  # fmt: skip
+    tex.globals |= {"words": words, "best": best_schemes, "printed": printed, "solved": SOLVED}
+    lower, cited = lower_is_better(made.metric), cite(made.runs)[0]
+    return tex.get_template("table.tex.j2").render(made=made, cited=cited, lower=lower)
 
 
 def printed(label: str) -> str:
     """As a paper prints it: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
-    parts = (part.partition("(") for part in label.split("+"))
-    return ", ".join(
-        f"{_names().get(name, name)}{' ' * bool(paren)}{paren}{rest}" for name, paren, rest in parts
-    )
+    parts = (re.split(r"(?=\()", part, maxsplit=1) for part in label.split("+"))
+    return ", ".join(" ".join([_names().get(name, name), *rest]) for name, *rest in parts)
 
 
 @cache
 def _names() -> dict[str, str]:
     """Of schemes and position policies, from the comment ``# printed:`` of their YAML."""
     texts = {path.stem: path.read_text("utf-8") for path in CONFIG_DIR.glob("p[eo]*/*.yaml")}
-    found = {name: re.search(r"^# printed: (.+)$", text, re.MULTILINE) for name, text in texts.items()}
-    return {name: said[1] for name, said in found.items() if said}
+    return {name: said for name, text in texts.items() for said in re.findall(r"(?m)^# printed: (.+)$", text)}

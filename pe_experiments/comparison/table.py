@@ -160,12 +160,15 @@ def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> list[str]:
     Separated: by tests of the best against each other scheme that learned the task, Holm over these alone.
     None where the best mean is 0 or has too few seeds.
     """
-    metric, values = str(rows[0]["metric"]), _values(protocol, str(rows[0]["metric"]))
+    metric, lower = str(rows[0]["metric"]), lower_is_better(str(rows[0]["metric"]))
     means = {str(row["scheme"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
-    best, *others = sorted(means, key=means.__getitem__, reverse=not lower_is_better(metric)) or [""]
-    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower_is_better(metric)):
+    best, values = (
+        (min if lower else max)(means, key=means.__getitem__, default=""),
+        _values(protocol, metric),
+    )
+    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
         return []
-    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in others]
+    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in means if other != best]
     tests = zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True)
     return [
         best,

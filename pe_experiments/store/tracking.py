@@ -94,10 +94,10 @@ def _start(plan: Plan, directory: RunDirectory) -> Any:
         without = "allowed without an account: offline or disabled"
         why = f"Weights & Biases could not start ({sentence(error)}); {without}"
         raise UserError(f"logger.mode={logger.mode}: {why}") from error
+    by_length: Any = {"step_metric": "extrapolation/length", "summary": "none"}
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    # The value logged last is that at the longest length, and no summary.
-    mirror.define_metric("extrapolation/length", hidden=True, summary="none")
-    for name in (*(f"extrapolation/{key}" for key in MEASURED), "text/*"):
-        mirror.define_metric(name, step_metric="extrapolation/length", summary="none")
+    for name in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
+        mirror.define_metric(f"extrapolation/{name}", **by_length, hidden=name == "length")
+    mirror.define_metric("text/*", **by_length)
     return mirror
