@@ -212,6 +212,8 @@ def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
     page = opened(browser, ROOT / "results" / study, PHONE)
     page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
     assert page.evaluate(CUT) == []
+    heights = page.eval_on_selector_all("#matrix tbody th", "all => all.map(e => e.offsetHeight)")
+    assert max(heights) < 90  # whole, and not a letter to a line
     page.close()
 
 
