@@ -3,9 +3,9 @@
     python scripts/catalogue.py
 
 writes both. The YAML of a scheme or a task starts with a comment: what the scheme is, or an example of the
-task. Comments with a key may follow: ``# equals:``, ``# used by:`` and ``# bugs:`` (in published
-implementations) of a scheme; ``# suite:``, ``# tier:`` and, for a quick one, ``# recipe:`` (what to add to
-``python scripts/train.py``) and ``# shown:`` of a task.
+task. Comments with a key may follow: ``# printed:`` (the name in a paper), ``# equals:``, ``# used by:`` and
+``# bugs:`` (in published implementations) of a scheme; ``# suite:``, ``# tier:`` and, for a quick one,
+``# recipe:`` (what to add to ``python scripts/train.py``) and ``# shown:`` of a task.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def schemes() -> str:
     rows, described = [], []
     for name in shipped("pe"):
         path = CONFIG_DIR / "pe" / f"{name}.yaml"
-        about, notes = read_notes(path, ("equals", "used by", "bugs"), "Logits fall with distance.")
+        known = ("equals", "used by", "bugs", "printed")
+        about, notes = read_notes(path, known, "Logits fall with distance.")
+        del notes["printed"]  # for `comparison.latex`
         scheme = load_component("pe", shipped("pe")[name]).build(SHAPE)
         count = sum(parameter.numel() for parameter in scheme.parameters())
         count *= SHAPE.num_layers if scheme.per_layer else 1

@@ -12,9 +12,10 @@ from markupsafe import Markup
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
+from pe_experiments.comparison.latex import table_latex
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, compared
-from pe_experiments.comparison.runs import Runs, load_runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.console import Display, say, say_files
@@ -41,7 +42,7 @@ def compare(
     seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
-        results_dir, study, pe, display: as in `load_runs`.
+        results_dir, study, pe, display: as in `read_runs`.
         out: where to write; None writes nothing.
         metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
             ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
@@ -53,7 +54,7 @@ def compare(
     """
     if out is not None:
         refuse_among_runs(out, results_dir)
-    runs = load_runs(results_dir, study, pe=pe, display=display)
+    runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
         why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         shown = f" ({few(why)})" if why else ""
@@ -94,20 +95,6 @@ def runs_csv(runs: Runs) -> str:
     commands = [shlex.join(typed or []) for typed in made["command"]]
     made["command"] = [f"'{command}" if command[:1] in tuple(FORMULA) else command for command in commands]
     return made.to_csv(index=False)
-
-
-def table_latex(made: Comparison) -> str:
-    """Schemes x tasks in one metric, a table per model."""
-    tables = []
-    titles = {protocol.hash: protocol.title for protocol in made.protocols}
-    for _, rows in made.table.groupby("model", sort=False):
-        cells = [words.mean(row, made.metric) for row in rows.to_dict("records")]
-        table = rows.assign(cell=cells, title=rows["protocol"].map(titles))
-        table = table.pivot(index="scheme", columns="title", values="cell").reindex(rows["scheme"].unique())
-        table = table.rename_axis(index=None, columns=None)
-        caption = f"Mean {words.metric_in_words(made.metric)} over {words.seeds_in_words(rows['seeds'])}."
-        tables.append(table.to_latex(na_rep="", escape=True, caption=caption))
-    return "\n".join(tables)
 
 
 def show(made: Comparison) -> None:

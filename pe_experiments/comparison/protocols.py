@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.runs import Runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.evaluation.summary import lower_is_better
 from pe_experiments.store.identity import safe_name, short_hash
+from pe_experiments.terminal.errors import UserError
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
 CODE = (SOURCE, "task._target_")
+MACHINE = ("processor", "device", "threads")  # of an environment: on others a step takes another time
 LONGEST = 80  # characters of a slug
 
 
@@ -29,6 +34,7 @@ class Protocol:
     runs: pd.DataFrame  # its rows of `Runs`
     curves: pd.DataFrame
     settings: dict[str, str]  # every one by its key
+    timed: bool  # whether all runs had the same kind of machine, so that their times can be compared
 
     @property
     def title(self) -> str:
@@ -58,16 +64,36 @@ class Protocol:
         return sorted(int(length) for length in lengths.unique())
 
 
+def load_runs(results_dir: str | Path = "results", study: str | None = None, **options: Any) -> Runs:
+    """Every run under ``results_dir/runs``, or those of a study; arguments as in `read_runs`.
+
+    Raises:
+        UserError: as `read_runs`, or settings differ within a task and model, which a mean would mix.
+    """
+    runs = read_runs(results_dir, study, **options)
+    for (task, model), alike in groupby(protocols_of(runs), key=attrgetter("task", "model")):
+        if several := [", ".join(protocol.told_apart_by) for protocol in alike if protocol.told_apart_by]:
+            where = f"study={study}" if study else f"results_dir={results_dir}"
+            cure = "name a study (study=...), or use compare(...), whose protocols keep them apart"
+            differ = f"the runs of {task}, {model} have {' or '.join(several)}, which a mean would mix"
+            raise UserError(f"{where}: {differ}; {cure}")
+    return runs
+
+
 def protocols_of(runs: Runs) -> list[Protocol]:
     """The protocols of these runs, by task and model."""
     made: list[Protocol] = []
+    if runs.runs.empty:
+        return made
     first = runs.runs.groupby("protocol").first()
     for (task, model), alike in first.groupby(["task", "model"]):
         settings = [_settings(runs, str(digest)) for digest in alike.index]
         named = zip(told_apart(settings), alike.index, alike["max_length"], settings, strict=True)
         for by, digest, longest, own in sorted(named, key=itemgetter(0)):
             rows, curves = (table[table["protocol"] == digest] for table in (runs.runs, runs.curves))
-            made.append(Protocol(str(digest), str(task), str(model), by, int(longest), rows, curves, own))
+            on = {str([runs.environments[name].get(key) for key in MACHINE]) for name in rows["name"]}
+            about = (int(longest), rows, curves, own, len(on) == 1 and "None" not in on.pop())
+            made.append(Protocol(str(digest), str(task), str(model), by, *about))
     return made
 
 

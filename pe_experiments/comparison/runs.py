@@ -65,7 +65,7 @@ class _Run:
     examples: int
 
 
-def load_runs(
+def read_runs(
     results_dir: str | Path = "results",
     study: str | None = None,
     *,

@@ -21,6 +21,8 @@ from pe_experiments.terminal.errors import UserError, allowed, nearest
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
 METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
+LEAST = 0.005  # smaller means are written 0.00
+SAME = "all seeds of both have the same value"
 PAIRS = ["section", "protocol", "metric", "scheme", "other", "seeds", "other_seeds", "not_tested",
          "difference", "p", "p_holm", "separated"]  # fmt: skip
 
@@ -32,7 +34,8 @@ def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     (at length 20). ``reached@20`` is the number of seeds with exact match at least 0.9 there, with the
     interval of its share; ``solved`` the same for the training lengths. ``compared``: the scheme is tested,
     past training only if at least half of its runs solved the training lengths. Losses have columns where
-    schemes are compared in one, and where exact match was not measured.
+    schemes are compared in one, and where exact match was not measured. ``seconds_per_step`` is the median of
+    several runs, where all runs of the protocol had the same kind of machine.
     """
     if metric not in (known := (*METRICS, *LOSSES)):
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
@@ -68,6 +71,7 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
     loss = not protocol.exact or lower_is_better(metric)
     for label, runs in protocol.runs.groupby("label"):
         solved = runs["solved_in_distribution"].eq(True)
+        timed = protocol.timed and len(runs) > 1
         unmeasured = bool(runs["exact_match_in_distribution"].isna().all())
         row: Row = {
             "section": protocol.slug,
@@ -84,7 +88,7 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "horizon": runs["horizon"].astype(float).mean(),
             "horizon_censored": int(runs["horizon_censored"].eq(True).sum()),
             **{key: runs[key].astype(float).mean() for key in ("parameters", "encoding_parameters")},
-            "seconds_per_step": runs["seconds_per_step"].astype(float).median(),
+            "seconds_per_step": runs["seconds_per_step"].astype(float).median() if timed else math.nan,
         }
         for name in METRICS:
             row |= _cells(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
@@ -150,6 +154,28 @@ def pair_table(
     return pd.DataFrame(rows, columns=PAIRS)
 
 
+def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> list[str]:
+    """The scheme with the best mean and those not separated from it; their rows are those of the table.
+
+    Separated: by tests of the best against each other scheme that learned the task, Holm over these alone.
+    None where the best mean is 0 or has too few seeds.
+    """
+    metric, lower = str(rows[0]["metric"]), lower_is_better(str(rows[0]["metric"]))
+    means = {str(row["scheme"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
+    best, values = (
+        (min if lower else max)(means, key=means.__getitem__, default=""),
+        _values(protocol, metric),
+    )
+    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
+        return []
+    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in means if other != best]
+    tests = zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True)
+    return [
+        best,
+        *(pair["other"] for pair, p in tests if pair["not_tested"] in (None, SAME) and not p <= ALPHA),
+    ]
+
+
 def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:
     one, other = values[first], values[second]
     pooled, why = np.concatenate([one, other]), None
@@ -160,7 +186,7 @@ def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
     elif np.isnan(pooled).any():
         why = "not measured"
     elif np.ptp(pooled) <= ROUNDING:
-        why = "all seeds of both have the same value"
+        why = SAME
     return {
         "scheme": first,
         "other": second,

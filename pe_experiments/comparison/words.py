@@ -8,7 +8,7 @@ from typing import Any
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACIES, Row
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
-from pe_experiments.comparison.table import finite
+from pe_experiments.comparison.table import LEAST, finite
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
 
@@ -74,7 +74,7 @@ def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     if not compared:
         return f"There is no {words}: not measured."
     best = (min if lower else max)(compared, key=lambda row: row[metric])
-    if abs(best[metric]) < 0.005 and not lower:  # it is written 0.00
+    if abs(best[metric]) < LEAST and not lower:
         return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
     if len(compared) == 1:
         return f"{best['scheme']}: {words} {mean(best, metric)}."

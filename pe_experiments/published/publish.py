@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
-from pe_experiments.comparison.runs import Runs, load_runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
@@ -46,7 +46,7 @@ def publish(named: str, results_dir: Path) -> None:
     study = str(OmegaConf.select(said, "study") or named)
     # Of such a study what is finished is published, and what was published stays; of others, all or nothing.
     folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
-    found = load_runs(results_dir, study)
+    found = read_runs(results_dir, study)
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
     for name, saved in found.saved.items():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pe_experiments.comparison.protocols import Protocol, protocols_of
-from pe_experiments.comparison.runs import Runs, load_runs
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import ConfigMapping, composed
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
@@ -155,7 +155,7 @@ class Versus(Sweep):
 
     def standings(self) -> tuple[list[Standing], Runs]:
         """Every task that has been run, and all runs that are compared."""
-        mine = load_runs(self.results_dir, str(self.study))
+        mine = read_runs(self.results_dir, str(self.study))
         shared = set(mine.runs["protocol"]) & set(self.banked.runs["protocol"])
         both = joined(*(where(runs, runs.runs["protocol"].isin(shared)) for runs in (self.banked, mine)))
         seeds = len({value_of(run, "seed") for run in self.runs})

@@ -57,7 +57,8 @@ class Record:
 
     def close(self) -> None:
         """End the mirror."""
-        self.result["upload"] = self._mirror.close(self._summary, self.directory.figure)
+        known = (self.plan.result or {}) | self.result
+        self.result["upload"] = self._mirror.close(self._summary, known, self.directory.figure)
 
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:

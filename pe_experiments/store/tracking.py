@@ -9,10 +9,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.store.csv_files import CURVE, METRICS, Row
+from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import short_hash
 from pe_experiments.store.plan import Plan
 from pe_experiments.terminal.errors import UserError, sentence
+
+# Columns of the curve that are panels over length; extrapolation.csv has the others, which describe the task.
+MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
+LENGTHS = "extrapolation/lengths"  # in the summary: those whose values are there
+SIZE = ("parameters", "encoding_parameters")
+MOST_NAME, MOST_TAG = 128, 64  # characters that Weights & Biases takes
 
 
 class Mirror:
@@ -23,7 +30,7 @@ class Mirror:
         self._wandb = _start(plan, directory) if mirrors else None
         there = self._wandb.summary if self._wandb else {}  # of an online run that is being resumed
         self._last_step = int(there.get("training/step") or 0)
-        self._has_curve = there.get("extrapolation/length") is not None
+        self._has_curve = there.get(LENGTHS) is not None
 
     def metrics(self, row: Row) -> None:
         """One row of the training curve, unless it is there already."""
@@ -35,15 +42,17 @@ class Mirror:
         if not self._wandb or self._has_curve:
             return
         for row in rows:
-            named = {f"extrapolation/{key}": row[key] for key in CURVE if row[key] is not None}
+            named = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
+            named["extrapolation/length"] = row["length"]
             for text in texts:
                 if text["length"] == row["content_length"] and text["slice"] != "index":
                     prefix = f"text/{text['windows']}_{text['slice']}"
                     measured = {"bits_per_byte", "accuracy"} & text.keys()
                     named |= {f"{prefix}_{key}": text[key] for key in measured}
             self._wandb.log(named)
+        self._wandb.summary.update({LENGTHS: [row["length"] for row in rows]})
 
-    def close(self, summary: dict[str, Any] | None, figure: Path) -> str | None:
+    def close(self, summary: Row | None, result: Row, figure: Path) -> str | None:
         """End the wandb run, failed without a summary; returns the command that uploads an offline one."""
         if not self._wandb:
             return None
@@ -51,7 +60,7 @@ class Mirror:
 
         if summary is not None:
             self._wandb.log({"extrapolation/figure": wandb.Image(str(figure))})
-            self._wandb.summary.update(summary)
+            self._wandb.summary.update(summary | {key: result[key] for key in SIZE if key in result})
         folder, offline = Path(self._wandb.dir).parent, self._wandb.offline
         self._wandb.finish(exit_code=0 if summary is not None else 1)
         return f"wandb sync {shlex.quote(os.path.relpath(folder))}" if offline else None
@@ -63,14 +72,19 @@ def _start(plan: Plan, directory: RunDirectory) -> Any:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    logger, name = plan.experiment.config.logger, plan.run.name
-    group, job = plan.experiment.config.study, "training"
+    config, trained, run_id, job = plan.experiment.config, plan.identity.trained, plan.run.name, "training"
+    label, task = plan.identity.label[:MOST_TAG], plan.experiment.components["task"].choice[:MOST_TAG]
+    name, logger = f"{label}, {task}, seed {config.seed}", config.logger
+    alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # in all but the seed
+    group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
     if directory is not plan.run:
-        name, group, job = f"{name}-e{directory.name}", name, "evaluation"
+        run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
     if logger.mode == "offline":
         for old in directory.path.glob("wandb/offline-run-*"):
             shutil.rmtree(old)
-    said: dict[str, Any] = logger.model_dump() | {"name": name, "id": name, "group": group, "job_type": job}
+    said: dict[str, Any] = logger.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
+    tags = (*(tag[:MOST_TAG] for tag in logger.tags), label, task, plan.experiment.model_choice[:MOST_TAG])
+    said |= {"group": group, "tags": list(dict.fromkeys(tags))}
     said["resume"] = "allow" if logger.mode == "online" else None
     quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
     quiet["console"] = "off"
@@ -80,8 +94,10 @@ def _start(plan: Plan, directory: RunDirectory) -> Any:
         without = "allowed without an account: offline or disabled"
         why = f"Weights & Biases could not start ({sentence(error)}); {without}"
         raise UserError(f"logger.mode={logger.mode}: {why}") from error
+    by_length: Any = {"step_metric": "extrapolation/length", "summary": "none"}
     for key in METRICS:
-        mirror.define_metric(f"training/{key}", step_metric="training/step")
-    for name in (*(f"extrapolation/{key}" for key in CURVE), "text/*"):
-        mirror.define_metric(name, step_metric="extrapolation/length")
+        mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
+    for name in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
+        mirror.define_metric(f"extrapolation/{name}", **by_length, hidden=name == "length")
+    mirror.define_metric("text/*", **by_length)
     return mirror

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pe_experiments.commands.train import main
-from pe_experiments.comparison.runs import load_runs
+from pe_experiments.comparison.runs import read_runs
 from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.archive import WITNESS, read_archive, read_witness, write_archive
 from pe_experiments.published.replay import kinds_of, replayed
@@ -36,7 +36,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("bank")
     schemes = ("sweep.schemes=[]", "pe=none,alibi", "seed=0,1,2,3")
     assert main(["sweep=bank", *SMALL, *schemes, f"results_dir={results}"]) == 0
-    runs = load_runs(results, "bank/v1")
+    runs = read_runs(results, "bank/v1")
     for saved in runs.saved.values():
         saved["evaluated"] = {}
     shutil.rmtree(results / "bank")
@@ -71,7 +71,7 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     outcome = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     assert "replaying" not in outcome.err  # known code goes on at once
-    assert set(load_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
+    assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
     assert sorted(zip(verdicts["task"].str[:3], verdicts["baseline"], strict=True)) == [

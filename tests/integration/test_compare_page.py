@@ -17,7 +17,7 @@ from pe_experiments.comparison import Runs, compare, compared, load_runs, write_
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
-from tests.conftest import TINY
+from tests.conftest import ROOT, TINY
 from tests.synthetic import fading, write_run, write_study
 
 pytestmark = pytest.mark.slow
@@ -187,6 +187,36 @@ def test_the_first_screen_holds_matrix_and_curves(browser: Any, written: Path, s
     page.close()
 
 
+CUT = """() => {
+  const found = [], width = document.documentElement.clientWidth;
+  const style = (node) => getComputedStyle(node);
+  const scrolls = (node) =>
+    node && (/auto|scroll/.test(style(node).overflowX) || scrolls(node.parentElement));
+  for (const node of document.querySelectorAll("body *")) {
+    const box = node.getBoundingClientRect(), chart = node.ownerSVGElement?.getBoundingClientRect();
+    const larger = node.scrollWidth > node.clientWidth + 1 || node.scrollHeight > node.clientHeight + 1;
+    const hidden = larger && /hidden|clip/.test(style(node).overflow);
+    const out = box.width && (box.right > width + 1 || box.left < -1) && !scrolls(node.parentElement);
+    const label = node.tagName === "text";
+    const beyond = label && (box.right > chart.right + 1 || box.left < chart.left - 1);
+    const short = label && node.textContent.includes("…");
+    if (hidden || out || beyond || short) found.push(node.textContent);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("study", ["bank/v1", "core", "text", "replications/path"])
+def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
+    """Names are whole, in the matrix and of the lines; tables scroll in their frames."""
+    page = opened(browser, ROOT / "results" / study, PHONE)
+    page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
+    assert page.evaluate(CUT) == []
+    heights = page.eval_on_selector_all("#matrix tbody th", "all => all.map(e => e.offsetHeight)")
+    assert max(heights) < 90  # whole, and not a letter to a line
+    page.close()
+
+
 def test_dark_and_print(browser: Any, written: Path) -> None:
     page = opened(browser, written, color_scheme="dark")
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
@@ -233,8 +263,10 @@ def test_few_and_many_schemes_and_tasks(
         assert page.locator("#matrix tbody tr").count() == schemes
         assert page.locator("#matrix td").count() == schemes * tasks
         assert page.locator("#curves").bounding_box()["y"] < size["height"] * 0.7
-        # All lines are the same one: they share a label.
-        assert page.locator("#curves svg").first.locator("g.label").count() == 1
+        # All lines are the same one: they share a label, or on a phone are all in the legend.
+        desk = size == DESK
+        assert page.locator("#curves svg").first.locator("g.label").count() == (1 if desk else 0)
+        assert page.locator("#legend span").count() == (0 if desk else schemes)
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.said == []
         page.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,15 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.csv_files import CURVE, read_csv
+from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.tracking import MEASURED
 from pe_experiments.training import loop as training
 from tests.conftest import TINY
 from tests.integration.test_runs_survive import StopAt
 
 Tiny = Callable[..., Experiment]
+IMAGE = ("_type", "path", "format", "width", "height", "size", "sha256")
 BLOCK, HEADER = 32_768, 7  # LevelDB's log: blocks of fragments, each with crc32, length and type
 
 
@@ -69,32 +72,43 @@ def check_mirror(directory: RunDirectory) -> None:
     stored = read_csv(directory.curve)
     assert len(curve) == len(stored) > 0
     for row, expected in zip(curve, stored, strict=True):
-        for key in CURVE:
-            value = row.get(f"extrapolation/{key}")
-            assert ("" if value is None else str(value)) == expected[key] or float(value) == float(
-                expected[key]
-            )
+        panels = {key.removeprefix("extrapolation/") for key in row if not key.startswith("_")}
+        assert panels == {"length", *MEASURED}  # no panel of what is the same at all lengths
+        assert {key: float(row[f"extrapolation/{key}"]) for key in panels} == {
+            key: float(expected[key]) for key in panels
+        }
     steps = [row["training/step"] for row in history if "training/step" in row]
     assert steps == [int(row["step"]) for row in read_csv(directory.metrics)]
     result = directory.read_result()
     assert result is not None
     assert summary["exact_match_extrapolation"] == pytest.approx(result["exact_match_extrapolation"])
+    # The value logged last is that at the longest length: it is no summary of the run.
+    assert summary["extrapolation/lengths"] == [row["extrapolation/length"] for row in curve]
+    assert {key for key in summary if key.startswith(("extrapolation/", "text/"))} == {
+        "extrapolation/lengths", *(f"extrapolation/figure/{key}" for key in IMAGE)
+    }  # fmt: skip
+    assert (summary["parameters"], summary["encoding_parameters"]) == (7040, 0)
     assert any(row.get("extrapolation/figure/_type") == "image-file" for row in history)
     metrics = {record.metric.name: record.metric for record in found if record.HasField("metric")}
     for name in ("exact_match", "token_accuracy"):
         assert metrics[f"extrapolation/{name}"].step_metric == "extrapolation/length"
+        assert metrics[f"extrapolation/{name}"].summary.none
+    assert all(metrics[name].options.hidden for name in ("training/step", "extrapolation/length"))
 
 
 def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
-    result = run_experiment(tiny("logger.mode=offline", "logger.tags=[a]", "study=s"))
+    result = run_experiment(
+        tiny("logger.mode=offline", "logger.tags=[a]", "study=s", "pe=rope", "pe.base=500")
+    )
     check_mirror(result.directory)
     assert result.result["upload"].startswith("wandb sync ")
     (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
     assert record.run_id == result.directory.name
-    assert record.run_group == "s"
-    assert list(record.tags) == ["a"]
+    assert record.display_name == "rope(base=500), copy, seed 0"
+    assert re.fullmatch(r"s: rope\(base=500\), copy \[[0-9a-f]{4}\]", record.run_group)
+    assert list(record.tags) == ["a", "rope(base=500)", "copy", "decoder"]
     config = {item.key: json.loads(item.value_json) for item in record.config.update}
-    assert config["pe"]["_target_"].endswith("Sinusoidal")
+    assert config["pe"]["_target_"].endswith("Rope")
 
 
 @pytest.mark.slow
@@ -129,4 +143,26 @@ def test_an_evaluation_gets_a_mirror_of_its_own(tiny: Tiny) -> None:
     assert [row["extrapolation/length"] for row in history if "extrapolation/length" in row] == [5, 12]
     (record,) = [r.run for r in found if r.HasField("run")][:1]
     assert record.job_type == "evaluation"
-    assert record.run_group == first.directory.name
+    assert record.display_name == "sinusoidal, copy, seed 0, evaluated again"
+    assert record.run_group == group_of(first.directory)
+
+
+def group_of(directory: RunDirectory) -> str:
+    (record,) = [r.run for r in mirror(directory)[2] if r.HasField("run")][:1]
+    return str(record.run_group)
+
+
+def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None:
+    """Weights & Biases shows the mean of a group, which must not be one over trainings to 6 and to 5."""
+    settings = ("seed=0", "seed=1", "training.max_length=5", "pe=none")
+    groups = [group_of(run_experiment(tiny("logger.mode=offline", one)).directory) for one in settings]
+    assert groups[0] == groups[1]
+    assert len(set(groups)) == 3
+
+
+def test_a_long_label_is_cut_to_what_weights_and_biases_takes(tiny: Tiny) -> None:
+    result = run_experiment(tiny("logger.mode=offline", f"label={'x' * 120}", f"study={'s' * 120}"))
+    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
+    assert record.display_name == f"{'x' * 64}, copy, seed 0"
+    assert len(record.run_group) == 128
+    assert [len(tag) for tag in record.tags] == [64, 4, 7]

@@ -24,6 +24,10 @@ function fill(node, attributes, children) {
   return node;
 }
 
+/* How wide a text is in a chart, in pixels. */
+const ruler = document.createElement("canvas").getContext("2d");
+ruler.font = "12px system-ui, sans-serif";
+const wide = (text) => ruler.measureText(text).width;
 const fixed = (value) => value.toFixed(1);
 const path = (points) => points.map(([x, y], n) => (n ? "L" : "M") + fixed(x) + "," + fixed(y)).join("");
 
@@ -60,7 +64,7 @@ function roomy(ticks, at, apart, first = []) {
    lines are named at their ends), name (for those who cannot see it). */
 function lineChart(spec) {
   const { width, height, series } = spec;
-  const room = spec.labels ? Math.min(spec.labels.widest, width * 0.36) : 8;
+  const room = spec.labels ? Math.min(spec.labels.widest, width * 0.36) : spec.x.label ? 20 : 8; // else half of a tick
   const letters = spec.y.label ? Math.max(...spec.y.ticks.map((tick) => spec.y.format(tick).length)) : 0;
   const box = { left: 7 + 6.8 * letters, right: width - room, top: spec.y.label ? 19 : 6, bottom: height - (spec.x.label ? 34 : 18) };
   const x = scale(spec.x.kind, spec.x.domain, [box.left, box.right]);
@@ -73,7 +77,7 @@ function lineChart(spec) {
     const points = bound.points.map(([a, b]) => [x(a), y(b)]);
     root.append(draw("path", { d: path(points), class: "bound", "stroke-dasharray": bound.dash }));
     const above = points[0][1] > box.top + 12;
-    if (spec.labels) root.append(draw("text", { x: points[0][0] + 2, y: points[0][1] + (above ? -4 : 12), class: "note" }, bound.name));
+    if (spec.x.label) root.append(draw("text", { x: points[0][0] + 2, y: points[0][1] + (above ? -4 : 12), class: "note" }, bound.name));
   }
   const spots = [];
   const lines = series.map((one) => {
@@ -149,21 +153,22 @@ function endLabel(group, height, box, width) {
   const marks = group.lines.slice(0, 3).map((line, n) => mark(line.scheme, left + 3 + 9 * n, height, 3.2));
   const start = left + 9 * marks.length + 1;
   const names = group.lines.map((line) => line.scheme.name);
-  const letters = Math.max(3, Math.floor((width - start) / 6.1));
   const leader = draw("path", { d: path([group.end, [left - 2, height]]), class: "leader" });
-  const label = draw("text", { x: start, y: height + 4 }, together(names, letters), draw("title", {}, names.join(", ")));
+  const label = draw("text", { x: start, y: height + 4 }, together(names, width - start - 2), draw("title", {}, names.join(", ")));
   const schemes = group.lines.map((line) => line.scheme.index).join(" ");
   return draw("g", { class: "label", "data-schemes": schemes }, leader, ...marks, label);
 }
 
-/* As many names as fit in so many letters, and how many more there are. */
-function together(names, letters) {
+/* As many names as fit into so many pixels, and how many more there are. */
+function together(names, room) {
   for (let count = names.length; count > 0; count--) {
     const text = names.slice(0, count).join(", ") + (count < names.length ? ` +${names.length - count}` : "");
-    if (text.length <= letters) return text;
+    if (wide(text) <= room) return text;
   }
   const more = names.length > 1 ? ` +${names.length - 1}` : "";
-  return names[0].slice(0, Math.max(1, letters - 1 - more.length)) + "…" + more;
+  let letters = names[0].length;
+  while (letters > 1 && wide(names[0].slice(0, letters) + "…" + more) > room) letters--;
+  return names[0].slice(0, letters) + "…" + more;
 }
 
 /* Shows what a point is: under the pointer, and for the arrow keys while the chart has the focus. */

@@ -167,6 +167,7 @@ function showSection() {
   const { shown } = section;
   const charts = shown.map((accuracy) => curveChart(section, accuracy, at("curves"), shown.length));
   at("curves").replaceChildren(...charts.map((chart) => chart.root));
+  at("legend").replaceChildren(...(narrow() ? section.rows.map((row) => make("span", {}, ...nameOf(row))) : []));
   showCosts(section);
   showTraining(section);
   showTables(section);
@@ -205,22 +206,27 @@ function valueAxis(series, accuracy, ticks) {
 
 function curveChart(section, accuracy, place, charts) {
   const width = Math.max(280, place.clientWidth);
-  const phone = window.innerWidth < 760;
+  const phone = narrow();
   const height = phone ? (charts > 1 ? 165 : 260) : Math.max(230, Math.min(charts > 1 ? 330 : 460, (window.innerHeight - 175) / charts));
   const series = seriesOf(section, accuracy, true);
   const chart = lineChart({
     width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
     y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: ACCURACIES[accuracy] },
-    shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: { widest: labelRoom(section) },
+    shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
     name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
   explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusScheme);
   return chart;
 }
 
-const labelRoom = (section) =>
-  50 + 6.3 * Math.max(...section.rows.map((row) => DATA.schemes[row.scheme].name.length), section.rows.length > 2 ? 20 : 8);
+const narrow = () => window.innerWidth < 760;
+
+/* Room for names at the ends of the lines; where there is none, a legend under the charts has the names. */
+function labelRoom(section) {
+  const names = section.rows.map((row) => wide(DATA.schemes[row.scheme].name));
+  return narrow() ? null : { widest: 50 + Math.max(...names, section.rows.length > 2 ? 126 : 50) };
+}
 
 function aboutPoint(section, accuracy, spot, near) {
   const length = section.lengths[spot.n];
@@ -253,21 +259,27 @@ function buildMultiples() {
   at("all-tasks").hidden = panels.length < 2;
 }
 
-/* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. */
+/* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. Times only where they can be compared. */
 function showCosts(section) {
-  at("costs").hidden = !section.rows.some((row) => known(row.seconds_per_step));
+  const columns = [
+    ["ms per training step (median of the runs)", (row) => number(1000 * row.seconds_per_step, 1), "seconds_per_step"],
+    ["parameters", (row) => number(row.parameters, 0), "parameters"],
+    ["of the encoding", (row) => number(row.encoding_parameters, 0), "encoding_parameters"],
+  ].filter(([, , key]) => section.rows.some((row) => known(row[key])));
+  at("costs").hidden = !columns.length;
+  at("times").hidden = columns[0]?.[2] !== "seconds_per_step";
   const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
     const row = section.byScheme.get(scheme.index);
-    return [[swatch(scheme), scheme.name], number(known(row.seconds_per_step) ? 1000 * row.seconds_per_step : null, 1), number(row.parameters, 0), number(row.encoding_parameters, 0)];
+    return [[swatch(scheme), scheme.name], ...columns.map(([, show, key]) => (known(row[key]) ? show(row) : "–"))];
   });
-  at("cost-table").replaceChildren(tableOf(null, ["scheme", "ms per training step (median of the runs)", "parameters", "of the encoding"], rows));
+  at("cost-table").replaceChildren(tableOf(null, ["scheme", ...columns.map(([heading]) => heading)], rows));
 }
 
 function showTraining(section) {
   const { training } = section;
   at("training").hidden = !training;
   if (!training) return;
-  const width = Math.max(280, Math.min(620, at("training").clientWidth / (window.innerWidth < 760 ? 1 : 2) - 10));
+  const width = Math.max(280, Math.min(620, at("training").clientWidth / (narrow() ? 1 : 2) - 10));
   const charts = [["loss", "training loss (nats)"], ["exact_match", "exact match on the training lengths"]].map(([key, label]) => {
     const { steps, values } = training[key];
     if (!steps.length) return null;
@@ -283,7 +295,7 @@ function showTraining(section) {
     });
     const ticks = key === "loss" ? logTicks(domain) : [0, 0.5, 1];
     const chart = lineChart({
-      width, height: 220, series, marks: 3, labels: { widest: labelRoom(section) }, shade: { to: -1 }, name: `${label} over steps, ${section.title}`,
+      width, height: 220, series, marks: 3, labels: labelRoom(section), shade: { to: -1 }, name: `${label} over steps, ${section.title}`,
       x: { kind: "linear", domain: [0, steps.at(-1) * 1.02], ticks: roundTicks(steps.at(-1)), label: "step" },
       y: { kind: key === "loss" ? "log" : "linear", domain, ticks, format: (v) => String(v), label },
     });

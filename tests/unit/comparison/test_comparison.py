@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ import pytest
 
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
+from pe_experiments.comparison.latex import printed
 from pe_experiments.comparison.protocols import protocols_of, told_apart
+from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import scheme_table
 from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.configuration.compose import composed
@@ -66,14 +70,14 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def tabulated(folder: Path) -> pd.DataFrame:
     """The table alone, without the figures that `compare` draws."""
-    return scheme_table(protocols_of(load_runs(folder)), "exact_match_extrapolation")
+    return scheme_table(protocols_of(read_runs(folder)), "exact_match_extrapolation")
 
 
 def said(folder: Path) -> str:
     """The notes of all protocols."""
     table = tabulated(folder)
     rows = {protocol: own.to_dict("records") for protocol, own in table.groupby("protocol")}
-    protocols = protocols_of(load_runs(folder))
+    protocols = protocols_of(read_runs(folder))
     return " ".join(note for protocol in protocols for note in caveats(protocol, rows[protocol.hash]))
 
 
@@ -181,7 +185,7 @@ def test_numbers_read_alike() -> None:
 def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7", "evaluation.examples=77"), fading(1, 0))
     assert tabulated(folder)["section"].nunique() == 2
-    assert [protocol.title for protocol in protocols_of(load_runs(folder))] == [
+    assert [protocol.title for protocol in protocols_of(read_runs(folder))] == [
         "copy, decoder, examples=20",
         "copy, decoder, examples=77",
     ]
@@ -191,7 +195,7 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
     result = json.loads((again / "result.json").read_text())
     result["evaluation"] |= {"examples": 5, "lengths": [200]}
     (extra / "result.json").write_text(json.dumps(result))
-    assert 200 not in set(load_runs(folder).curves["content_length"])  # its own lengths, other examples
+    assert 200 not in set(read_runs(folder).curves["content_length"])  # its own lengths, other examples
 
 
 def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
@@ -283,12 +287,26 @@ def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
 
 
+def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tiny) -> None:
+    """Their mean over seeds, one line of pandas, would mix runs trained to 6 and to 5."""
+    assert len(load_runs(folder).runs) == 9
+    run = write_run(tiny("pe=learned", "seed=7", "training.max_length=5"), fading(1, 0))
+    with pytest.raises(UserError, match="copy, decoder have max_length=5 or max_length=6, which a mean"):
+        load_runs(folder)
+    write_manifest(folder, "short", [run.name])
+    assert list(load_runs(folder, "short").runs["name"]) == [run.name]
+    write_run(tiny("pe=learned", "task=reverse", "study=two"), fading(1, 0))  # another task is a column
+    write_manifest(folder, "two", [run.name, next(folder.glob("runs/reverse*")).name])
+    assert len(load_runs(folder, "two").runs) == 2
+    assert len(compare(folder).protocols) == 3
+
+
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
     digest = run.read_config()["identity"]["sources"]["task"].popitem()[1]
     run.config.write_text(run.config.read_text().replace(digest, "edited"))
     assert tabulated(folder)["section"].nunique() == 2
-    assert [s.slug for s in protocols_of(load_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
+    assert [s.slug for s in protocols_of(read_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
 
 
 def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
@@ -469,6 +487,107 @@ def test_what_is_no_sound_run_is_left_out_with_the_reason(folder: Path, tiny: Ti
     damage(bad, how)
     assert DAMAGES[how] in load_runs(folder).left_out[bad.name]
     assert tabulated(folder).to_csv() == sound
+
+
+def cells_of(text: str) -> dict[str, list[str]]:
+    """The rows of a table by the name that stands in them."""
+    rows = [
+        [cell.strip() for cell in line.removesuffix(r" \\").split("&")]
+        for line in text.splitlines()
+        if "&" in line
+    ]
+    return {name: cells for name, *cells in rows}
+
+
+def levels(tiny: Tiny, means: dict[str, tuple[float, float]]) -> Path:
+    """Eight seeds of schemes (and tasks) with an exact match within and past the training lengths."""
+    for settings, (within, past) in means.items():
+        for seed in range(8):
+            exact = max(0.0, past - 0.005 * (seed % 4))
+            run = write_run(
+                tiny(*settings.split(), f"seed={seed}", "evaluation.lengths=[6,12]"),
+                lambda n, exact=exact, within=within: (within if n <= 6 else exact, 1.0),
+            )
+    return run.path.parents[1]
+
+
+def test_the_table_for_a_paper_marks_what_did_not_learn_and_the_best(tiny: Tiny) -> None:
+    folder = levels(tiny, {
+        "pe=rope positions=random_subset": (1.0, 0.9), "pe=alibi": (1.0, 0.899), "pe=sinusoidal": (1.0, 0.3),
+        "pe=rope pe.base=500": (0.5, 0.4), "pe=none task=reverse": (1.0, 0.0),
+    })  # fmt: skip
+    made = written(folder)
+    text = (folder / "comparison" / "table.tex").read_text()
+    rows = cells_of(text)
+    assert rows["Scheme"] == ["Seeds", "copy", "reverse"]
+    assert rows["Longest training input"] == ["", "6", "6"]
+    assert rows["RoPE, random subset"] == ["8", r"\textbf{0.89}", "--"]
+    assert rows["ALiBi"] == ["8", r"\textbf{0.89}", "--"]
+    assert rows["Sinusoidal"] == ["8", "0.29", "--"]
+    assert rows["RoPE (base=500)"] == ["8", r"\textit{0.39}$^{\dagger}$", "--"]
+    assert rows["NoPE"] == ["8", "--", "0.00"]  # the best of its column, and nothing to be proud of
+    assert "$^{\\dagger}$Not learned: most seeds" in text
+    assert r"each of the others alone, $p \le 0.05$ after Holm's" in text
+    bibtex = (folder / "comparison" / "references.bib").read_text()
+    for keys in re.findall(r"\\cite\w+\{(.*?)\}", text):
+        assert all(f"{{{key}," in bibtex for key in keys.split(","))
+    assert text.count(r"\citep{") == len(made.schemes)
+    assert r"{\scriptsize \citep{su2021roformer,ruoss2023randomized}}" in rows
+
+
+def test_the_best_is_compared_with_the_others_alone(tiny: Tiny) -> None:
+    """Five seeds against five: 10 tests of all pairs could separate nothing, the 4 of the best can."""
+    for place, scheme in enumerate(("none", "sinusoidal", "learned", "rope", "alibi")):
+        for seed in range(5):
+            write_run(tiny(f"pe={scheme}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
+    folder = Path(tiny().config.results_dir)
+    for baseline in (None, "alibi"):
+        written(folder, baseline=baseline)
+        text = (folder / "comparison" / "table.tex").read_text()
+        assert re.findall(r"(\w+) & 5 & \\textbf", text) == ["NoPE"]
+
+
+@pytest.mark.parametrize("group", ["pe", "positions"])
+def test_every_scheme_of_ours_has_a_name_in_print(group: str) -> None:
+    names = [printed(name) for name in shipped(group)]
+    assert not [name for name in names if "_" in name]
+    assert len(set(names)) == len(names)
+    assert printed("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="LaTeX is not installed")
+def test_the_table_compiles(folder: Path, tiny: Tiny) -> None:
+    for label in (*HOSTILE[:4], "[/b]", "a^b~c\\d{e}"):
+        write_run(tiny("pe=none", f"seed={len(label)}"), fading(1, 0.02), result={"label": label})
+    write_run(tiny("pe=rope", "task=reverse", "model=encoder"), fading(0.2, 0), "diverged")
+    out = written(folder).files[0].parent
+    packages = r"\documentclass{article}\usepackage{booktabs,graphicx,natbib}\begin{document}\input{table}"
+    (out / "paper.tex").write_text(
+        packages + r"\bibliographystyle{plainnat}\bibliography{references}\end{document}"
+    )
+    for command in ("pdflatex", "bibtex", "pdflatex", "pdflatex"):
+        options = ["-interaction=nonstopmode", "-halt-on-error"] * (command == "pdflatex")
+        done = subprocess.run(
+            [command, *options, "paper"], cwd=out, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+    for word in ("undefined", "Overfull", "Missing character"):
+        assert word not in done.stdout
+
+
+def test_times_are_shown_of_several_runs_on_one_kind_of_machine(folder: Path, tiny: Tiny) -> None:
+    def seconds() -> dict[str, float]:
+        return tabulated(folder).set_index("scheme")["seconds_per_step"].dropna().to_dict()
+
+    assert seconds() == {}  # of machines nobody knows
+    write_run(tiny("pe=none"), fading(1, 0))
+    paths = sorted(folder.glob("runs/*/environment.json"))
+    for path in paths:
+        path.write_text(json.dumps({"processor": "fast", "device": "cpu", "threads": 1}))
+    assert seconds() == dict.fromkeys(("alibi", "learned", "sinusoidal"), 0.002)  # not of the one run of none
+    paths[0].write_text(json.dumps({"processor": "slow", "device": "cpu", "threads": 1}))
+    assert seconds() == {}
 
 
 def test_a_copied_run_is_a_duplicate_and_counts_once(folder: Path) -> None:
