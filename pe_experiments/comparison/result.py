@@ -55,7 +55,7 @@ class Comparison:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """The result of each protocol in one sentence, by its title."""
-        return {s.title: result_in_words(self.rows(s), self.rows(s, pairs=True)) for s in self.protocols}
+        return {s.title: result_in_words(s, self.rows(s)) for s in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:

@@ -154,26 +154,25 @@ def pair_table(
     return pd.DataFrame(rows, columns=PAIRS)
 
 
-def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> list[str]:
-    """The scheme with the best mean and those not separated from it; their rows are those of the table.
+def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """The scheme with the best mean and those not separated from it; and those that are.
 
     Separated: by tests of the best against each other scheme that learned the task, Holm over these alone.
-    None where the best mean is 0 or has too few seeds.
+    Both are empty where the best mean is 0 or has too few seeds. ``rows`` are the protocol's of the table.
     """
-    metric, lower = str(rows[0]["metric"]), lower_is_better(str(rows[0]["metric"]))
+    metric, values = str(rows[0]["metric"]), _values(protocol, str(rows[0]["metric"]))
     means = {str(row["scheme"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
-    best, values = (
-        (min if lower else max)(means, key=means.__getitem__, default=""),
-        _values(protocol, metric),
-    )
-    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
-        return []
-    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in means if other != best]
-    tests = zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True)
-    return [
-        best,
-        *(pair["other"] for pair, p in tests if pair["not_tested"] in (None, SAME) and not p <= ALPHA),
+    best, *others = sorted(means, key=means.__getitem__, reverse=not lower_is_better(metric)) or [""]
+    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower_is_better(metric)):
+        return [], []
+    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in others]
+    ps = dict(zip(others, statistics.holm([pair["p"] for pair in pairs]), strict=True))
+    near = [
+        pair["other"]
+        for pair in pairs
+        if pair["not_tested"] in (None, SAME) and not ps[pair["other"]] <= ALPHA
     ]
+    return [best, *near], [other for other in others if ps[other] <= ALPHA]
 
 
 def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:

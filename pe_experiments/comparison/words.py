@@ -8,7 +8,7 @@ from typing import Any
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACIES, Row
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
-from pe_experiments.comparison.table import LEAST, finite
+from pe_experiments.comparison.table import LEAST, best_schemes, finite
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
 
@@ -63,8 +63,8 @@ def learned(row: Mapping[Any, Any]) -> bool:
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
 
-def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
-    """The best scheme that learned the task, and which schemes its seeds separate it from, after Holm."""
+def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
+    """The best scheme that learned the task, and the schemes that its seeds separate it from."""
     metric = str(rows[0]["metric"])
     words, lower = metric_in_words(metric), lower_is_better(metric)
     compared = [row for row in rows if row["compared"]]
@@ -81,16 +81,14 @@ def result_in_words(rows: Sequence[Row], pairs: Sequence[Row]) -> str:
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         who = "All schemes that learned the task" if finite(best["solved"]) else "All schemes"
         return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
-    name = best["scheme"]
-    start = f"{name} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
-    tested = [pair for pair in pairs if finite(pair["p"]) and name in (pair["scheme"], pair["other"])]
-    apart = [pair["other" if pair["scheme"] == name else "scheme"] for pair in tested if pair["separated"]]
-    if not tested:
+    start = f"{best['scheme']} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
+    near, apart = best_schemes(protocol, rows)
+    if not near:
         few = all(row["seeds"] < FEWEST for row in compared)
         return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
     if not apart:
         return f"{start}; no other scheme differs significantly."
-    others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(tested)} others"
+    others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(compared) - 1} others"
     return f"{start}; significantly different from {others}."
 
 

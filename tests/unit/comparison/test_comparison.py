@@ -132,7 +132,10 @@ def test_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
 
 @pytest.mark.slow
 def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -> None:
-    """Five against five give 2 in 252 at the least: seven tests, and nothing can be below 0.05."""
+    """Five against five give 2 in 252 at the least: seven tests, and nothing can be below 0.05.
+
+    The best alone is in four tests, which the sentence is about.
+    """
     schemes = ("none", "sinusoidal", "learned", "rope", "alibi")
     for place, scheme in enumerate(schemes):
         for seed in range(5):
@@ -143,7 +146,8 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert not made.pairs["separated"].any()
     page = (folder / "comparison" / "report.html").read_text()
     assert "with so few seeds for 10 tests it is at least 0.079, so no pair can be separated" in page
-    assert "no other scheme differs significantly" in page
+    (sentence,) = made.sentences.values()
+    assert sentence.endswith("significantly different from sinusoidal, learned, rope and alibi.")
     made = written(folder, baseline="alibi")
     assert len(made.pairs) == 4
     assert made.pairs["separated"].all()
