@@ -19,6 +19,7 @@ from pe_experiments.store.directory import DIVERGED
 TRAINED = 256  # bytes of context
 UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
 ARGUMENTS = r"\([^)]*\)"  # of a scheme, which the bank leaves out
+KNOWN = ("none", "sinusoidal", "learned", "rope", "alibi", "t5")
 KEPT = 0.05  # bits per byte; a rise of less counts as no loss
 
 
@@ -87,26 +88,27 @@ def blocks(folder: Path) -> dict[str, str]:
     heading = ["scheme", f"at {TRAINED} bytes", f"minus `{best}`, at {TRAINED}"]
     heading += [*(f"rise to {length:,}" for length in lengths[1:]), "learning rate"]
     most = 100 * copied[lengths].max().max()
-    rises = {label: own[lengths[-1]] - own[TRAINED] for label, own in groups.items()}
     return {
-        "answer": answer(rises, lengths[-1]),
+        "answer": answer(groups, lengths[-1]),
         "table": markdown_table(heading, rows),
         "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so models of this size do not copy.",
     }
 
 
-def answer(rises: dict[str, pd.Series], longest: int) -> str:
-    """What the intervals of the rises carry."""
+def answer(groups: dict[str, pd.DataFrame], longest: int) -> str:
+    """The schemes everybody knows, a row each, and of all what the intervals of the rises carry."""
+    rises = {label: own[longest] - own[TRAINED] for label, own in groups.items()}
     made = {label: t_interval(rise.to_numpy(float)) for label, rise in rises.items()}
-    kept = [f"`{label}`" for label, rise in made.items() if rise.high < KEPT]
-    sizes = {label: f"`{label}` ({rise.estimate:+.2f})" for label, rise in made.items()}
-    lost = ", ".join(sizes[label] for label in reversed(made) if made[label].low > KEPT)
-    undecided = ", ".join(sizes[label] for label, rise in made.items() if rise.low <= KEPT <= rise.high)
-    return (
-        f"When the context grows from {TRAINED} to {longest:,} bytes, bits per byte rise by less than {KEPT} with "
-        f"{listed(kept) or 'no scheme'}. They rise by more with {lost or 'no scheme'}. "
-        f"Undecided (the interval contains {KEPT}): {undecided or 'none'}."
-    )
+    kept = [f"`{name}`" for name, rise in made.items() if rise.high < KEPT]
+    lost = [f"`{name}`" for name, rise in made.items() if rise.low > KEPT]
+    rows = [[f"`{n}`", f"{groups[n][TRAINED].mean():.2f}", in_words(rises[n])] for n in groups if n in KNOWN]
+    heading = [
+        "bits per byte (lower is better)",
+        f"{TRAINED} bytes, as in training",
+        f"rise at {longest:,} bytes",
+    ]
+    said = f"Of all {len(made)}, {listed(kept) or 'no scheme'} rise by less than {KEPT}, {listed(lost) or 'no scheme'} by more."
+    return f"{markdown_table(heading, rows)}\n\n{said}"
 
 
 def lengths_of(table: pd.DataFrame) -> list[int]:
