@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,17 @@ class RunDirectory:
         with lock:
             yield
 
+    @property
+    def in_use(self) -> bool:
+        """Whether another process holds the directory; to find out, this one does for a moment."""
+        with suppress(OSError):  # it is gone, or nothing can be written there
+            try:
+                with self.lock() if (self.path / ".lock").exists() else nullcontext():
+                    return False
+            except InUse:
+                return True
+        return False
+
     @contextmanager
     def opened(self) -> Iterator[bool]:
         """Make the directory and hold it; gives whether it was made, or was there."""
@@ -189,9 +201,24 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     return RunDirectory(runs / name)
 
 
+def alike(run: Path) -> list[RunDirectory]:
+    """The other runs there that are called like this one but for the hash."""
+    runs = run.parent
+    there = _alike(runs, runs.stat().st_mtime_ns)[run.name[:-8]] if runs.is_dir() else []
+    return [RunDirectory(runs / name) for name in there if name != run.name]
+
+
 @lru_cache(maxsize=8)
 def _names(runs: Path, changed_at: int) -> dict[str, str]:
     return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
+
+
+@lru_cache(maxsize=8)
+def _alike(runs: Path, changed_at: int) -> defaultdict[str, list[str]]:
+    found = defaultdict[str, list[str]](list)
+    for name in sorted(os.listdir(runs)):
+        found[name[:-8]].append(name)
+    return found
 
 
 def seed_and_hash(name: str) -> str:
