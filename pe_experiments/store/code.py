@@ -16,6 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any, Literal
 
 from pe_experiments.configuration.compose import CATALOGUE
+from pe_experiments.store.used import used_by
 from pe_experiments.terminal.files import write_atomically
 
 # Files and folders of this package: what all runs train with, and what evaluates them.
@@ -45,10 +46,10 @@ def common_code() -> Digests:
 
 @cache
 def class_code(cls: type) -> Digests:
-    """The code of a class that neither training nor evaluation shares, by class; from outside, by module."""
-    files, code = files_of(cls), Digests()
+    """The code of a class that neither training nor evaluation shares, by class; other files by module."""
+    files = files_of(cls)
+    code = {name: digest(source_meaning(source)) for name, (_, source) in outside_code(cls).items()}
     if _top(cls.__module__) != PACKAGE:
-        code |= {name: _meaning(path) for name, path in files.items() if _top(name) != PACKAGE}
         for one in lineage(cls):
             if _top(one.__module__) == PACKAGE:
                 code |= class_code(one)
@@ -57,7 +58,32 @@ def class_code(cls: type) -> Digests:
     covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
     ours = {path for name, path in files.items() if _top(name) == PACKAGE}
     rest = ours.difference(_files(SHARED), _files(EVALUATION), *covered)
-    return code | ({path_of(cls): _common(map(_meaning, rest))} if rest else {})
+    own = [code[path_of(cls)]] if path_of(cls) in code else []
+    return code | ({path_of(cls): _common([*map(_meaning, rest), *own])} if rest else {})
+
+
+def outside_code(cls: type) -> dict[str, tuple[Path, str | bytes]]:
+    """The files of a class that lie outside this package, with their source; of its own what it uses."""
+    files = {name: path for name, path in files_of(cls).items() if _top(name) != PACKAGE}
+    own = _own_source(cls)
+    return {name: (path, path.read_bytes()) for name, path in files.items()} | (
+        {path_of(cls): own} if own else {}
+    )
+
+
+def _own_source(cls: type) -> tuple[Path, str | bytes] | None:
+    path = module_file(cls.__module__) if _top(cls.__module__) != PACKAGE else None
+    name = cls.__qualname__.partition(".")[0]
+    return (
+        (path, used_by(name, path.read_bytes(), lambda module: _is_library(module_file(module))))
+        if path
+        else None
+    )
+
+
+def _is_library(path: Path | None) -> bool:
+    installed = {"site-packages", "dist-packages"} & set(path.parts if path else ())
+    return not path or bool(installed) or any(map(path.is_relative_to, LIBRARIES))
 
 
 def path_of(cls: type) -> str:
@@ -72,17 +98,22 @@ def _files(names: Iterable[str]) -> frozenset[Path]:
 
 @cache
 def files_of(cls: type) -> dict[str, Path]:
-    """By module the files of a class, its ancestors and what they import, of this package the catalogue."""
+    """By module the files of a class, its ancestors and what they import, of this package the catalogue.
+
+    Of a class from outside its own file is among them only where another one imports it.
+    """
     waiting = [ancestor.__module__ for ancestor in lineage(cls)]
     tops = {_top(name) for name in waiting}  # a scheme may come from an installed library
+    if own := _own_source(cls):
+        waiting = [name for name in waiting if name != cls.__module__]
+        waiting += _imports(cls.__module__, *own)
     found: dict[str, Path] = {}
     while waiting:
         name = waiting.pop()
         ours = _top(name) == PACKAGE
         if name in found or (ours and not name.startswith(CATALOGUE)) or (path := module_file(name)) is None:
             continue
-        installed = {"site-packages", "dist-packages"} & set(path.parts)
-        if ours or _top(name) in tops or not (installed or any(map(path.is_relative_to, LIBRARIES))):
+        if ours or _top(name) in tops or not _is_library(path):
             found[name] = path
             waiting += _imports(name, path)
     return dict(sorted(found.items()))
@@ -97,11 +128,11 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _imports(module: str, path: Path) -> set[str]:
+def _imports(module: str, path: Path, source: str | bytes = b"") -> set[str]:
     """Names a module imports that may be modules."""
     names: set[str] = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source or path.read_bytes())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
