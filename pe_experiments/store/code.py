@@ -58,32 +58,20 @@ def class_code(cls: type) -> Digests:
     covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
     ours = {path for name, path in files.items() if _top(name) == PACKAGE}
     rest = ours.difference(_files(SHARED), _files(EVALUATION), *covered)
-    own = [code[path_of(cls)]] if path_of(cls) in code else []
-    return code | ({path_of(cls): _common([*map(_meaning, rest), *own])} if rest else {})
+    both = filter(None, [code.get(path_of(cls)), *map(_meaning, rest)])
+    return code | ({path_of(cls): _common(both)} if rest else {})
 
 
 def outside_code(cls: type) -> dict[str, tuple[Path, str | bytes]]:
     """The files of a class that lie outside this package, with their source; of its own what it uses."""
     files = {name: path for name, path in files_of(cls).items() if _top(name) != PACKAGE}
-    own = _own_source(cls)
-    return {name: (path, path.read_bytes()) for name, path in files.items()} | (
-        {path_of(cls): own} if own else {}
-    )
+    return {name: (path, path.read_bytes()) for name, path in files.items()} | _own_code(cls)
 
 
-def _own_source(cls: type) -> tuple[Path, str | bytes] | None:
-    path = module_file(cls.__module__) if _top(cls.__module__) != PACKAGE else None
-    name = cls.__qualname__.partition(".")[0]
-    return (
-        (path, used_by(name, path.read_bytes(), lambda module: _is_library(module_file(module))))
-        if path
-        else None
-    )
-
-
-def _is_library(path: Path | None) -> bool:
-    installed = {"site-packages", "dist-packages"} & set(path.parts if path else ())
-    return not path or bool(installed) or any(map(path.is_relative_to, LIBRARIES))
+def _own_code(cls: type) -> dict[str, tuple[Path, str | bytes]]:
+    if _top(cls.__module__) == PACKAGE or not (path := module_file(cls.__module__)):
+        return {}
+    return {path_of(cls): (path, used_by(cls.__qualname__.partition(".")[0], path.read_bytes()))}
 
 
 def path_of(cls: type) -> str:
@@ -98,13 +86,13 @@ def _files(names: Iterable[str]) -> frozenset[Path]:
 
 @cache
 def files_of(cls: type) -> dict[str, Path]:
-    """By module the files of a class, its ancestors and what they import, of this package the catalogue.
+    """By module files of a class, its ancestors and what they import, of this package the catalogue.
 
-    Of a class from outside its own file is among them only where another one imports it.
+    From outside the class's own is among them only where another one imports it.
     """
     waiting = [ancestor.__module__ for ancestor in lineage(cls)]
     tops = {_top(name) for name in waiting}  # a scheme may come from an installed library
-    if own := _own_source(cls):
+    for own in _own_code(cls).values():
         waiting = [name for name in waiting if name != cls.__module__]
         waiting += _imports(cls.__module__, *own)
     found: dict[str, Path] = {}
@@ -113,7 +101,8 @@ def files_of(cls: type) -> dict[str, Path]:
         ours = _top(name) == PACKAGE
         if name in found or (ours and not name.startswith(CATALOGUE)) or (path := module_file(name)) is None:
             continue
-        if ours or _top(name) in tops or not _is_library(path):
+        installed = {"site-packages", "dist-packages"} & set(path.parts)
+        if ours or _top(name) in tops or not (installed or any(map(path.is_relative_to, LIBRARIES))):
             found[name] = path
             waiting += _imports(name, path)
     return dict(sorted(found.items()))
@@ -128,7 +117,7 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _imports(module: str, path: Path, source: str | bytes = b"") -> set[str]:
+def _imports(module: str, path: Path, source: str | bytes = "") -> set[str]:
     """Names a module imports that may be modules."""
     names: set[str] = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]

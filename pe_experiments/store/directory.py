@@ -7,7 +7,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -106,13 +106,11 @@ class RunDirectory:
     @property
     def in_use(self) -> bool:
         """Whether another process holds the directory; to find out, this one does for a moment."""
-        with suppress(OSError):  # it is gone, or nothing can be written there
-            try:
-                with self.lock() if (self.path / ".lock").exists() else nullcontext():
-                    return False
-            except InUse:
-                return True
-        return False
+        try:
+            with self.lock() if (self.path / ".lock").exists() else nullcontext():
+                return False
+        except (InUse, OSError) as error:  # or it is gone, or nothing can be written there
+            return isinstance(error, InUse)
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
@@ -196,29 +194,28 @@ def _refuse_links(*paths: Path) -> None:
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     """Where the run of that name lives, or the same run under another label: seed and hash find it."""
     runs = Path(results_dir) / "runs"
-    if not (runs / name).exists() and runs.is_dir():
-        name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
+    if not (runs / name).exists():
+        name = [name, *_names(runs, seed_and_hash(name))][-1]
     return RunDirectory(runs / name)
 
 
 def alike(run: Path) -> list[RunDirectory]:
     """The other runs there that are called like this one but for the hash."""
-    runs = run.parent
-    there = _alike(runs, runs.stat().st_mtime_ns)[run.name[:-8]] if runs.is_dir() else []
-    return [RunDirectory(runs / name) for name in there if name != run.name]
+    return [RunDirectory(run.parent / name) for name in _names(run.parent, run.name[:-8]) if name != run.name]
+
+
+def _names(runs: Path, part: str) -> list[str]:
+    """The runs with these seed and hash, or with this name but for the hash."""
+    return _names_by_part(runs, runs.stat().st_mtime_ns).get(part, []) if runs.is_dir() else []
 
 
 @lru_cache(maxsize=8)
-def _names(runs: Path, changed_at: int) -> dict[str, str]:
-    return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
-
-
-@lru_cache(maxsize=8)
-def _alike(runs: Path, changed_at: int) -> defaultdict[str, list[str]]:
+def _names_by_part(runs: Path, changed_at: int) -> dict[str, list[str]]:
     found = defaultdict[str, list[str]](list)
-    for name in sorted(os.listdir(runs)):
+    for name in sorted(name for name in os.listdir(runs) if name[0] != "."):
+        found[seed_and_hash(name)].append(name)
         found[name[:-8]].append(name)
-    return found
+    return dict(found)
 
 
 def seed_and_hash(name: str) -> str:
