@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
@@ -194,28 +193,21 @@ def _refuse_links(*paths: Path) -> None:
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     """Where the run of that name lives, or the same run under another label: seed and hash find it."""
     runs = Path(results_dir) / "runs"
-    if not (runs / name).exists():
-        name = [name, *_names(runs, seed_and_hash(name))][-1]
+    if not (runs / name).exists() and runs.is_dir():
+        name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
 def alike(run: Path) -> list[RunDirectory]:
     """The other runs there that are called like this one but for the hash."""
-    return [RunDirectory(run.parent / name) for name in _names(run.parent, run.name[:-8]) if name != run.name]
-
-
-def _names(runs: Path, part: str) -> list[str]:
-    """The runs with these seed and hash, or with this name but for the hash."""
-    return _names_by_part(runs, runs.stat().st_mtime_ns).get(part, []) if runs.is_dir() else []
+    runs = run.parent
+    names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
+    return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
 
 
 @lru_cache(maxsize=8)
-def _names_by_part(runs: Path, changed_at: int) -> dict[str, list[str]]:
-    found = defaultdict[str, list[str]](list)
-    for name in sorted(name for name in os.listdir(runs) if name[0] != "."):
-        found[seed_and_hash(name)].append(name)
-        found[name[:-8]].append(name)
-    return dict(found)
+def _names(runs: Path, changed_at: int) -> dict[str, str]:
+    return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
 
 
 def seed_and_hash(name: str) -> str:

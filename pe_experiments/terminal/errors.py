@@ -95,11 +95,9 @@ def few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-# What other libraries and the command line of other projects call our settings.
-ALSO_CALLED = {
-    "theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
-    "dtype": "precision", "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed",
-}  # fmt: skip
+# What others call our settings.
+ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
+               "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed"}  # fmt: skip
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
