@@ -273,7 +273,7 @@ def test_of_its_own_file_only_what_a_class_uses_counts(
 def test_of_a_class_that_may_use_anything_the_whole_file_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = SCHEME.format(imports="", name="Open", body="def f(self): return globals()['unknown']")
+    text = SCHEME.format(imports="", name="Open", body="def f(self): return globals()['un' + 'known']")
     (tmp_path / "opened.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     cls = load_component("pe", {"_target_": "opened.Open"}).cls
