@@ -9,25 +9,31 @@ BIN := .venv/bin
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
-test: .venv/.done lint
+test: .venv/.tests lint
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 # And what takes minutes: kills, wheels, a browser, whole commands.
-test-all: .venv/.done lint
+test-all: .venv/.tests lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Every table, figure and page under results/ from the CSVs of the studies.
-results: .venv/.done
+results: .venv/.tests
 	$(BIN)/python scripts/results.py
 
-lint: .venv/.done
+lint: .venv/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What a run needs. pip says what it downloads: PyTorch is large, and its unpacking takes a while.
 .venv/.done: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt -e ".[dev,oracle]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e .
+	touch $@
+
+# And what the tests need besides.
+.venv/.tests: .venv/.done
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[dev,oracle]"
 	touch $@
 
 clean:

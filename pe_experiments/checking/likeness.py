@@ -152,11 +152,18 @@ def _compared(
 
 
 def _built(
-    reference: MakeEncoding, theirs: MakeEncoding, causal: bool, sizes: Sizes
+    reference: MakeEncoding, theirs: MakeEncoding, causal: bool, sizes: Sizes, by: float = 0.3
 ) -> tuple[PositionalEncoding, PositionalEncoding]:
     width, heads, train_length = sizes
     shape = ModelShape(width, heads, 2, causal, train_length, NEAR)
-    return stirred(build(reference, shape)), build(theirs, shape)
+    return stirred(build(reference, shape), by), build(theirs, shape)
+
+
+@torch.no_grad()
+def apart_untrained(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> float:
+    """How far the two are apart with the parameters that each starts with, at positions below 64."""
+    pairs = (_built(reference, theirs, *model, by=0.0) for model in product(forms, SHAPES))
+    return max(difference(other, ours) for ours, other in pairs)
 
 
 def _order(steps: Sequence[str], pairs: int | None, channels: int) -> list[int]:

@@ -151,9 +151,15 @@ def _say_likeness(
     if found.same:
         _say_same(found, forms)
     elif found.apart is None:
-        known = ", ".join(reference.arguments) or "none"
-        say(f"It cannot be {reference.label}: their trainable parameters differ in number or shape.")
-        say(f"Other arguments are given as +against_arguments.NAME=VALUE; there are {known}.")
+        parameters, label = "trainable parameters differ in number or shape", reference.label
+        if (off := likeness.apart_untrained(theirs, reference.build, forms)) > likeness.SAME:
+            say(f"It cannot be {label}: their {parameters}.")
+        else:
+            say(f"At initialisation it equals {label} at positions below 64 (to {off:.1e} of the largest).")
+            say(f"Trained, it may leave {label}: their {parameters}.")
+        if reference.arguments:
+            named = ", ".join(reference.arguments)
+            say(f"{reference.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
     else:
         what, apart = "logits or embeddings", found.apart
         if found.scene:

@@ -6,10 +6,12 @@ python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [
 from pathlib import Path
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.compose import changed_sections
+from pe_experiments.configuration.compose import changed_sections, composed
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError, shown
+from pe_experiments.terminal.errors import UserError, allowed, shown
+
+OWN = ("run=", "results_dir=", "trust=")  # settings of this command; the others are of the run
 
 
 def main(arguments: list[str]) -> None:
@@ -22,15 +24,20 @@ def main(arguments: list[str]) -> None:
 def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], bool]:
     """The run to evaluate, the sections that change, and trust; run names mean something else to Hydra."""
     texts = [argument.lstrip("+") for argument in arguments]
-    named = [argument.partition("=")[2].strip("'\"") for argument in texts if argument.startswith("run=")]
-    if not named:
+    start = {"results_dir": composed("config", [])["results_dir"], "trust": "false"}
+    own = start | dict(text.split("=", 1) for text in texts if text.startswith(OWN))
+    if "run" not in own:
         raise UserError("run is missing; for example run=results/runs/NAME")
-    trust = ["false", *(text.removeprefix("trust=") for text in texts if text.startswith("trust="))][-1]
-    if trust not in ("true", "false"):
+    if (trust := own["trust"]) not in ("true", "false"):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    changes = [text for text in texts if not text.startswith(("run=", "trust="))]
-    saved = RunDirectory(path := Path(named[-1])).read_config()
-    return path, changed_sections(saved, changes), trust == "true"
+    named = Path(own["run"].strip("'\""))
+    places = dict.fromkeys([named, Path(own["results_dir"], "runs", named)])  # one, of an absolute path
+    runs = [run for run in map(RunDirectory, places) if run.config.exists()]
+    if not runs:
+        missing = allowed(str(RunDirectory(path).config) for path in places)
+        raise UserError(f"run={shown(named)}: there is no run; looked for {missing}")
+    changes = [text for text in texts if not text.startswith(OWN)]
+    return runs[0].path, changed_sections(runs[0].read_config(), changes), trust == "true"
 
 
 run = command("evaluate", __doc__, main)

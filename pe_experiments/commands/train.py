@@ -32,7 +32,8 @@ def main(arguments: list[str]) -> int:
         try_out(experiment)
         planned = plan(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
-        say(f"{planned.state}: {planned.run.path}\nevaluated at {lengths}")
+        why = f" ({planned.remark})" if planned.remark else ""
+        say(f"{planned.state}: {planned.run.path}{why}\nevaluated at {lengths}")
         return 0
     result = run_experiment(experiment, Lines())
     show_result(result)

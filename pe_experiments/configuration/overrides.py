@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from hydra.errors import HydraException
 
-from pe_experiments.terminal.errors import UserError, nearest, shown
+from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 
 ALIASES = {"nope": "none"}  # of schemes
 Choices = Mapping[str, list[str]]  # group -> what it may be
@@ -85,5 +85,6 @@ def refuse_several(override: Override) -> None:
     """Hold an override of a single run to one value."""
     if override.is_sweep_override():
         key, _, values = str(override.input_line).partition("=")
-        how = "train.py -m" + (f"; a list is written '{key}=[{shown(values)}]'" if "." in key else "")
+        how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
+        how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
         raise UserError(f"{shown(override.input_line)}: several values are a sweep, made by {how}")

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
-from pe_experiments.terminal.errors import UserError, allowed, nearest, shown
+from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, shown
 
 _SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
 PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # no control characters, and something to see
@@ -278,9 +278,9 @@ def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """The settings beside it that resemble it, or those of other sections that are called so."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = sections[where[0]] if len(where) > 1 else kinds, where[-1]
+    known, last = sections[where[0]] if len(where) > 1 else kinds, ALSO_CALLED.get(where[-1], where[-1])
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
         meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]
         return f" Did you mean {allowed(meant)}?"
-    return nearest(last, known)
+    return nearest(where[-1], known)

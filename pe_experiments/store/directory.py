@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,15 @@ class RunDirectory:
         with lock:
             yield
 
+    @property
+    def in_use(self) -> bool:
+        """Whether another process holds the directory; to find out, this one does for a moment."""
+        try:
+            with self.lock() if (self.path / ".lock").exists() else nullcontext():
+                return False
+        except (InUse, OSError) as error:  # or it is gone, or nothing can be written there
+            return isinstance(error, InUse)
+
     @contextmanager
     def opened(self) -> Iterator[bool]:
         """Make the directory and hold it; gives whether it was made, or was there."""
@@ -187,6 +196,13 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     if not (runs / name).exists() and runs.is_dir():
         name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
+
+
+def alike(run: Path) -> list[RunDirectory]:
+    """The other runs there that are called like this one but for the hash."""
+    runs = run.parent
+    names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
+    return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
 
 
 @lru_cache(maxsize=8)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, run_directory
+from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, alike, run_directory
 from pe_experiments.store.identity import Identity, changed, evaluated, identify, jsonable, short_hash
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, few
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,20 @@ class Plan:
     run: RunDirectory
     evaluation: dict[str, Any]  # what identifies it (`identity.evaluated`)
     result: dict[str, Any] | None  # of the run, as far as it is
-    state: str  # new, interrupted, failed, diverged, finished, or "to evaluate": trained, else evaluated
+    state: str  # new, in progress, interrupted, failed, diverged, finished, or "to evaluate": only trained
     directory: RunDirectory  # where its evaluation lies or will lie: the run's, or one of its own
 
     @property
     def trained(self) -> bool:
         """Whether nothing is left to train."""
         return self.state in ("finished", "to evaluate", "diverged")
+
+    @property
+    def remark(self) -> str:
+        """What a dry run says besides the state: who has the run, or why it is a new one."""
+        edited = self.edited_since() if self.state == "new" else {}
+        changes = [f"changed since {other}: {few(names)}" for other, names in edited.items()]
+        return "another process has it" if self.state == "in progress" else "; ".join(changes)
 
     @property
     def saved_config(self) -> dict[str, Any]:
@@ -40,10 +46,10 @@ class Plan:
     def edited_since(self) -> dict[str, list[str]]:
         """Runs of the same configuration whose code or data differ: what has changed, by the run's name."""
         found, identity = {}, self.identity
-        for other in sorted(self.run.path.parent.glob(f"{glob.escape(identity.prefix)}-????????")):
+        for other in alike(self.run.path.with_name(identity.name)):
             try:
-                saved = RunDirectory(other).read_config()["identity"]
-                if other.name != identity.name and saved["trained"] == identity.trained:
+                saved = other.read_config()["identity"]
+                if saved["trained"] == identity.trained:
                     found[other.name] = changed(saved["sources"], identity.sources)
             except (UserError, KeyError, TypeError, ValueError):  # damaged, or an earlier version's
                 continue
@@ -74,6 +80,8 @@ def plan_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> Pl
     elif result["evaluation"] != evaluation:
         directory = run.evaluation(short_hash(evaluation))
         state = "finished" if directory.read_result() else "to evaluate"
+    if state in ("new", "interrupted", "failed") and run.in_use:
+        state = "in progress"
     return Plan(experiment, identity, run, evaluation, result, state, directory)
 
 

@@ -29,7 +29,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, one_line, sentence
 
 Outcome = dict[str, Any]  # state, reason and what was said; of a run that could start also name and metrics
-ELSEWHERE = "elsewhere"  # the state of a run that another process has
+ELSEWHERE = "in progress"  # the state of a run that another process has
 METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_match_at_2x": "at 2x",
            "loss_in_distribution": "loss in distribution"}  # fmt: skip
 # Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
@@ -253,7 +253,7 @@ def launch(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Displ
         while jobs:
             _round(jobs, engine, own, display)
             jobs = [job for job in jobs if job.state == ELSEWHERE]
-            while any(map(_held, jobs)):
+            while any(job.run.in_use for job in jobs):
                 time.sleep(engine.look_seconds)
     finally:
         display.stop()
@@ -300,14 +300,3 @@ def _step(job: Job) -> int:
         return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _held(job: Job) -> bool:
-    """Whether another process has the run."""
-    try:
-        with job.run.lock():
-            return False
-    except InUse:
-        return True
-    except OSError:  # the directory is gone: the other process could not carry it out
-        return False

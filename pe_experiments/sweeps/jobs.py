@@ -18,7 +18,7 @@ from pe_experiments.terminal.process import typed_command
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
 PUBLISHED = "published"  # its results stand in the published study; nothing of it needs to be here
 DONE = (FINISHED, DIVERGED)
-PENDING = ("new", "interrupted", FAILED, "to evaluate")  # states in which there is something to do
+PENDING = ("new", "in progress", "interrupted", FAILED, "to evaluate")  # there is something to do
 
 
 @dataclass(eq=False)
@@ -111,6 +111,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         alike = [job.config[section] for section in (*PARTS, "model", "evaluation")]
         alike += [job.config["training"][key] for key in sizes]
         _once(known, str(alike), lambda: try_out(experiment))
+        job.reason = job.reason or planned.remark
 
 
 def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:

@@ -17,6 +17,7 @@ from pe_experiments.terminal.errors import printable
 
 Row = dict[str, Any]
 LINE_SECONDS = 10.0  # between progress lines where there is no terminal to draw on
+ENOUGH_SECONDS = 10.0  # of progress, before the time left is estimated
 REDRAWN_SECONDS = 0.2  # between those on a terminal
 CLEAR = "\x1b[K"  # the rest of a terminal's line
 
@@ -61,19 +62,21 @@ class Lines(Display):
     _total = 0
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        self._what, self._total, self._first, self._note = what, total, done, ""
+        self._what, self._total, self._note = what, total, ""
+        self._began = self._first = self._shown = done
         self._started = self._last = time.monotonic()
-        self._shown = done
 
     def step(self, done: int) -> None:
         now, terminal = time.monotonic(), sys.stdout.isatty()
+        if self._first == self._began:  # starting up, which says nothing about the time left
+            self._started, self._first = now, done
         waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
         if waited or (self._note and done == self._total > self._shown):
             self._last, self._shown = now, done
-            seconds = (now - self._started) / max(1, done - self._first) * (self._total - done)
-            left = f"{duration(seconds)} left" if done > self._first else ""
-            known = ", ".join(part for part in (self._note, left) if part)
-            line = f"{self._what} {done}/{self._total}  {known}"
+            took, moved = now - self._started, done - self._first
+            known = moved > 0 and took >= ENOUGH_SECONDS
+            left = f"{duration(took / moved * (self._total - done))} left" if known else ""
+            line = f"{self._what} {done}/{self._total}  {', '.join(filter(None, (self._note, left)))}"
             say(line[: get_terminal_size().columns - 1] if terminal else line, "\r" if terminal else "\n")
 
     def note(self, text: str) -> None:

@@ -95,10 +95,16 @@ def few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
+# What others call our settings.
+ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
+               "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed"}  # fmt: skip
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """``Did you mean x?`` where an option resembles the word, and what is allowed in any case."""
     options = sorted(options)
-    close = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
+    close = [option for option in options if option == ALSO_CALLED.get(word)]
+    close = close or difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     close = close or [option for option in options if len(word) > 2 and option.startswith(word[:3])]
     hint = f" Did you mean {allowed(close)}?" if close else ""
     if len(options) > LISTED:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 THEIRS = '''
 import torch
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.learned import Learned
 
 
@@ -205,6 +206,17 @@ class Halves(PositionalEncoding):
 class LooksAhead(PositionalEncoding):
     def bias(self, q, k, at):
         return (q @ k.mT).cumsum(-1).flip(-1)
+
+
+class LearnedSlopes(PositionalEncoding):
+    """ALiBi, from where training may take the slopes elsewhere."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.slopes = torch.nn.Parameter(alibi_slopes(shape.num_heads).float())
+
+    def bias(self, q, k, at):
+        return -self.slopes[:, None, None] * at.relative_positions_BTS.abs()[:, None]
 '''
 
 
@@ -402,3 +414,17 @@ def test_columns_may_be_laid_out_in_halves(script: Script) -> None:
     assert "It is sinusoidal" in done.out
     assert "laid out differently" in done.out
     assert done.code == 0, done.out
+
+
+def test_a_scheme_that_starts_as_another_is_told_so(script: Script) -> None:
+    mine = "pe._target_=theirs.LearnedSlopes"
+    alibi = script("check_encoding", mine, "against=alibi")
+    assert alibi.code == 1
+    assert "At initialisation it equals alibi at positions below 64 (to " in alibi.out
+    assert "Trained, it may leave alibi: their trainable parameters differ" in alibi.out
+    assert "It cannot be" not in alibi.out
+    assert "alibi with other arguments (symmetry): +against_arguments.NAME=VALUE." in alibi.out
+    assert (
+        "It cannot be kerple_log: their trainable" in script("check_encoding", mine, "against=kerple_log").out
+    )
+    assert "with other arguments" not in script("check_encoding", mine, "against=none").out

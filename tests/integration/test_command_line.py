@@ -20,6 +20,7 @@ import yaml
 from pe_experiments.configuration.compose import choices_of, groups_of
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import read_csv
+from pe_experiments.store.plan import plan
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 
@@ -110,6 +111,11 @@ MISTAKES = {
     "unknown group": (["pee=none"], ["pee", "Did you mean pe"]),
     "unknown key": (["training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown top key": (["sede=3"], ["sede", "Did you mean seed"]),
+    "as others call it": (["training.lr=0.1"], ["training.lr", "Did you mean training.learning_rate?"]),
+    "as others call it, section left out": (["lr=0.1"], ["Did you mean training.learning_rate?"]),
+    "an argument as others call it": (["pe.theta=500000"], ["pe.theta", "Did you mean base? Allowed: base,"]),
+    "a sweep of seeds": (["seeds=0,1,2"], ["seeds=0,1,2", "made by train.py -m seed=0,1,2\n"]),
+    "a sweep of seeds, with its flag": (["-m", "seeds=0,1"], ["seeds is not", "Did you mean seed? Allowed"]),
     "forced unknown key": (["+training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown argument": (["+pe.bass=3"], ["pe.bass", "Did you mean base"]),
     "argument of another scheme": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
@@ -454,6 +460,29 @@ def test_several_places_in_one_sweep_are_compared_apart(script: Script, tmp_path
     outcome = script("train", "-m", *TINY, both, "study=s")
     assert outcome.code == 0, outcome.err
     assert all((tmp_path / place / "s" / "table.csv").exists() for place in "ab")
+
+
+@pytest.mark.parametrize("many", [[], ["-m"]])
+def test_a_dry_run_says_that_another_process_has_the_run(
+    many: list[str], script: Script, results: Path, tiny: Tiny
+) -> None:
+    run = plan(tiny()).run
+    run.path.mkdir(parents=True)
+    command = ("train", *many, *TINY, f"results_dir={results}", "dry_run=true")
+    with run.lock():
+        said = script(*command).out
+    assert said.startswith("in progress")
+    assert "(another process has it)" in said
+    assert script(*command).out.startswith("new")
+
+
+def test_a_run_is_evaluated_by_its_name_alone(script: Script, results: Path, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    said = script("evaluate", f"run={run.name}", f"results_dir={results}")
+    assert (said.code, f"{run.path} (found finished)" in said.out) == (0, True), said.err
+    elsewhere = script("evaluate", f"run={run.name}")
+    here, there = (f"{folder}{run.name}/config.yaml" for folder in ("", "results/runs/"))
+    assert elsewhere.err == f"error: run={run.name}: there is no run; looked for {here} or {there}\n"
 
 
 def test_dry_run_touches_nothing(script: Script, results: Path) -> None:

@@ -233,13 +233,18 @@ def test_the_time_left_is_counted_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     done, half, begun, waiting = (job(tmp_path, name, (), "1", "new") for name in "abcd")
     for path in (done.run.metrics, begun.run.metrics, waiting.run.metrics):
         path.unlink()  # the second resumes at step 30
     display = console.Lines()
 
+    def starting_up(futures: list[Future[Any]]) -> None:
+        half.run.metrics.write_text(to_csv(METRICS, [{"step": 40}]))
+
     def first_look(futures: list[Future[Any]]) -> None:
-        display._started = time.monotonic() - 30.0
+        clock[0] = 30.0
         futures[0].set_result({"state": "finished", "reason": ""})
         half.run.metrics.write_text(to_csv(METRICS, [{"step": 80}]))
 
@@ -248,12 +253,13 @@ def test_the_time_left_is_counted_in_steps(
         futures[2].set_result({"state": "diverged", "reason": "loss is nan"})
         futures[3].set_exception(RuntimeError("node lost"))
 
-    engine = Scripted([first_look, second_look])
+    engine = Scripted([starting_up, first_look, second_look])
     monkeypatch.setattr("pe_experiments.sweeps.engines.time.sleep", engine.look)
     launch([done, half, begun, waiting], engine, None, display)  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
+        "s 40/400  4 to go",
         "a: finished",
-        "s 180/400  1 done, 3 to go, 44 s left",
+        "s 180/400  1 done, 3 to go, 47 s left",
         "take note",
         "b: finished",
         "c: diverged (loss is nan)",

@@ -12,14 +12,14 @@ from pe_experiments.terminal import console
 @pytest.mark.parametrize(
     ("terminal", "out"),
     [
-        (False, "copy 1/2  loss 0.5000, 0 s left\ncopy 2/2  loss 0.5000, 0 s left\ndone\n"),
+        (False, "copy 1/2  loss 0.5000\ncopy 2/2  loss 0.5000, 0 s left\ndone\n"),
         (True, "\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
     ],
 )
 def test_a_terminal_line_is_written_over_and_taken_away(
     terminal: bool, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("LINE_SECONDS", "REDRAWN_SECONDS"):
+    for name in ("LINE_SECONDS", "REDRAWN_SECONDS", "ENOUGH_SECONDS"):
         monkeypatch.setattr(console, name, 0.0)
     monkeypatch.setenv("COLUMNS", "19")  # as narrow as a terminal may be
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
@@ -32,3 +32,24 @@ def test_a_terminal_line_is_written_over_and_taken_away(
     display.stop()
     console.say("done")
     assert capsys.readouterr().out == out
+
+
+def test_the_time_left_is_estimated_from_what_was_done_after_starting_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Thirty seconds until the first step and ten steps a second from then on: 1,000 take 100 s."""
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    display = console.Lines()
+    display.start("sweep", 1000)
+    for second in range(0, 60, 5):
+        clock[0] = float(second)
+        display.step(max(0, 10 * (second - 29)))
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["sweep 0/1000", ""],
+        ["sweep 0/1000", ""],
+        ["sweep 10/1000", ""],
+        ["sweep 110/1000", "89 s left"],
+        ["sweep 210/1000", "79 s left"],
+    ]
