@@ -30,8 +30,6 @@ SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 
 class Criterion(NamedTuple):
-    """A criterion of a good encoding, as measured."""
-
     name: str
     measured: str
     holds: bool | None  # None where any vectors would pass

@@ -78,7 +78,6 @@ class Subject(NamedTuple):
 
 
 def random_tokens(rows: int, length: int) -> Tensor:
-    """Random tokens, the same at every call."""
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
 
 

@@ -52,7 +52,6 @@ def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
 
 
 def whole(positions_BT: Tensor) -> Tensor:
-    """The ids as int64; fractional ones are refused."""
     if positions_BT.is_floating_point() and bool((positions_BT % 1).any()):
         raise NotApplicable("the module takes no fractional positions")
     return positions_BT.long()

@@ -32,7 +32,6 @@ class Scene(NamedTuple):
 
 
 def draw_content(shape: ModelShape, positions_BT: Tensor, seed: int = 5) -> Inputs:
-    """Random queries, keys and hidden states at these positions."""
     generator, (rows, tokens) = torch.Generator().manual_seed(seed), positions_BT.shape
     heads = (rows, shape.num_heads, tokens, shape.head_dim)
     q, k = (torch.randn(heads, generator=generator) for _ in range(2))
@@ -40,7 +39,6 @@ def draw_content(shape: ModelShape, positions_BT: Tensor, seed: int = 5) -> Inpu
 
 
 def reordered(inputs: Inputs, channels: list[int] | None) -> Inputs:
-    """With the channels of every head in another order, where one is given."""
     if channels is None:
         return inputs
     return replace(inputs, q_BHTK=inputs.q_BHTK[..., channels], k_BHTK=inputs.k_BHTK[..., channels])
@@ -117,10 +115,8 @@ def worst_apart(got: list[Tensor], expected: list[Tensor]) -> float:
 def life_apart(
     first: PositionalEncoding, second: PositionalEncoding, channels: list[int] | None = None
 ) -> Iterator[tuple[str, float]]:
-    """How far two schemes with shared parameters are apart in each scene, as a share of the largest value.
-
-    ``channels``: of a head in ``first``, as numbers of those in ``second``; embeddings are left out then.
-    """
+    """How far two schemes with shared parameters are apart in each scene, as a share of the largest value."""
+    # ``channels``: of a head in ``first``, as numbers of those in ``second``; embeddings are left out then.
     skipped = int(channels is not None)
     for name, scene in SCENES.items():
         if not scene.decoding or second.shape.causal:

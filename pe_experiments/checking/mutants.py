@@ -19,23 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.checking.changes import (
-    Change,
-    Pair,
-    angles_in_bfloat16,
-    at_ids,
-    broken_from_the_far_end,
-    buckets_of_the_other_form,
-    centres_of_their_own,
-    frequency_per_column,
-    gates_without_logarithm,
-    heads_for_tokens,
-    keys_permuted,
-    paired,
-    shifted_as_in_a_decoder,
-    unnormalised,
-    with_share,
-)
+import pe_experiments.checking.changes as changes
+from pe_experiments.checking.changes import Change, at_ids, buckets_of_the_other_form, shifted_as_in_a_decoder
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
@@ -87,7 +72,7 @@ def exchanged(one: str, other: str) -> Change:
     return change
 
 
-def with_ids(ids: Callable[[Tensor, Tensor], Pair]) -> Change:
+def with_ids(ids: Callable[[Tensor, Tensor], changes.Pair]) -> Change:
     """``ids(of the queries, of the keys)`` in place of both."""
     return lambda s, right, *given: right(*given[:-1], at_ids(given[-1], ids))
 
@@ -97,7 +82,7 @@ def swapped(at: AttentionContext) -> AttentionContext:
     return at_ids(at, lambda i, j: (j, i))
 
 
-def counted(i: Tensor, j: Tensor) -> Pair:
+def counted(i: Tensor, j: Tensor) -> changes.Pair:
     """Tokens counted from 0, whatever their ids; queries are the last ones."""
     keys = torch.arange(j.shape[1])[None]
     return keys[:, -i.shape[1] :], keys
@@ -147,10 +132,10 @@ CONVENTIONS: dict[str, Change] = {
     "rope_nope.for_layer: the layers are exchanged": lambda s, right, layer: right(layer + 1),
 }
 MISTAKES: dict[str, Change] = {
-    "sinusoidal.vectors: a frequency per column (i instead of 2i)": frequency_per_column(1),
+    "sinusoidal.vectors: a frequency per column (i instead of 2i)": changes.frequency_per_column(1),
     "sinusoidal.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
     "sinusoidal.base: the exponent has its factor 2 twice": lambda s: s.base**2,
-    "sinusoidal.vectors: the same, and a frequency per column": frequency_per_column(2),
+    "sinusoidal.vectors: the same, and a frequency per column": changes.frequency_per_column(2),
     "sinusoidal.base: the exponent is inverted": lambda s: 1 / s.base,  # WaveGrad
     "sinusoidal.base: frequencies are 1 (integer division)": lambda s: 1.0,  # BERT-pytorch
     "sinusoidal.base: frequencies e^-2m (floored)": lambda s: math.exp(s.width),  # LoFTR
@@ -205,28 +190,28 @@ MISTAKES: dict[str, Change] = {
     ),
     "rope._rotations: rotated twice": with_ids(lambda i, j: (2 * i, 2 * j)),
     "rope._rotations: positions in bfloat16": with_ids(lambda i, j: (i.bfloat16(), j.bfloat16())),
-    "rope._rotations: angles in bfloat16": angles_in_bfloat16,
+    "rope._rotations: angles in bfloat16": changes.angles_in_bfloat16,
     "rope._rotations: cos and sin in bfloat16": of_tables(lambda *x: [t.bfloat16().float() for t in x]),
     "rope._tables: rotate_half without its minus": of_tables(
         lambda cos, sin: (cos, torch.cat([sin.chunk(2, -1)[1]] * 2, -1))
     ),
-    "rope.rotate: half-split angles on interleaved channels": paired(
+    "rope.rotate: half-split angles on interleaved channels": changes.paired(
         lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2),
         lambda angles: torch.cat([angles] * 2, -1),
     ),
-    "rope.rotate: interleaved angles on half-split channels": paired(
+    "rope.rotate: interleaved angles on half-split channels": changes.paired(
         lambda x: torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1),
         lambda angles: angles.repeat_interleave(2, -1),
     ),
     "rope.rotate: only queries rotate": lambda s, right, q, k, at: (right(q, k, at)[0], k),
     "rope.rotate: only keys rotate": lambda s, right, q, k, at: (q, right(q, k, at)[1]),
     "rope.rotate: logits scaled twice": lambda s, right, q, k, at: right(q * s.shape.head_dim**-0.5, k, at),
-    "rope.rotate: heads are counted in place of tokens": heads_for_tokens,
+    "rope.rotate: heads are counted in place of tokens": changes.heads_for_tokens,
     "rope.rotate: keys left of the text stay uninitialised": lambda s, right, q, k, at: (
         right(q, k, at)[0],
         right(q, k, at)[1].masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan),
     ),  # fla
-    "rope.rotate: keys converted between layouts with too few heads": keys_permuted,  # llama.cpp
+    "rope.rotate: keys converted between layouts with too few heads": changes.keys_permuted,  # llama.cpp
     "rope_partial.base: frequencies of the whole head": lambda s: s.base ** (2 * s.pairs / s.shape.head_dim),
     "rope_partial.rotate: the whole head rotates": lambda s, right, *given: Rope(s.shape, base=s.base).rotate(
         *given
@@ -260,7 +245,7 @@ MISTAKES: dict[str, Change] = {
     "xpos._rotations: keys grow with their position as queries do": lambda s, right, at: (
         (right(at)[0], right(swapped(at))[0])
     ),
-    "xpos._rotations: queries and keys have centres of their own": centres_of_their_own,
+    "xpos._rotations: queries and keys have centres of their own": changes.centres_of_their_own,
     "xpos._scales: logits grow with distance": returns(lambda scales: 1 / scales),
     # cos(a - d) with the roles of q and k exchanged is cos(a + d) in the other direction.
     "pope.rotate: the sign of delta": lambda s, right, q, k, at: right(k, q, swapped(at))[::-1],
@@ -300,10 +285,10 @@ MISTAKES: dict[str, Change] = {
     "kerple_log._bias: p and a exchanged": exchanged("p_H", "a_H"),
     "kerple_power._bias: p and a exchanged": exchanged("p_H", "a_H"),
     "kerple_power._bias: far keys are favoured (sign)": returns(torch.neg),
-    "fire.bias: min in place of max": with_share(
+    "fire.bias: min in place of max": changes.with_share(
         lambda psi, distance, query, limit: psi(distance) / (psi(torch.minimum(query, limit)) + EPSILON)
     ),
-    "fire.bias: the share is taken before the logarithm": with_share(
+    "fire.bias: the share is taken before the logarithm": changes.with_share(
         lambda psi, distance, query, limit: psi(distance / torch.maximum(query, limit))
     ),
     "fire.bias: queries counted from 1": with_ids(lambda i, j: (i + 1, j + 1)),
@@ -330,16 +315,16 @@ MISTAKES: dict[str, Change] = {
     "fox.bias: the key's own gate counts": lambda s, right, q, k, at: (
         right(q, k, at) + F.logsigmoid(s.gate(at.x_BSD)).mT[:, :, None]
     ),
-    "fox.bias: the sum of gates without the logarithm": gates_without_logarithm,
+    "fox.bias: the sum of gates without the logarithm": changes.gates_without_logarithm,
     "fox.bias: what is remembered grows (sign)": returns(torch.neg),
-    "stick_breaking.weights: the stick is broken from the far end": broken_from_the_far_end,
+    "stick_breaking.weights: the stick is broken from the far end": changes.broken_from_the_far_end,
     "stick_breaking.weights: the query takes a share of its own": lambda s, right, q, k, at: right(
         q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, at.visible_BTS, first_query=k.shape[2])
     ),
     "dape.bias: the bias is not added": lambda s, right, q, k, at: right(q, k, at) - s.added.bias(q, k, at),
     "dape.mlp: ReLU in place of leaky ReLU": lambda s: nn.Sequential(s.mlp[0], nn.ReLU(), s.mlp[2]),
     "path.reflections: beta without its factor 2": returns(lambda made: (made[0], made[1] / 2)),
-    "path.reflections: w is not scaled to length 1": unnormalised,
+    "path.reflections: w is not scaled to length 1": changes.unnormalised,
     "path.reflections: the convolution looks one token ahead": lambda s, right, x: (
         (right(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], right(x)[1])
     ),

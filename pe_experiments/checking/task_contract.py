@@ -55,7 +55,6 @@ def _(task: Task) -> Outcome:
 
 @check("the generator decides", "torch.randint without generator=, or something kept on self")
 def _(task: Task) -> Outcome:
-    """Equal generators give equal examples, whatever was drawn before; no other randomness is touched."""
     length = makeable(task)[-1]
     with global_randomness() as touched:
         first = draw(task, length, 50, 3)
@@ -124,10 +123,7 @@ def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, f
 
 
 def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
-    """Bag ceiling by counting: (too low, too high, standard error).
-
-    The most frequent answer to equal bags is scored on other examples (too low) and on the same (too high).
-    """
+    """Bag ceiling by counting: too low (scored on other examples), too high (on the same), standard error."""
     inputs, targets = draw(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
     low = high = scored = 0.0

@@ -59,7 +59,6 @@ def render_page(made: Comparison, title: str, panel: Markup | None = None) -> st
 
 
 def _methods(made: Comparison) -> Json:
-    """What the paragraphs on methods depend on."""
     cited, bibtex = cite(made.runs)
     tested = made.pairs[made.pairs["p"].notna()]
     everybody = {*tested["scheme"], *tested["other"]}
@@ -110,7 +109,6 @@ def _protocol(made: Comparison, protocol: Protocol) -> Json:
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
-    """The columns that hold anything, and their rows."""
     schemes = {key: table[key].map(index) for key in ("scheme", "other") if key in table}
     known = table.assign(**schemes).dropna(axis="columns", how="all")
     cells: Json = json.loads(known.to_json(orient="split", index=False, double_precision=DIGITS))

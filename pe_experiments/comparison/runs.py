@@ -56,8 +56,6 @@ class Runs:
 
 @dataclass
 class _Run:
-    """One run as it is read: its row, and its curve by length."""
-
     directory: RunDirectory
     row: Row
     curve: dict[int, Row]
@@ -129,13 +127,11 @@ def _directories(results_dir: Path, study: str | None, listed: Mapping[str, Any]
 
 @contextmanager
 def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
-    """What cannot be read is left out, with the reason."""
     try:
         yield
-    except UserError as error:
-        left_out[printable(name)] = one_line(str(error))
     except Exception as error:  # whatever is wrong with one, the others are compared
-        left_out[printable(name)] = one_line(f"damaged ({type(error).__name__}: {shown(error)})")
+        damaged = f"damaged ({type(error).__name__}: {shown(error)})"
+        left_out[printable(name)] = one_line(str(error) if isinstance(error, UserError) else damaged)
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:

@@ -88,10 +88,7 @@ def mean_below_p(values: Sequence[float], mean: float) -> float:
 
 
 def _share_below(points: tuple[float, ...], value: float) -> float:
-    """Probability that the randomly weighted mean of the points, which are sorted, is at most ``value``.
-
-    The share of a simplex below a plane, exact (Varsi 1973); ties do no harm.
-    """
+    """Chance that the randomly weighted mean of sorted points is at most ``value``, exact (Varsi 1973)."""
     above = [point - value for point in points if point > value]
     shares = [1.0] + [0.0] * len(above)
     for point in points[: len(points) - len(above)]:

@@ -22,7 +22,6 @@ WORDS = {
 
 
 def column_of(metric: str) -> str:
-    """The column of the curves that a metric summarises."""
     return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
 
 
@@ -33,7 +32,6 @@ def metric_in_words(metric: str) -> str:
 
 
 def number(value: Any, style: str = ".2f") -> str:
-    """The value, or a dash where there is none."""
     if not finite(value):
         return NO_NUMBER
     shown = f"{value:{style}}"
@@ -114,7 +112,6 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
 
 
 def _is_of(choice: Mapping[str, Any], protocol: Protocol) -> bool:
-    """Whether a setting was chosen for the task of a protocol."""
     settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
     return (choice["task"], choice["model"]) == (protocol.task, protocol.model) and all(
         protocol.settings.get(key, value) in (value, "null") for key, value in settings.items()

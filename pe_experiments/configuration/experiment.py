@@ -39,18 +39,15 @@ class Experiment:
 
     @property
     def source(self) -> Source:
-        """What the examples of its training are made from."""
         lengths, longest = self.train_lengths, self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
 
     @property
     def batches(self) -> TrainingStream:
-        """The batches it is trained on."""
         return TrainingStream(self.source, self.config.training.batch_size, self.config.training.batching)
 
     @property
     def evaluation_source(self) -> Source:
-        """What the examples it is evaluated on are made from."""
         return replace(self.source, task=self.evaluation_task)
 
     @property
@@ -67,7 +64,6 @@ class Experiment:
 
     @property
     def other_task(self) -> Component | None:
-        """The task it is evaluated on where that is not the one trained on."""
         return None if self.evaluated_on == self.components["task"] else self.evaluated_on
 
     @property
@@ -151,7 +147,6 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
 
 
 def shortest_length(task: Task) -> int:
-    """The shortest input the task can make."""
     return next((n for n in range(1, 100_000) if task.nearest_length(n) == n), 100_000)
 
 

@@ -96,7 +96,6 @@ class Component:
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Its class and those of the parts among its arguments."""
         return (self.cls, *(cls for parts in self.nested.values() for part in parts for cls in part.classes))
 
 
@@ -173,7 +172,6 @@ def _part_behind(error: BaseException) -> str | None:
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
-    """The YAML choices of a group by name."""
     return copy.deepcopy(_shipped(CONFIG_DIR / group.replace(".", "/")))
 
 
@@ -201,7 +199,6 @@ def _locate(group: str, target: str) -> type:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments that a configuration may state."""
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
     unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # said by the training
@@ -214,7 +211,6 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 @cache
 def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
-    """What checks the arguments of a class, by their annotations."""
     try:
         annotations = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
     except Exception:  # written for a type checker alone: nothing to check against

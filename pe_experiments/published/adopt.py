@@ -15,15 +15,7 @@ import pandas as pd
 import torch
 
 from pe_experiments.published.archive import DIGITS, FILES, read_archive, read_witness
-from pe_experiments.published.replay import (
-    RECORDED,
-    Kind,
-    Outcome,
-    Request,
-    kinds_of,
-    replayed,
-    without_weights,
-)
+from pe_experiments.published.replay import RECORDED, Kind, Outcome, Request, kinds_of, replayed, weightless
 from pe_experiments.store.code import FILE, Half, known, write_known
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, few, nearest
@@ -48,15 +40,11 @@ class Finding:
     differing: dict[str, str] = field(default_factory=dict)  # how, by run, for people
 
     def note(self, kind: Kind, said: str) -> None:
-        """Remember how a kind differs; the first time counts."""
         if said:
             self.differing.setdefault(kind.run, f"{kind.label} on {kind.task} {said}")
 
     def refused(self) -> dict[str, list[Kind]]:
-        """The unknown parts to blame for what differs, the fewest that explain it, each with its kinds.
-
-        Kinds of known code, which only another machine or library can change, stand under no part's name.
-        """
+        """The fewest unknown parts that explain what differs, each with its kinds."""
         left = [kind for kind in self.kinds if kind.run in self.differing]
         blamed: dict[str, list[Kind]] = {}
         among = Counter(part for kind in self.kinds for part in kind.code)
@@ -64,7 +52,7 @@ class Finding:
             part = max(sorted(counts), key=lambda one: (counts[one] / among[one], counts[one]))
             blamed[part] = [kind for kind in left if part in kind.unknown]
             left = [kind for kind in left if part not in kind.unknown]
-        return blamed | ({"": left} if left else {})
+        return blamed | ({"": left} if left else {})  # known code: another machine or library
 
 
 def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
@@ -102,7 +90,7 @@ def hold(study: str, kinds: Sequence[Kind], whole: int, steps: int | None, resul
         if kind.names(part) and (part != "evaluation" or ends)
     }
     if adopted:
-        _write(adopted)
+        write_known({"parts": known()["parts"] | adopted})
         say(f"{study}: adopted {few([spoken(part) for part in adopted])}; commit {FILE.name}, which holds it")
     return finding
 
@@ -115,20 +103,15 @@ def register(kinds: Sequence[Kind]) -> None:
         for part, digest in kind.code.items():
             if made.get(part) == digest:
                 parts[part] = {half: {part: digest} for half in HALVES} | _today(digest, "as published")
-    _write(parts)
+    if parts:
+        write_known({"parts": known()["parts"] | parts})
 
 
 def _today(digest: str, replayed: str) -> dict[str, Any]:
     return {"digest": digest, "torch": torch.__version__, "replayed": replayed}
 
 
-def _write(parts: dict[str, Any]) -> None:
-    if parts:
-        write_known({"parts": known()["parts"] | parts})
-
-
 def spoken(part: str) -> str:
-    """A part's name for people."""
     return NAMES.get(part, part.rpartition(".")[2])
 
 
@@ -172,7 +155,6 @@ def _drawn(kinds: Sequence[Kind], whole: int) -> list[Kind]:
 
 
 def _first(mine: Outcome) -> Outcome:
-    """The first recorded row of an outcome alone."""
     return mine | {"rows": mine["rows"][:1], "curve": [], "until": 0}
 
 
@@ -197,7 +179,7 @@ def apart(mine: Outcome, published: Outcome, tolerance: float = 0.0) -> str:
             return f"differs from step {step} on: {said}"
     if mine["until"] is None and last != end:
         return f"ends at step {last}, published at {end}"
-    return _curve_apart(mine if last >= end else without_weights(mine), published, tolerance)
+    return _curve_apart(mine if last >= end else weightless(mine), published, tolerance)
 
 
 def _curve_apart(mine: Outcome, published: Outcome, tolerance: float) -> str:
@@ -237,7 +219,7 @@ def beyond_rounding(kind: Kind, mine: Outcome) -> str:
     Wilson's intervals of exact match within the training lengths must meet.
     """
     begun = apart(_first(mine), kind.published, SINGLE)
-    if said := begun or _curve_apart(without_weights(mine), kind.published, 0.0):
+    if said := begun or _curve_apart(weightless(mine), kind.published, 0.0):
         return said
     points = {point["content_length"]: point for point in kind.published["curve"]}
     for point in mine["curve"] if kind.steady else ():

@@ -38,7 +38,6 @@ EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated t
 
 
 def where(runs: Runs, mask: pd.Series) -> Runs:
-    """The runs of some rows of `Runs.runs` alone."""
     names = set(runs.runs.loc[mask, "name"])
     frames = [(key, getattr(runs, key)) for key in FRAMES]
     parts: dict[str, Any] = {
@@ -105,13 +104,11 @@ def read_archive(folder: Path) -> Runs:
 
 def read_witness(folder: Path) -> pd.DataFrame:
     """Beginnings of a study's runs in double precision, as `adopt.witnessed` makes them; may be empty."""
-    if not (folder / WITNESS).exists():
-        return pd.DataFrame({"name": []})
-    return read_table(folder / WITNESS)
+    path = folder / WITNESS
+    return read_table(path) if path.exists() else pd.DataFrame({"name": []})
 
 
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The runs that choices were made from, one row each."""
     texts = [{**choice, "settings": json.dumps(choice["settings"])} for choice in tuning]
     rows = [{**choice, **row} for choice in texts for row in choice["losses"]]
     return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])

@@ -35,7 +35,6 @@ BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)"
 
 
 def regenerate(folder: Path) -> None:
-    """Make everything in a study's folder from its CSVs."""
     with _made_anew(folder) as made:
         mirror(made, folder)
 
@@ -52,7 +51,6 @@ def differences(folder: Path) -> list[Path]:
 
 @contextmanager
 def _made_anew(folder: Path) -> Iterator[Path]:
-    """A folder with what follows from the CSVs of a study."""
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / folder.name
         made.mkdir()
@@ -64,7 +62,6 @@ def _made_anew(folder: Path) -> Iterator[Path]:
 
 
 def published(results_dir: Path) -> list[Path]:
-    """Folders of the studies that are there."""
     named = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
     found = {path.parent for pattern in named for path in results_dir.glob(pattern)}
     found = {folder for folder in found if any(map(_kept, folder.iterdir()))}
@@ -123,7 +120,6 @@ def _kept(path: Path) -> bool:
 
 
 def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
-    """A page with the text between its marks made anew."""
     if unknown := {name for _, name, _ in BLOCK.findall(text)} - set(blocks):
         raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(blocks))}")
     return BLOCK.sub(lambda block: f"{block[1]}{blocks[block[2]].strip()}\n{block[3]}", text)
@@ -195,7 +191,6 @@ def outcome_table(runs: pd.DataFrame, rows: str, schemes: Sequence[str]) -> str:
 
 
 def _outcome(runs: pd.DataFrame) -> tuple[float, str]:
-    """How good it is, and in words."""
     values = runs["exact_match_at_2x"].astype(float)
     if (solved := runs["solved_in_distribution"].eq(True).sum()) < len(runs) / 2:
         return solved - len(runs), f"not learned ({solved} of {len(runs)})"

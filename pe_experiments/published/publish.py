@@ -10,21 +10,12 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
+import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
 from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
-from pe_experiments.published.archive import (
-    EVALUATED,
-    FILES,
-    SHIPPED,
-    WITNESS,
-    joined,
-    read_archive,
-    read_witness,
-    write_archive,
-)
 from pe_experiments.published.pages import code_of, make, mirror
 from pe_experiments.published.replay import Kind, Outcome, Request, kind_of_run, kinds_of, replayed
 from pe_experiments.store.directory import COMPLETED, run_directory
@@ -51,8 +42,9 @@ def publish(named: str, results_dir: Path) -> None:
         raise UserError(f"publish={study}: it has no runs")
     for name, saved in found.saved.items():
         result = run_directory(results_dir, name).read_result() or {}
-        saved[EVALUATED] = result["evaluation"]["code"] if result.get("status") == COMPLETED else {}
-    published = joined(read_archive(folder), found) if grows and (folder / FILES[-1]).exists() else found
+        saved[archive.EVALUATED] = result["evaluation"]["code"] if result.get("status") == COMPLETED else {}
+    grown = grows and (folder / archive.FILES[-1]).exists()
+    published = archive.joined(archive.read_archive(folder), found) if grown else found
     require_one_known_source(study, published)
     if not grows:
         _require_finished(study, found)
@@ -60,19 +52,19 @@ def publish(named: str, results_dir: Path) -> None:
         say(f"{study}: {len(waiting)} runs are not finished yet")
     earlier = len(published.saved) - len(found.saved)
     say(f"{study}: {len(published.saved)} runs" + f", {earlier} of them published earlier" * bool(earlier))
-    before = read_witness(folder)
+    before = archive.read_witness(folder)
     kinds = kinds_of(published, before)
     witnesses = repeat_some(study, found, kinds, before)
     code = code_of(folder)
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / study
-        write_archive(published, made)
-        write_atomically(made / WITNESS, witnesses.to_csv(index=False))
+        archive.write_archive(published, made)
+        write_atomically(made / archive.WITNESS, witnesses.to_csv(index=False))
         if hasattr(code, "measure"):
             code.measure(made, published, results_dir)
         make(made, code)
         mirror(made, folder)
-    if results_dir.resolve() == SHIPPED:  # nobody else's studies say which code the project's is
+    if results_dir.resolve() == archive.SHIPPED:  # nobody else's studies say which code the project's is
         register(kinds)
 
 
@@ -109,7 +101,7 @@ def _states(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for group in set(sources) & set(CODE_OF):
         of_code = {name: digest for name, digest in sources[group].items() if is_code(name)}
         yield f"{CODE_OF[group]} {few(classes[group])}".rstrip(), of_code
-    if evaluated := saved[EVALUATED]:
+    if evaluated := saved[archive.EVALUATED]:
         common = [evaluated.get(name) for name in ("evaluation", "pe_experiments.evaluation")]
         yield "the code that evaluates", common
         yield f"what evaluates {few([one for group in PARTS for one in classes[group]])}", evaluated

@@ -80,7 +80,6 @@ class Kind:
         return not published or state.items() <= published.items()
 
     def commanded(self) -> dict[str, Any]:
-        """The configuration that its command makes today."""
         command = self.environment["command"]
         words = command[command.index(SCRIPT) + 1 :]
         return composed("config", [word for word in words if not word.startswith("hydra.")])
@@ -148,19 +147,18 @@ def _beginning(witnessed: pd.DataFrame, published: Outcome) -> Outcome:
     """Witnessed numbers, beside the columns of the published curve that depend on no weights."""
     steps, lengths = witnessed[witnessed["length"].isna()], witnessed[witnessed["length"].notna()]
     measured = {one["length"]: {key: one[key] for key in RECORDED} for one in lengths.to_dict("records")}
-    points = without_weights(published)["curve"]
+    points = weightless(published)["curve"]
     curve = [point | measured.get(point["content_length"], {}) for point in points]
     return {"rows": steps[["step", *RECORDED]].to_dict("records"), "curve": curve}
 
 
-def without_weights(made: Outcome) -> Outcome:
+def weightless(made: Outcome) -> Outcome:
     """An outcome with those columns of its curve alone that depend on no weights."""
     points = [{key: point[key] for key in point if key not in OF_WEIGHTS} for point in made["curve"]]
     return made | {"curve": points}
 
 
 def _code_of(trained: Mapping[str, Any]) -> Digests:
-    """Today's code of what was trained, by part."""
     sections = {group: trained[group] for group in PARTS}
     sections["model"] = {key: value for key, value in trained["model"].items() if key not in SIZES}
     parts = (load_component(group, section) for group, section in sections.items())

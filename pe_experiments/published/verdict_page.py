@@ -58,8 +58,7 @@ def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
                     "section": one.protocol.slug,
                     "task": one.protocol.title,
                     "baseline": name,
-                    "verdict": one.forecasts[name].verdict,
-                    "change": one.forecasts[name].change,
+                    **vars(one.forecasts[name]),  # verdict, change
                     "mean": fmean(one.mine.values),
                     "baseline_mean": fmean(other.values),
                     "difference": apart.estimate,

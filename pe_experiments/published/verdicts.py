@@ -45,7 +45,6 @@ class Forecast:
 
 
 def outcomes_of(protocol: Protocol) -> dict[str, Outcomes]:
-    """What the seeds of each scheme came to, by label."""
     runs = protocol.runs.sort_values("seed")
     table = runs.assign(value=runs[METRIC].astype(float), solved=runs["solved_in_distribution"].eq(True))
     groups = table.groupby("label")
@@ -53,7 +52,6 @@ def outcomes_of(protocol: Protocol) -> dict[str, Outcomes]:
 
 
 def verdicts(mine: Outcomes, baselines: Mapping[str, Outcomes]) -> dict[str, str]:
-    """The verdict on a scheme against each baseline."""
     (row,) = _verdict_table(np.array([mine.values]), np.array([mine.solved]), baselines)
     return dict(zip(baselines, row.tolist(), strict=True))
 
@@ -91,7 +89,6 @@ def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> d
 
 
 def may_stop(forecasts: Iterable[Forecast]) -> bool:
-    """Whether further seeds are expected to change at most `CHANGE` of these verdicts."""
     return fmean(one.change for one in forecasts) <= CHANGE
 
 

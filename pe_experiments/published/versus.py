@@ -102,7 +102,6 @@ class Versus(Sweep):
         return flat | {"evaluation.examples": examples}
 
     def carry_out(self) -> tuple[int, list[Job]]:
-        """Make sure of the bank's numbers, then tune and repeat the scheme."""
         self._require_numbers()
         return super().carry_out()
 
@@ -170,6 +169,5 @@ class Versus(Sweep):
 
 
 def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The settings in which two runs differ, in words."""
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]

@@ -66,8 +66,7 @@ def _refuse_too_many(runs: int, most: int) -> None:
 
 
 def value_of(run: Iterable[str], key: str) -> str | None:
-    """What the last override of that key says."""
-    values = [text.partition("=")[2] for text in run if key_of(text) == key]
+    values = [text.partition("=")[2] for text in run if key_of(text) == key]  # the last counts
     return values[-1] if values else None
 
 

@@ -139,7 +139,6 @@ def totals(jobs: Iterable[Job]) -> str:
 
 
 def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
-    """The runs in that state by the reason for it."""
     reasons: dict[str, list[Job]] = {}
     for job in jobs:
         if job.state == state:

@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> Any:
     text, depth = read_text(path, MOST_YAML_BYTES), 0
     try:
         # What would crash the parser or grow without bound is found among its events, before it is built.
-        for event in () if _is_plain(text) else yaml.parse(text, Loader=LOADER):
+        for event in yaml.parse(text, Loader=LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError(f"nested more than {DEEPEST} deep")
@@ -68,9 +68,3 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML ({type(error).__name__})") from error
-
-
-def _is_plain(text: str) -> bool:
-    """Whether YAML is as runs write it; then it need not be looked through first, which costs as much."""
-    nested = text.count("[") + text.count("{") > DEEPEST or max(map(len, text.splitlines()), default=0) > 200
-    return not (nested or set("&*\\") & set(text) or printable(text) != text)

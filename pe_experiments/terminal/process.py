@@ -48,7 +48,6 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupt(*_: object) -> None:
-    """What a command does on a signal that asks it to end."""
     raise Interrupted
 
 

@@ -14,7 +14,7 @@ from pe_experiments.terminal.errors import UserError
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
 FORWARD_BYTES = 4  # the weight alone
 DRAWN_BYTES = 16 * 24  # a token drawn: 16 batches at once, with label and position
-OPERATIONS_PER_SECOND = {"cpu": 1e10, "cuda": 1e13}  # per thread of a processor; on the low side
+CPU_SPEED, CUDA_SPEED = 1e10, 1e13  # operations per second, of a CPU per thread; on the low side
 LONGEST_HOURS = 24.0  # that measuring a model may take by this estimate
 
 
@@ -42,8 +42,7 @@ def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, 
 def refuse_long_measurements(experiment: Experiment) -> None:
     """Refuse an evaluation estimated to take more than a day; training has no limit."""
     config = experiment.config
-    threads = config.hardware.threads
-    speed = OPERATIONS_PER_SECOND["cuda"] if _on_gpu(experiment) else OPERATIONS_PER_SECOND["cpu"] * threads
+    speed = CUDA_SPEED if _on_gpu(experiment) else CPU_SPEED * config.hardware.threads
     evaluated, checked = config.evaluation.examples, config.training.check_examples
     for examples, lengths, keys in (
         (evaluated, experiment.evaluation_lengths, ("evaluation.examples", "evaluation.lengths")),
@@ -78,12 +77,10 @@ def needed_bytes(experiment: Experiment, per_parameter: int, layers: int) -> int
 
 def forward_operations(experiment: Experiment, lengths: Sequence[int]) -> float:
     """Floating-point operations of one forward pass over one example of each length."""
-    shape, task, total = experiment.shape, experiment.task, 0.0
-    for length in lengths:
-        tokens = experiment.format.tokens(length, task.target_length(task.nearest_length(length) or length))
-        total += 2 * tokens * parameters(experiment)
-        total += 4 * tokens**2 * shape.d_model * shape.num_layers
-    return total
+    shape, task, size = experiment.shape, experiment.task, parameters(experiment)
+    targets = (task.target_length(task.nearest_length(length) or length) for length in lengths)
+    rows = map(experiment.format.tokens, lengths, targets)
+    return sum(2 * tokens * size + 4 * tokens**2 * shape.d_model * shape.num_layers for tokens in rows)
 
 
 def memory_bytes(on_gpu: bool) -> int | None:

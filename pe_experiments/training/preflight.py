@@ -32,7 +32,6 @@ CUTS = 8  # indices after which the tokens of a row are changed to see what move
 MOVED = 1e-4  # of the largest logit; ours move nothing at all, and a looser scheme may round
 SOLVED_LENGTH = 20  # up to which answers are held against `solve`, which may be slow
 TORCH = "torch's global generator"
-HOOKS = ("embed_sequence", "rotate", "bias", "weights")
 IN_CONTEXT = ("x_BSD", "q_positions_BT", "k_positions_BS")
 OF_PAIRS = ("relative_positions_BTS", "visible_BTS")  # shared by the layers, and too large to copy
 
@@ -47,8 +46,7 @@ def preflight(experiment: Experiment) -> list[str]:
     """
     refuse_large_model(experiment)
     refuse_long_measurements(experiment)
-    longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths))
-    assert longest is not None
+    longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
     source, evaluated = experiment.source, experiment.evaluation_source
     model, batch = experiment.untrained_model(), _training_batch(experiment.batches)
@@ -80,7 +78,6 @@ def _training_batch(batches: TrainingStream) -> Batch:
 
 
 def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
-    """Hold a few short examples against the rule."""
     short = [length for length in lengths if length <= SOLVED_LENGTH] or lengths[:1]
     made = {task.nearest_length(short[0]), task.nearest_length(short[-1])}
     for length in filter(None, made):
@@ -112,8 +109,7 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
     return f"{inputs[row].tolist()} -> {targets[row].tolist()}, and solve says {solved[row].tolist()}"
 
 
-def _refuse_telling_ids(source: Source) -> None:
-    """Refuse position ids that depend on the answer: they would reveal it."""
+def _refuse_telling_ids(source: Source) -> None:  # they would reveal the answer
     task = source.task
     if not source.positions.task_ids:
         return
@@ -155,13 +151,11 @@ def _rows(batch: Batch, rows_b: Tensor) -> Batch:
 
 def _both_ends(batch: Batch) -> Batch:
     """`TRIED_TOKENS` of a row: with the last, far apart ones, and fractional ids where the rest has them."""
-    tried = torch.arange(int(batch.lengths_B[0]))
-    if len(tried) > TRIED_TOKENS:
-        tried = torch.cat([tried[: TRIED_TOKENS - 4], tried[-4:]])
+    every = torch.arange(int(batch.lengths_B[0]))
+    tried = every if len(every) <= TRIED_TOKENS else torch.cat([every[: TRIED_TOKENS - 4], every[-4:]])
+    tokens, labels, _, _, positions = batch
     length_B = torch.tensor([len(tried)])
-    return Batch(
-        batch.tokens_BT[:, tried], batch.labels_BT[:, tried], length_B, length_B, batch.positions_BP[:, tried]
-    )
+    return Batch(tokens[:, tried], labels[:, tried], length_B, length_B, positions[:, tried])
 
 
 def _logits(model: Backbone, batch: Batch) -> Tensor:
@@ -193,10 +187,7 @@ def _open_every_path(model: Backbone, seed: int) -> None:
 
 
 def _refuse_misleading(model: Backbone, batch: Batch, source: Source) -> Tensor:
-    """Change a decoder's tokens from some index on, another in every row: nothing before it may move.
-
-    Nor may equal passes differ, or random numbers not follow from the seed. Returns the first pass's logits.
-    """
+    """Logits, if in a decoder none depends on later tokens, equal passes agree and the seed decides draws."""
     schemes = _schemes(model)
     parts = [*schemes, *([] if type(model) is Transformer else [model])]
     names = allowed(dict.fromkeys(type(part).__name__ for part in parts))
@@ -253,10 +244,7 @@ def _seeded(model: Backbone, batch: Batch, names: str, trial: int = 0) -> tuple[
 
 @contextmanager
 def global_randomness(trial: int = 0) -> Iterator[dict[str, Any]]:
-    """Seed the generators that belong to no stream of a run, and afterwards restore them.
-
-    What it yields then holds the state of each that has been drawn from or seeded, by name.
-    """
+    """Seed generators of no stream of a run, and restore them; yields the states of those then touched."""
     kept, touched = (np.random.get_state(), random.getstate()), dict[str, Any]()
     with torch.random.fork_rng(devices=[]):
         for set_seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -280,7 +268,7 @@ def _states() -> dict[str, Any]:
 
 def watch_inputs(scheme: PositionalEncoding) -> None:
     """Have the hooks of a scheme raise ValueError where they change in place what others read too."""
-    for name in HOOKS:
+    for name in ("embed_sequence", "rotate", "bias", "weights"):
         setattr(scheme, name, _watched(scheme, name))
 
 

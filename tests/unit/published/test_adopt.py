@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.published.adopt import DOUBLE, apart, witnessed
-from pe_experiments.published.replay import Outcome, without_weights
+from pe_experiments.published.replay import Outcome, weightless
 from pe_experiments.terminal.errors import UserError
 
 
@@ -61,7 +61,7 @@ def test_a_beginning_is_held_against_what_depends_on_no_weights() -> None:
     mine["curve"][0]["loss"] = 9.0
     assert apart(mine, published(), DOUBLE) == ""
     assert "chance" in apart(mine, published(chance=0.3), DOUBLE)
-    assert "loss" not in without_weights(mine)["curve"][0]
+    assert "loss" not in weightless(mine)["curve"][0]
 
 
 def test_what_rounding_is_carried_to_is_allowed_where_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
 
     def pretend(error: float) -> None:
         onednn_keeps_float32.cache_clear()
-        monkeypatch.setattr(matmul, "_selectable", lambda: True)
+        monkeypatch.setattr(matmul, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
         monkeypatch.setattr(matmul, "_error", lambda a, b: error if current_backend() == "onednn" else 2e-7)
 
     yield pretend
