@@ -192,10 +192,7 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> Iterator[Crit
 
 
 def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:
-    """Relative differences of an untrained encoder's outputs for both sentences: of the mean, and at ``dog``.
-
-    Those of an order-blind encoder are rounding in float64, below `ROUNDING`.
-    """
+    """Relative differences of an untrained encoder between both sentences: in the mean, and at "dog"."""
     hidden_2WD = read_both(make_encoding, shape, seed)
     pairs = hidden_2WD.mean(dim=1), hidden_2WD[:, WORDS.index("dog")]
     pooled, word = (float(pair_2D.diff(dim=0).abs().max() / pair_2D.abs().max()) for pair_2D in pairs)

@@ -115,5 +115,4 @@ def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
 
 
 def about_choice(name: str) -> str:
-    """The first comment of a shipped scheme's YAML, without its mark."""
     return (CONFIG_DIR / "pe" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

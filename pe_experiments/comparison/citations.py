@@ -19,10 +19,7 @@ STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
-    """BibTeX keys by scheme of the works behind it and its position policy, and the entries they stand for.
-
-    Those behind the statistics are there, too, if some scheme has at least three seeds.
-    """
+    """BibTeX keys by scheme of the works behind it and its position policy, and all their entries."""
     entries = known_entries()
     keys: dict[str, list[str]] = {}
     used: set[str] = set()

@@ -80,7 +80,6 @@ def _methods(made: Comparison) -> Json:
 
 
 def _protocol(made: Comparison, protocol: Protocol) -> Json:
-    """The data of one protocol; schemes by their index."""
     index = {scheme: number for number, scheme in enumerate(made.schemes)}
     rows, pairs = made.rows(protocol), made.rows(protocol, pairs=True)
     several = len({protocol.model for protocol in made.protocols}) > 1
