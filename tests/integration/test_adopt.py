@@ -49,8 +49,8 @@ EDITS = {  # file, what is replaced, by what; what is refused, and the sentence
     ),
     "Adam's eps": (
         "training/optimizer.py",
-        "fused=True)",
-        "fused=True, eps=1e-5)",
+        '                group["lr"] = rate\n',
+        '                group["lr"], group["eps"] = rate, 1e-5\n',
         ALL,
         "from step 6 on: loss",
     ),

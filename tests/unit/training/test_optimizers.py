@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 
 from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.runs import load_runs
+from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
@@ -187,6 +187,6 @@ def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> No
 def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
     for choice in ("adamw", "sgd"):
         run_experiment(tiny(f"training.optimizer={choice}", "study=both"))
-    titles = sorted(protocol.title for protocol in protocols_of(load_runs(results, "both")))
+    titles = sorted(protocol.title for protocol in protocols_of(read_runs(results, "both")))
     differing = [title.rpartition(", ")[2] for title in titles]
     assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
