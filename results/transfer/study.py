@@ -210,8 +210,8 @@ def blocks(folder: Path) -> dict[str, str]:
         for task, scores in tasks.items()
     ]  # fmt: skip
     return {
-        "answer": f"Over {len(SCHEMES)} schemes, scores past the training lengths in the bank and on text correlate: "
-        f"Spearman's rho is {main.interval}, one-sided p {p_in_words(main.p)}. {outcome(main)}",
+        "answer": f"Over {len(SCHEMES)} schemes, ranks past the training lengths in the bank and on text correlate: "
+        f"{main.interval}, where 1 is the same order and 0 none (p {p_in_words(main.p)}). {outcome(main)}",
         "hypotheses": markdown_table(["scores", RHO, "one-sided p", "ceiling", "p by Holm"], rows),
         "tasks": markdown_table(["task of the bank", RHO], by_task),
     }
