@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from pe_experiments.published.archive import SHIPPED, read_archive, where
-from pe_experiments.published.replay import kinds_of
+from pe_experiments.published.replay import BEYOND, kinds_of
 
 
 def test_a_kind_is_a_scheme_and_protocol_or_where_settings_do_not_repeat_a_task_and_model() -> None:
@@ -14,3 +16,13 @@ def test_a_kind_is_a_scheme_and_protocol_or_where_settings_do_not_repeat_a_task_
     assert len(kinds_of(bank, nothing)) == 12 * 8
     settings = where(bank, bank.runs["seed"] == 0)  # copying is there with two vocabularies
     assert len(kinds_of(settings, nothing)) == 12 * 7
+
+
+def test_a_beginning_is_as_long_before_publishing_as_after() -> None:
+    """An archive keeps the rows with a check alone; the training curve of a run has others before it."""
+    bank = read_archive(SHIPPED / "bank" / "v1")
+    name = bank.runs["name"].iloc[0]
+    row = bank.training[bank.training["name"] == name].iloc[:1].assign(step=10.0, token_accuracy=float("nan"))
+    before = replace(bank, training=pd.concat([row, bank.training]))
+    own = where(before, before.runs["name"] == name)
+    assert kinds_of(own, pd.DataFrame({"name": []}))[0].beginning().until == 100 + BEYOND
