@@ -29,6 +29,7 @@ from pe_experiments.terminal.errors import UserError, few
 
 FACTS = (".csv", ".json")
 PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
+BY_HAND = ("plan.md",)  # written before the runs
 DEPTHS = ("*", "*/*")  # core, bank/v1
 COLOURS = 64  # of a published picture; a third of its size
 BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -45,6 +46,7 @@ def differences(folder: Path) -> list[Path]:
         # Beside the explorer lie the pictures and pages that show_encoding.py writes.
         bases = (folder, made) if (folder / FILES[-1]).exists() else (made,)
         names = {str(path.relative_to(base)) for base in bases for path in base.rglob("*") if _kept(path)}
+        names -= set(BY_HAND)
         same, _, _ = filecmp.cmpfiles(folder, made, names, shallow=False)
         return sorted(folder / name for name in names.difference(same))
 

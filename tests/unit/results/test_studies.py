@@ -142,6 +142,7 @@ def test_a_study_without_code_of_its_own_is_its_comparison(
     assert {*FILES, "report.html", "table.csv"} <= set(files_of(folder))
     (folder / "table.csv").write_text("edited")
     (folder / "more.md").write_text("of nobody")
+    (folder / "plan.md").write_text("by hand")
     assert [path.name for path in differences(folder)] == ["more.md", "table.csv"]
 
 
