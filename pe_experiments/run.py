@@ -23,9 +23,8 @@ from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, draw, recorded
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.hardware import describe_environment, on_hardware
-from pe_experiments.training.preflight import preflight
+from pe_experiments.training.preflight import preflight, refuse_large_training
 
 
 @dataclass(frozen=True)

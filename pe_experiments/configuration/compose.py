@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Override, OverrideType, ValueType
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.overrides import read_overrides, refuse_several, refuse_unknown_choice
-from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, resolved
+from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, interpolated
 from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line
 from pe_experiments.terminal.files import CONFIG_DIR, read_yaml
 
@@ -48,7 +48,7 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | 
     overrides = _from_python(keys) if isinstance(keys, Mapping) else read_overrides(keys)
     config = _with_settings(name, overrides, folder)
     del config["hydra"]
-    return resolved(config)
+    return interpolated(config)
 
 
 def common_to_runs(

@@ -202,10 +202,10 @@ def warmup_steps(training: TrainingConfig) -> int:
 
 def check(config: DictConfig | dict[str, Any]) -> Config:
     """The configuration in typed form, or a `UserError`: an unknown key, a missing or wrong value."""
-    return validated(Config, resolved(config))
+    return validated(Config, interpolated(config))
 
 
-def resolved(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
+def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """A configuration as plain values, each ``${key}`` replaced by its value; nothing else is looked up."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
     if "${" not in (text := str(plain)):

@@ -16,6 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any, Literal
 
 from pe_experiments.configuration.compose import CATALOGUE
+from pe_experiments.store.used import used_by
 from pe_experiments.terminal.files import write_atomically
 
 # Files and folders of this package: what all runs train with, and what evaluates them.
@@ -45,10 +46,10 @@ def common_code() -> Digests:
 
 @cache
 def class_code(cls: type) -> Digests:
-    """The code of a class that neither training nor evaluation shares, by class; from outside, by module."""
-    files, code = files_of(cls), Digests()
+    """The code of a class that neither training nor evaluation shares, by class; other files by module."""
+    files = files_of(cls)
+    code = {name: digest(source_meaning(source)) for name, (_, source) in outside_code(cls).items()}
     if _top(cls.__module__) != PACKAGE:
-        code |= {name: _meaning(path) for name, path in files.items() if _top(name) != PACKAGE}
         for one in lineage(cls):
             if _top(one.__module__) == PACKAGE:
                 code |= class_code(one)
@@ -57,7 +58,20 @@ def class_code(cls: type) -> Digests:
     covered = [files_of(one).values() for one in lineage(cls)[1:] if path_of(one) in code]
     ours = {path for name, path in files.items() if _top(name) == PACKAGE}
     rest = ours.difference(_files(SHARED), _files(EVALUATION), *covered)
-    return code | ({path_of(cls): _common(map(_meaning, rest))} if rest else {})
+    both = filter(None, [code.get(path_of(cls)), *map(_meaning, rest)])
+    return code | ({path_of(cls): _common(both)} if rest else {})
+
+
+def outside_code(cls: type) -> dict[str, tuple[Path, str | bytes]]:
+    """The files of a class that lie outside this package, with their source; of its own what it uses."""
+    files = {name: path for name, path in files_of(cls).items() if _top(name) != PACKAGE}
+    return {name: (path, path.read_bytes()) for name, path in files.items()} | _own_code(cls)
+
+
+def _own_code(cls: type) -> dict[str, tuple[Path, str | bytes]]:
+    if _top(cls.__module__) == PACKAGE or not (path := module_file(cls.__module__)):
+        return {}
+    return {path_of(cls): (path, used_by(cls.__qualname__.partition(".")[0], path.read_bytes()))}
 
 
 def path_of(cls: type) -> str:
@@ -72,9 +86,15 @@ def _files(names: Iterable[str]) -> frozenset[Path]:
 
 @cache
 def files_of(cls: type) -> dict[str, Path]:
-    """By module the files of a class, its ancestors and what they import, of this package the catalogue."""
+    """By module files of a class, its ancestors and what they import, of this package the catalogue.
+
+    From outside the class's own is among them only where another one imports it.
+    """
     waiting = [ancestor.__module__ for ancestor in lineage(cls)]
     tops = {_top(name) for name in waiting}  # a scheme may come from an installed library
+    for own in _own_code(cls).values():
+        waiting = [name for name in waiting if name != cls.__module__]
+        waiting += _imports(cls.__module__, *own)
     found: dict[str, Path] = {}
     while waiting:
         name = waiting.pop()
@@ -97,11 +117,11 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _imports(module: str, path: Path) -> set[str]:
+def _imports(module: str, path: Path, source: str | bytes = "") -> set[str]:
     """Names a module imports that may be modules."""
     names: set[str] = set()
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source or path.read_bytes())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -19,6 +19,7 @@ from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
+from pe_experiments.models.attention import Attention
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, changed, identify
 from pe_experiments.store.plan import Plan, plan_in
@@ -70,6 +71,27 @@ class TrainedModel:
         else:
             answers_BT, _ = forced_answers(self.model, batch)
         return [[token for token in row if token not in (IGNORE, layout.eos)] for row in answers_BT.tolist()]
+
+    @torch.no_grad()
+    def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
+        """The weights [H heads, T queries, S keys] by layer, on one input (content) with its answer."""
+        found: dict[int, Tensor] = {}
+
+        def record(layer: Attention, given: tuple[Any, ...], _: Tensor) -> None:
+            found[given[2].layer] = layer.weights(*given[:3])[0]
+
+        layers = [module for module in self.model.modules() if isinstance(module, Attention)]
+        hooks = [layer.register_forward_hook(record) for layer in layers]
+        batch = self.batch(inputs_1N)
+        try:
+            self.model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not found:
+            kind = type(self.model).__name__
+            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
+        return found
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:

@@ -23,7 +23,7 @@ from pe_experiments.store.code import (
     class_code,
     common_code,
     digest,
-    files_of,
+    outside_code,
     states,
 )
 from pe_experiments.terminal.errors import UserError
@@ -159,15 +159,14 @@ def data_files(part: Component, declared: Iterable[str | Path] = ()) -> Digests:
 
     It declares them, or a text in its arguments or, outside this package, in its source names them.
     """
-    named = {name: path for cls in part.classes for name, path in files_of(cls).items()}
-    outside = [path for name, path in named.items() if name.partition(".")[0] != PACKAGE]
+    outside = [code for cls in part.classes for code in outside_code(cls).values()]
     found = set[Path]()
     for text in _texts(part.arguments):
         found |= _existing(text, Path()) if outside or _is_path(text) else set()
-    for module in outside:
-        constants = (getattr(node, "value", None) for node in ast.walk(ast.parse(module.read_bytes())))
+    for path, source in outside:
+        constants = (getattr(node, "value", None) for node in ast.walk(ast.parse(source)))
         for text in (constant for constant in constants if isinstance(constant, str) and _is_path(constant)):
-            found |= _existing(text, Path(), module.parent)
+            found |= _existing(text, Path(), path.parent)
     for path in map(Path, declared):
         if not path.exists():
             raise UserError(f"the data file {path} does not exist")

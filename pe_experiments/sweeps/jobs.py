@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.schema import PARTS, check
+from pe_experiments.configuration.schema import check
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.sweeps.expansion import Overrides, value_of
 from pe_experiments.terminal.console import Display
@@ -104,13 +104,15 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
-    if dry_run and job.pending:  # what would fail as soon as a run starts, once for the same parts and sizes
+    if dry_run and job.pending:  # what would fail as soon as a run starts
         from pe_experiments.run import try_out
 
         sizes = ("batch_size", "min_length", "max_length", "batching", "precision")
-        alike = [job.config[section] for section in (*PARTS, "model", "evaluation")]
-        alike += [job.config["training"][key] for key in sizes]
-        _once(known, str(alike), lambda: try_out(experiment))
+        alike = [job.config["model"], job.config["evaluation"], *map(job.config["training"].get, sizes)]
+        halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
+        if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
+            _once(known, str(halves), lambda: try_out(experiment))
+            known.update(dict.fromkeys(halves, True))
         job.reason = job.reason or planned.remark
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import os
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,6 @@ from pe_experiments.models import Backbone, Transformer
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
-from pe_experiments.training.estimates import refuse_large_model, refuse_long_measurements
 
 TRIED_TOKENS = 1024  # of a longer row the first ones and the last four are tried
 CUTS = 8  # indices after which the tokens of a row are changed to see what moves before them
@@ -33,6 +33,9 @@ MOVED = 1e-4  # of the largest logit; ours move nothing at all, and a looser sch
 SOLVED_LENGTH = 20  # up to which answers are held against `solve`, which may be slow
 TORCH = "torch's global generator"
 IN_CONTEXT = ("x_BSD", "q_positions_BT", "k_positions_BS")
+PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
+FORWARD_BYTES = 4  # the weight alone
+DRAWN_BYTES = 16 * 24  # a token drawn: 16 batches at once, with label and position
 OF_PAIRS = ("relative_positions_BTS", "visible_BTS")  # shared by the layers, and too large to copy
 
 
@@ -45,7 +48,6 @@ def preflight(experiment: Experiment) -> list[str]:
     Returns what the schemes remark on.
     """
     refuse_large_model(experiment)
-    refuse_long_measurements(experiment)
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
     source, evaluated = experiment.source, experiment.evaluation_source
@@ -309,3 +311,58 @@ def _mark(name: str, tensor: Tensor) -> Tensor:
 
 def _schemes(model: Backbone) -> list[PositionalEncoding]:
     return [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
+
+
+def refuse_large_training(experiment: Experiment) -> None:
+    """Refuse a training whose memory, estimated to a factor of two or three, exceeds this machine's."""
+    _refuse(experiment, "training", PARAMETER_BYTES, experiment.shape.num_layers, _on_gpu(experiment))
+
+
+def refuse_large_model(experiment: Experiment) -> None:
+    """Refuse a model that cannot be tried out here on a batch, without gradients, as an evaluation does."""
+    _refuse(experiment, "the model", FORWARD_BYTES, 1, on_gpu=False)
+
+
+def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, on_gpu: bool) -> None:
+    need, have = needed_bytes(experiment, per_parameter, layers), memory_bytes(on_gpu)
+    if have is not None and need > have:
+        of_parameters = _size(per_parameter * parameters(experiment))
+        raise UserError(
+            f"{what} needs about {_size(need)} of memory ({of_parameters} for the parameters, the rest for "
+            f"a batch) and this machine has {_size(have)}; lower model.d_model, model.num_layers, "
+            f"task.vocab_size, training.batch_size or training.max_length"
+        )
+
+
+def _on_gpu(experiment: Experiment) -> bool:
+    return experiment.config.hardware.accelerator != "cpu" and torch.cuda.is_available()
+
+
+def parameters(experiment: Experiment) -> int:
+    """Number of parameters of the backbone: embedding and head, attention and MLP of every layer."""
+    shape, vocabulary = experiment.shape, experiment.format.vocab_size
+    return 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
+
+
+def needed_bytes(experiment: Experiment, per_parameter: int, layers: int) -> int:
+    """Memory of parameters, optimiser, batches, and what is kept of so many layers."""
+    shape, batch_size = experiment.shape, experiment.config.training.batch_size
+    tokens = shape.train_length / 2  # of a row, on average over mixed lengths
+    kept = layers * (20 * shape.d_model + 6 * shape.num_heads * tokens) * 4  # per token
+    kept += experiment.format.vocab_size * 8  # logits and probabilities where tokens are scored: half of them
+    return round(per_parameter * parameters(experiment) + batch_size * tokens * (kept + DRAWN_BYTES))
+
+
+def memory_bytes(on_gpu: bool) -> int | None:
+    """Memory of the GPU or of the machine, in bytes; None where the system does not say."""
+    if on_gpu:
+        return torch.cuda.get_device_properties(0).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _size(count: float) -> str:
+    thousands = min(4, int(math.log10(count) // 3))
+    return f"{count / 1000**thousands:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[thousands]}"

@@ -26,10 +26,10 @@ HEADING = (
 
 def sign_flip_p(differences: np.ndarray, alternative: Literal["two-sided", "greater"]) -> float:
     """p-value of a mean difference of paired seeds under random signs; two-sided at least 2 / 2^pairs."""
-    made = stats.permutation_test(
-        (differences.tolist(),), np.mean, permutation_type="samples", alternative=alternative
+    pairs = (differences.tolist(),)
+    return float(
+        stats.permutation_test(pairs, np.mean, permutation_type="samples", alternative=alternative).pvalue
     )
-    return float(made.pvalue)
 
 
 def equivalence_p(differences: np.ndarray) -> float:

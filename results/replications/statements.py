@@ -36,11 +36,7 @@ def read() -> pd.DataFrame:
 
 
 def judged(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The statements with ``means``, ``within`` (in distribution), ``p`` and ``verdict``.
-
-    Where both schemes learned the task a permutation test over seeds, adjusted by Holm's method over these
-    statements of one paper.
-    """
+    """With ``means``, ``within`` the training lengths, ``p`` (by Holm per paper) and ``verdict``."""
     made = pd.DataFrame([_compared(row, runs) for row in statements.to_dict("records")])
     for _, group in made.groupby("arxiv"):
         made.loc[group.index, "p"] = holm(group["p"].tolist())

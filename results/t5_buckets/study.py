@@ -5,10 +5,7 @@ from pathlib import Path
 from pe_experiments.published import compare_archived, markdown_table, read_archive, with_settings
 
 LENGTHS = (12, 15, 20, 22)
-
-
-def pages(folder: Path) -> None:
-    compare_archived(folder)
+pages = compare_archived
 
 
 def blocks(folder: Path) -> dict[str, str]:

@@ -50,8 +50,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
     for label, mean in means.iterrows():
         colour, marker = looks[str(label)]
         own = table[table["label"] == label]
-        for length in lengths:
-            axes.plot([length] * len(own), own[length], ".", color=colour, markersize=3, alpha=0.5)
+        axes.plot(lengths, own[lengths].T, ".", color=colour, markersize=3, alpha=0.5)
         axes.plot(lengths, mean, color=colour, marker=marker, markersize=4.5, linewidth=1.6)
     length_axis(axes, lengths, TRAINED, "bits per byte, the same bytes at every length", accuracy=False)
     axes.set_xlabel("context length (bytes)")

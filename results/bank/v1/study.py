@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.statistics import ALPHA, holm, mean_interval
+from pe_experiments.comparison.statistics import ALPHA, holm
 from pe_experiments.comparison.words import listed, number, seeds_in_words
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive, titled
+from pe_experiments.published import compare_archived, markdown_table, read_archive
+from pe_experiments.published.pages import mean_in_words, rate_in_words, titled
 from pe_experiments.published.verdicts import (
     CHANGE,
     EARLIEST,
@@ -30,7 +31,6 @@ from pe_experiments.published.verdicts import (
 
 AGREEMENT = "agreement.csv"
 CONTROL = "majority"
-THRESHOLDS = (0.0, 0.02, 0.05, 0.1, 0.2)
 HALF = 0.5
 LEAST = 0.01  # a mean that is worth naming
 # What a sentence is about: a task under its title in the figure.
@@ -93,7 +93,7 @@ def blocks(folder: Path) -> dict[str, str]:
     scope = f"{len(schemes)} schemes, {len(tasks)} tasks (`{CONTROL}` is a control), {seeds} each:"
     return {
         "answer": "\n".join([scope, "", *said]),
-        "agreement": by_threshold(pd.read_csv(folder / AGREEMENT)),
+        "agreement": stopped_early(pd.read_csv(folder / AGREEMENT)),
         "values": values_table(table, schemes, tasks),
         "rates": tuning_table(runs, schemes, tasks),
         "effort": f"{len(table):,} runs reported ({seconds:.0f} s of one core each, on average) and {tuned:,} to tune.",
@@ -152,10 +152,7 @@ def tuning_table(runs: Runs, schemes: Sequence[str], tasks: Sequence[str]) -> st
 
 def values_table(table: pd.DataFrame, schemes: Sequence[str], tasks: Sequence[str]) -> str:
     """Exact match at 2x: the mean with its interval."""
-    cells = {}
-    for key, values in table.groupby(["label", "title"])[METRIC]:
-        made = mean_interval(values.to_numpy(float))
-        cells[key] = f"{number(made.estimate)} [{number(made.low)}, {number(made.high)}]"
+    cells = {key: mean_in_words(values) for key, values in table.groupby(["label", "title"])[METRIC]}
     return _table("exact match at 2x", cells, schemes, tasks)
 
 
@@ -188,20 +185,15 @@ def leave_one_out(runs: Runs) -> Iterator[dict[str, Any]]:
                 }
 
 
-def by_threshold(table: pd.DataFrame) -> str:
-    """What each threshold for stopping costs, as Markdown."""
-    rows = []
-    for threshold in THRESHOLDS:
-        stops = table["expected_change"].le(threshold) | table["seeds"].eq(table["of"])
-        first = table[stops].groupby(["task", "scheme"], sort=False).first()
-        by_task = [_agreement(mine) for _, mine in first.groupby("task")]
-        in_use = " (in use)" if threshold == CHANGE else ""
-        seeds, agree = (first["seeds"] / first["of"]).mean(), _agreement(first)
-        agrees = f"{agree:.0%} ({min(by_task):.0%} to {max(by_task):.0%})"
-        rows.append([f"{threshold:.0%}{in_use}", f"{seeds:.0%}", agrees])
-    heading = ["stopped at", "seeds run", "verdicts that agree (by task)"]
-    return markdown_table(heading, rows).replace("%", " %")
-
-
-def _agreement(first: pd.DataFrame) -> float:
-    return float((first["agreement"] * first["baselines"]).sum() / first["baselines"].sum())
+def stopped_early(table: pd.DataFrame) -> str:
+    """What stopping early costs and saves, in a sentence."""
+    stops = table["expected_change"].le(CHANGE) | table["seeds"].eq(table["of"])
+    first = table[stops].groupby(["task", "scheme"], sort=False).first()
+    rates = [
+        (own["agreement"] * own["baselines"]).sum() / own["baselines"].sum()
+        for _, own in first.groupby("task")
+    ]
+    agree = (first["agreement"] * first["baselines"]).sum() / first["baselines"].sum()
+    seeds = (first["seeds"] / first["of"]).mean()
+    agreeing = f"{agree:.0%} of the verdicts agree ({min(rates):.0%} to {max(rates):.0%} by task)"
+    return f"Stopped at {CHANGE:.0%}, {seeds:.0%} of the seeds are run, and {agreeing}.".replace("%", " %")

@@ -19,10 +19,7 @@ IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of the pairs
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``errors.csv``: of every run the share of wrong reads in %, as trained, sparse and dense.
-
-    The rows of runs published earlier, which are not here, stay.
-    """
+    """``errors.csv``: wrong reads in %, as trained, sparse and dense; rows of runs that are not here stay."""
     here = [run for run in runs.runs.to_dict("records") if (results_dir / "runs" / run["name"]).exists()]
     table = pd.DataFrame([row for run in here for row in _errors(run, runs.saved[run["name"]], results_dir)])
     earlier = results_dir / "replications" / "path" / "errors.csv"

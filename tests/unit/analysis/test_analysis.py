@@ -12,7 +12,6 @@ from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, orde
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of
-from pe_experiments.comparison.attention import attention_weights
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
@@ -115,7 +114,7 @@ def test_attention_without_queries_is_equal(tiny: Callable[..., Experiment], mod
         nn.init.zeros_(layer.attention.qkv.weight)  # type: ignore[union-attr, arg-type]
         nn.init.zeros_(layer.attention.qkv.bias)  # type: ignore[union-attr, arg-type]
     before = network(torch.zeros(1, 5, dtype=torch.long))
-    found = attention_weights(TrainedModel(experiment, network), torch.tensor([[3, 1, 4]]))
+    found = TrainedModel(experiment, network).attention_weights(torch.tensor([[3, 1, 4]]))
     tokens = experiment.format.tokens(3, 3)
     seen_TS = torch.ones(tokens, tokens)
     seen_TS = seen_TS.tril() if model == "decoder" else seen_TS
@@ -133,16 +132,15 @@ def test_attention_of_mixtures_and_of_own_weights_is_recorded(
     """In every layer, whichever scheme serves it."""
     experiment = tiny(f"pe={scheme}")
     trained = TrainedModel(experiment, experiment.untrained_model())
-    found = attention_weights(trained, torch.tensor([[3, 1, 4]]))
+    found = trained.attention_weights(torch.tensor([[3, 1, 4]]))
     assert set(found) == {0, 1}
     assert all((weights > 0).any() for weights in found.values())
 
 
 def test_attention_of_every_layer_and_head_sums_to_one(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("pe=rope")
-    found = attention_weights(
-        TrainedModel(experiment, experiment.untrained_model()), torch.tensor([[3, 1, 4]])
-    )
+    trained = TrainedModel(experiment, experiment.untrained_model())
+    found = trained.attention_weights(torch.tensor([[3, 1, 4]]))
     assert len(found) == experiment.shape.num_layers
     for weights_HTS in found.values():
         tokens = experiment.format.tokens(3, 3)
@@ -161,4 +159,4 @@ def test_a_model_that_hides_its_attention_is_refused(tiny: Callable[..., Experim
     experiment = tiny()
     model = Kernel(experiment.format.vocab_size, experiment.shape, PositionalEncoding)
     with pytest.raises(UserError, match="Kernel has no layer whose attention weights can be read"):
-        attention_weights(TrainedModel(experiment, model), torch.tensor([[3, 1, 4]]))
+        TrainedModel(experiment, model).attention_weights(torch.tensor([[3, 1, 4]]))

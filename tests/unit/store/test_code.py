@@ -14,10 +14,10 @@ from pe_experiments.configuration.parts import load_component
 from pe_experiments.run import run_experiment
 from pe_experiments.store import code as fingerprints
 from pe_experiments.store.code import class_code, common_code, source_meaning
-from pe_experiments.store.identity import evaluated, identify
+from pe_experiments.store.identity import evaluated, identify, part_code
 from pe_experiments.store.plan import plan
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
@@ -211,11 +211,99 @@ def test_a_helper_beside_a_scheme_belongs_to_its_source(
         return class_code(load_component("pe", {"_target_": "helped.Helped"}).cls)
 
     before = digests()
-    assert {"helped", "helping"} <= set(before)
+    assert {"helped.Helped", "helping"} == set(before)
     (tmp_path / "helping.py").write_text("SLOPE = 1.0  # a comment\n")
     assert digests() == before
     (tmp_path / "helping.py").write_text("SLOPE = 2.0\n")
     assert digests() != before
+
+
+MINE = """
+import math
+from helping import SLOPE, OTHER
+from pe_experiments.encodings import PositionalEncoding
+from torch import nn
+unrelated = (nn.Module, OTHER)
+FACTOR = 2.0
+TABLE = {}
+def twice(x): return FACTOR * x
+class Mine(PositionalEncoding):
+    slope = twice(SLOPE) if TABLE else math.pi
+"""
+UNRELATED = {
+    "a class": "class Unrelated(nn.Module):\n    size = OTHER",
+    "a class that uses it": "class Unrelated(Mine): pass",
+    "a function": "@torch.no_grad()\ndef draw(x): return Mine",
+    "a constant": "SIZE = 3\nSIZES: tuple = (SIZE, 4)",
+    "an import of what only others use": "import json\nfrom torch import Tensor\ndef f(): json, Tensor",
+    "a script": "if __name__ == '__main__':\n    print(Mine)",
+    "words": "'Words.'",
+}
+RELATED = {
+    "what it uses of what it uses": "FACTOR = 3.0",
+    "an attribute put in afterwards": "Mine.slope = 1",
+    "a change of a value": "FACTOR += 1",
+    "an entry in a table": "TABLE['x'] = 1",
+    "a call": "print()",
+    "a class that is listed somewhere": "def listed(x): return x\n@listed\nclass Listed: pass",
+    "an import for what it does": "import doing",
+    "everything of a module": "from json import *",
+    "a class under a condition": "if math:\n    class Mine(PositionalEncoding): slope = 1",
+}
+
+
+@pytest.mark.parametrize("added", [*UNRELATED, *RELATED])
+def test_of_its_own_file_only_what_a_class_uses_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    (tmp_path / "helping.py").write_text("SLOPE = 1.0\nOTHER = 2\n")
+    (tmp_path / "doing.py").write_text("")
+    (tmp_path / "own.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("own", "helping"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    cls = load_component("pe", {"_target_": "own.Mine"}).cls
+    before = class_code(cls)
+    (tmp_path / "own.py").write_text(f"{MINE}{(UNRELATED | RELATED)[added]}\n")
+    forget()
+    assert set(before) == {"own.Mine", "helping"}
+    assert (class_code(cls) == before) == (added in UNRELATED)
+
+
+def test_of_a_class_that_may_use_anything_the_whole_file_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCHEME.format(imports="", name="Open", body="def f(self): return globals()['un' + 'known']")
+    (tmp_path / "opened.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    cls = load_component("pe", {"_target_": "opened.Open"}).cls
+    before = class_code(cls)
+    (tmp_path / "opened.py").write_text(f"{text}\ndef unknown(): pass\n")
+    forget()
+    assert class_code(cls) != before
+
+
+def test_two_parts_of_one_file_both_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MINE.replace("from helping import SLOPE, OTHER", "SLOPE = OTHER = 1")
+    (tmp_path / "both.py").write_text(f"{text}class Other(Mine): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    parts = [load_component("pe", {"_target_": f"both.{name}"}) for name in ("Mine", "Other")]
+    assert set(part_code(parts[0]) | part_code(parts[1])) == {"both.Mine", "both.Other"}
+
+
+def test_a_dry_run_says_why_a_run_is_new(
+    tiny: Tiny, script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCHEME.format(imports="", name="Edited", body="slope = 1")
+    (tmp_path / "edited.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ["pe=none", "pe._target_=edited.Edited"]
+    before = write_run(tiny(*typed), fading(1, 0)).path.name
+    (tmp_path / "edited.py").write_text(text.replace("1", "2"))
+    for many in ([], ["-m"]):
+        forget()
+        said = script("train", *many, *TINY, *typed, f"results_dir={results}", "dry_run=true").out
+        assert f"(changed since {before}: edited.Edited)" in said
 
 
 def test_a_helper_in_a_folder_without_init_is_watched(

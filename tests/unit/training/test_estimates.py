@@ -16,12 +16,11 @@ from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
-from pe_experiments.training.estimates import (
+from pe_experiments.training.preflight import (
     PARAMETER_BYTES,
     needed_bytes,
     parameters,
     refuse_large_training,
-    refuse_long_measurements,
 )
 
 Tiny = Callable[..., Experiment]
@@ -49,7 +48,6 @@ def test_what_the_streams_can_number_is_what_a_configuration_may_ask_for() -> No
 def test_what_people_run_is_not_refused(overrides: list[str]) -> None:
     experiment = resolve(check(composed("config", overrides)))
     assert refuse_large_training(experiment) is None  # nothing is raised
-    assert refuse_long_measurements(experiment) is None
 
 
 def test_the_estimate_counts_parameters_and_grows_with_the_batch(tiny: Tiny) -> None:
