@@ -209,7 +209,6 @@ def _measured(planned: Plan, model: Backbone, device: str, display: console.Disp
 
 
 def _outcome(planned: Plan, done: str) -> RunResult:
-    """What now lies in the directory."""
     result = (directory := planned.directory).read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
     return RunResult(planned.experiment, directory, result, done, curve)

@@ -158,32 +158,25 @@ def _(subject: Subject) -> Outcome:
     return _alike(subject, "packed documents")
 
 
-def _late(before: int = 0) -> Scene:
-    """Rows at late positions, the first half of their tokens ``before`` positions ahead of the rest."""
+def _late() -> Scene:
     ids = torch.arange(LATE, LATE + TOKENS).repeat(ROWS, 1)
-    ids[:, : TOKENS // 2] -= before
     return Scene(ids, torch.zeros_like(ids))
-
-
-@torch.no_grad()
-def cast_apart(subject: Subject, distance: int = 0) -> float:
-    """How far casting its constants, as ``model.bfloat16()`` does, moves late positions (see `_late`)."""
-    scheme, scene = _in_use(subject), _late(distance)
-    inputs, cast = draw_content(scheme.shape, scene.positions_BT), copy.deepcopy(scheme)
-    for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
-        if constant.is_floating_point():
-            constant.data = constant.data.bfloat16()
-    exact = read(scheme, scene, inputs)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return worst_apart(read(cast, scene, inputs), exact)
 
 
 @check(
     "phases survive a cast to bfloat16",
     "frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
 )
+@torch.no_grad()
 def _(subject: Subject) -> Outcome:
-    return within(cast_apart(subject), CAST)
+    scheme, scene = _in_use(subject), _late()
+    inputs, cast = draw_content(scheme.shape, scene.positions_BT), copy.deepcopy(scheme)
+    for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
+        if constant.is_floating_point():
+            constant.data = constant.data.bfloat16()
+    exact = read(scheme, scene, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return within(worst_apart(read(cast, scene, inputs), exact), CAST)
 
 
 @check(

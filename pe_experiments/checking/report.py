@@ -10,7 +10,6 @@ import torch
 from pe_experiments.checking import likeness
 from pe_experiments.checking.check import in_a_line, run_checks, say_failure
 from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
-from pe_experiments.checking.lifecycle import CAST, LATE, cast_apart
 from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
 from pe_experiments.configuration.schema import Section, Words, validated
@@ -135,10 +134,6 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
             return [REPEATABLE]
     failed = run_checks(CHECKS, subjects)
     if not failed:
-        off = max(cast_apart(subject, LATE) for subject in subjects.values())
-        if off > CAST:  # no failure, since loaders may keep buffers in float32
-            say("\nCaution: model.bfloat16() would round its buffers, and what is read over a distance of")
-            say(f"{LATE:,} would be off by {off:.1e} of the largest. Compute them in the call.")
         say("\nIt keeps the contract: no check fails (-: does not apply).")
     say("")
     return failed

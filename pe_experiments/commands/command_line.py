@@ -57,8 +57,8 @@ def _exit_code(main: Main, arguments: list[str]) -> int:
     except (UserError, OSError) as error:
         return _complain(sentence(error))
     except BaseException as error:  # our mistake, or that of a scheme from outside, which may also exit
-        with tempfile.NamedTemporaryFile("w", prefix="pe_experiments_", suffix=".log", delete=False) as log:
-            log.write(traceback.format_exc())
+        with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
+            log.write(traceback.format_exc().encode(errors="backslashreplace"))
         return _complain(f"{type(error).__name__}: {error} (unexpected; traceback in {log.name})")
 
 

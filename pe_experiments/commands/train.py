@@ -43,8 +43,7 @@ def main(arguments: list[str]) -> int:
 def sweep(texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None) -> int:
     """Carry out many runs; then compare those of each study, or show the verdicts against a bank."""
     if common["sweep"]["against"]:
-        from pe_experiments.published.verdict_page import report
-        from pe_experiments.published.versus import Versus
+        from pe_experiments.published.versus import Versus, report
 
         versus = Versus(texts, common, varied, folder)
         code, jobs = versus.carry_out()

@@ -23,6 +23,7 @@ from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line
 from pe_experiments.terminal.files import read_json, read_text
 
 MOST_SEED = (1 << 63) - 1  # that a table holds
+MOST_LENGTHS = 1_000  # that one run is drawn at
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
@@ -153,7 +154,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError(f"its result.json belongs to {said}, and its config.yaml to {meant}")
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
-    examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES)
+    examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
     training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
     # Edited code of the task makes another protocol, not another scheme.
     protocol = [trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples]
@@ -164,13 +165,13 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "task": str(result["task"]),
         "model": str(result["model"]),
         "status": result["status"],
-        "max_length": max(_whole(length, LONGEST) for length in saved["derived"]["train_lengths"]),
+        "max_length": max(_lengths(saved["derived"]["train_lengths"])),
         "protocol": short_hash([*protocol, sources.get("shared")]),
         "scheme": short_hash([(trained[group], sources[group]) for group in ("pe", "positions")]),
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
-        lengths = [_whole(length, LONGEST) for length in saved["derived"]["evaluation_lengths"]]
+        lengths = _lengths(saved["derived"]["evaluation_lengths"], MOST_LENGTHS)
         return _Run(directory, row, {n: {} for n in lengths}, saved, examples)
     curve = {point["content_length"]: point for point in _sound_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples)
@@ -182,10 +183,16 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     return run
 
 
-def _whole(value: Any, most: int) -> int:
-    if not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"{shown(value)}: expected a whole number up to {most}")
+def _whole(value: Any, most: int, least: int = 0) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{shown(value)}: expected a whole number from {least} to {most}")
     return value
+
+
+def _lengths(values: Any, most: int = LONGEST) -> list[int]:
+    if not isinstance(values, list) or not 0 < len(values) <= most:
+        raise ValueError(f"lengths that are no list of 1 to {most}")
+    return [_whole(length, LONGEST, 1) for length in values]
 
 
 def _finite(value: Any) -> float | None:
@@ -208,12 +215,10 @@ def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(directory.curve)
     # A language model has no exact match at any length.
     accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
-    lengths = [row["content_length"] for row in rows]
     measured = [row[key] for row in rows for key in accuracies]
     asked = [row["length"] for row in rows]
     sound = {
         "an accuracy that is none": all(isinstance(x, int | float) and 0 <= x <= 1 for x in measured),
-        "a length that is none": all(isinstance(length, int) and length > 0 for length in lengths),
         "not the lengths result.json names": asked == result["evaluation"]["lengths"],
     }
     if wrong := [what for what, right in sound.items() if not right]:
@@ -238,7 +243,7 @@ def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
     with _or_left_out(f"{directory.name}/{path.name}", left_out):
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
-            table[["bits_per_byte", "accuracy"]].astype(float)
+            table[["length", "bits_per_byte", "accuracy"]].astype(float)
             if not all(map(is_cell, {*table, *table["windows"], *table["slice"]})):
                 raise ValueError("a cell or a column that is no name")
             return table.assign(name=directory.name)[["name", *table]]

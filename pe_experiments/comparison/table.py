@@ -52,7 +52,6 @@ def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
 
 
 def _values(protocol: Protocol, metric: str) -> dict[str, np.ndarray]:
-    """The seeds of each scheme."""
     return {str(label): own.to_numpy(float) for label, own in protocol.runs.groupby("label")[metric]}
 
 
@@ -113,7 +112,6 @@ def _cells(name: str, made: Interval) -> Row:
 
 
 def _count(name: str, held: pd.Series) -> Row:
-    """The cells of ``k of n`` seeds."""
     return _cells(name, statistics.share_interval(int(held.sum()), len(held))) | {name: int(held.sum())}
 
 
@@ -198,5 +196,4 @@ def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
 
 
 def finite(value: Any) -> bool:
-    """Whether a cell of the table holds a number."""
     return isinstance(value, int | float | np.number) and math.isfinite(value)

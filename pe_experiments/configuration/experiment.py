@@ -78,7 +78,6 @@ class Experiment:
 
     @property
     def derived(self) -> dict[str, Any]:
-        """The derived values, as saved in ``config.yaml``."""
         derived = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),

@@ -91,7 +91,8 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
     hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     logits_NV = at_least_float32(model.head(hidden_BTD[scored_BT]))
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
-    answers_BT[scored_BT] = logits_NV.argmax(dim=-1)
+    # Outputs that are NaN or infinite answer nothing.
+    answers_BT[scored_BT] = logits_NV.argmax(dim=-1).where(logits_NV.isfinite().all(dim=-1), IGNORE)
     loss_sum = F.cross_entropy(logits_NV.double(), batch.labels_BT[scored_BT], reduction="sum")
     return answers_BT, float(loss_sum)
 

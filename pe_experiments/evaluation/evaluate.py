@@ -49,16 +49,12 @@ def evaluate_model(
 
 def describe_model(model: Backbone, source: Source) -> dict[str, Any]:
     """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
-    batch = TrainingStream(source, 64, "mixed", "validation").batch(0)
-    model = model.cpu()
+    batch, ratio = TrainingStream(source, 64, "mixed", "validation").batch(0), None
     with torch.no_grad():
-        tokens_BTD = model.embedding(batch.tokens_BT)
+        tokens_BTD = model.cpu().embedding(batch.tokens_BT)
         hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
-        ratio = None
-        if hidden_BTD.shape == tokens_BTD.shape:
-            ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "encoding_parameters": sum(p.numel() for p in model.encodings.parameters()),
-        "position_to_token_norm": ratio,
-    }
+    if hidden_BTD.shape == tokens_BTD.shape:
+        ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
+    sizes = {"parameters": model, "encoding_parameters": model.encodings}
+    counted = {name: sum(p.numel() for p in part.parameters()) for name, part in sizes.items()}
+    return counted | {"position_to_token_norm": ratio}

@@ -66,12 +66,10 @@ def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_leng
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric is a loss."""
     return metric.startswith("loss")
 
 
 def unknown(value: Any) -> bool:
-    """Whether a cell is empty."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 

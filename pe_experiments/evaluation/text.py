@@ -83,7 +83,6 @@ class Scorer:
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        """Count these bytes."""
         total = self.sums[kind]
         total.tokens += losses.numel()
         total.scored += losses.numel()

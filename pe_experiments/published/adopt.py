@@ -25,7 +25,7 @@ HALVES = get_args(Half)
 NAMES = {"training": "the training code", "evaluation": "the code that evaluates"}
 WHOLE = 5  # runs of a study that are replayed to their end
 WHOLE_SECONDS = 200  # of training in these, on the machine that published them
-DOUBLE, SINGLE = 1e-9, 0.1  # what rounding changes by the first recorded steps; in double, 1e-16 each
+DOUBLE = 1e-9  # what rounding in double precision changes by the first recorded steps; 1e-16 each
 NUDGE = 1e-14  # of the first weights, some times rounding: training may carry it far
 CARRIED = 30  # how much farther than a nudge another order of sums may be carried
 
@@ -177,9 +177,14 @@ def apart(mine: Outcome, published: Outcome, tolerance: float = 0.0) -> str:
         step = int(row["step"])
         if step <= last and (said := _first_apart(recorded.get(step, {}), row, RECORDED, tolerance)):
             return f"differs from step {step} on: {said}"
-    if mine["until"] is None and last != end:
-        return f"ends at step {last}, published at {end}"
-    return _curve_apart(mine if last >= end else weightless(mine), published, tolerance)
+    if mine["until"] is None and (said := _end_apart(mine, published)):
+        return said
+    return _curve_apart(mine if last >= end else weightless(mine, few=True), published, tolerance)
+
+
+def _end_apart(mine: Outcome, published: Outcome) -> str:
+    last, end = mine["rows"][-1]["step"], int(published["rows"][-1]["step"])
+    return "" if last == end else f"ends at step {last}, published at {end}"
 
 
 def _curve_apart(mine: Outcome, published: Outcome, tolerance: float) -> str:
@@ -215,11 +220,13 @@ def _first_apart(mine: Outcome, published: Outcome, keys: Iterable[str], toleran
 def beyond_rounding(kind: Kind, mine: Outcome) -> str:
     """How a whole run replayed with another rounding differs by more than that may cause, or nothing.
 
-    It must begin alike, columns of the curve that depend on no weights must agree, and of a steady kind
-    Wilson's intervals of exact match within the training lengths must meet.
+    It must end at the same step, columns of the curve that depend on no weights must agree, and of a steady
+    kind Wilson's intervals of exact match within the training lengths must meet.
     """
-    begun = apart(_first(mine), kind.published, SINGLE)
-    if said := begun or _curve_apart(weightless(mine), kind.published, 0.0):
+    stops = kind.trained["training"].get("stop_at_exact_match")  # maybe at another step
+    if said := mine.get("error") or ("" if stops else _end_apart(mine, kind.published)):
+        return said
+    if said := _curve_apart(weightless(mine), kind.published, 0.0):
         return said
     points = {point["content_length"]: point for point in kind.published["curve"]}
     for point in mine["curve"] if kind.steady else ():

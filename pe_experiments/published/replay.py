@@ -39,11 +39,9 @@ STEADY = 0.99  # of all answers
 BEYOND = 10  # steps after the first recorded one: the warm-up is over and the schedule begins
 FEW = 4  # examples that a beginning is evaluated on
 RECORDED = ("loss", "exact_match", "token_accuracy")
-# Columns of a curve that depend on the weights, or on how many examples are looked at.
-OF_WEIGHTS = (
-    *RECORDED, "exact_match_low", "exact_match_high", "exact_match_without_end",
-    "examples", "seen", "largest_position", "untrained_positions",
-)  # fmt: skip
+# Columns of a curve that depend on the weights, and on how many examples are looked at.
+OF_WEIGHTS = (*RECORDED, "exact_match_low", "exact_match_high", "exact_match_without_end")
+OF_EXAMPLES = ("examples", "seen", "largest_position", "untrained_positions")
 
 Outcome = dict[str, Any]
 
@@ -154,14 +152,15 @@ def _beginning(witnessed: pd.DataFrame, published: Outcome) -> Outcome:
     """Witnessed numbers, beside the columns of the published curve that depend on no weights."""
     steps, lengths = witnessed[witnessed["length"].isna()], witnessed[witnessed["length"].notna()]
     measured = {one["length"]: {key: one[key] for key in RECORDED} for one in lengths.to_dict("records")}
-    points = weightless(published)["curve"]
+    points = weightless(published, few=True)["curve"]
     curve = [point | measured.get(point["content_length"], {}) for point in points]
     return {"rows": steps[["step", *RECORDED]].to_dict("records"), "curve": curve}
 
 
-def weightless(made: Outcome) -> Outcome:
-    """An outcome with those columns of its curve alone that depend on no weights."""
-    points = [{key: point[key] for key in point if key not in OF_WEIGHTS} for point in made["curve"]]
+def weightless(made: Outcome, few: bool = False) -> Outcome:
+    """An outcome without what depends on weights in its curve, or on how many examples are seen."""
+    columns = (*OF_WEIGHTS, *OF_EXAMPLES) if few else OF_WEIGHTS
+    points = [{key: point[key] for key in point if key not in columns} for point in made["curve"]]
     return made | {"curve": points}
 
 
@@ -203,7 +202,7 @@ def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> li
     finally:
         display.stop()
         for child in active_children():
-            child.terminate()
+            child.kill()  # inside a training Lightning catches what asks for less
     return [json.loads(path.read_text("utf-8")) for path in paths]
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import torch
+from markupsafe import Markup
 
+from pe_experiments.comparison import compared, write_comparison
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Runs, read_runs
+from pe_experiments.comparison.statistics import ALPHA, difference_interval
 from pe_experiments.configuration.compose import ConfigMapping, composed
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
+from pe_experiments.drawing import render
+from pe_experiments.published import verdicts
 from pe_experiments.published.adopt import hold, spoken
 from pe_experiments.published.archive import FILES, SHIPPED, joined, read_archive, read_witness, where
 from pe_experiments.published.pages import with_settings
@@ -23,11 +30,11 @@ from pe_experiments.store.identity import identify, safe_name, scheme_label
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep
-from pe_experiments.terminal.console import say
+from pe_experiments.terminal.console import Lines, say, say_files
 from pe_experiments.terminal.errors import UserError, allowed, few
+from pe_experiments.terminal.files import write_atomically
 
 STUDY = "versus"  # the folder of its studies, one per scheme
-FIRST = 20  # steps of a run that tell whether code still computes what it did
 ALONE = "sweep.against=null 'sweep.baselines=[none,rope]' trains baselines here instead"
 
 
@@ -119,7 +126,7 @@ class Versus(Sweep):
         if self.dry_run:
             say(f"{self.bank}: some of its runs are replayed first")
             return
-        finding = hold(self.bank, crossing(kinds), 1, FIRST, self.results_dir)
+        finding = hold(self.bank, crossing(kinds), 1, None, self.results_dir)
         for part, those in finding.refused().items():
             labels = {kind.label for kind in kinds if (part in kind.code if part else kind in those)}
             self.baselines = [label for label in self.baselines if label not in labels]
@@ -171,3 +178,57 @@ class Versus(Sweep):
 def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]
+
+
+KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
+
+
+def report(versus: Versus) -> None:
+    """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
+    standings, runs = versus.standings()
+    rows, done = verdict_rows(standings), [len(one.mine.values) for one in standings]
+    left = sum(one.seeds for one in standings) - sum(done)
+    cost = f"{sum(done)} runs of {versus.label} on {len(standings)} tasks; {left} were not needed"
+    folder, title = versus.results_dir / str(versus.study), f"{versus.label} against {versus.bank}"
+    panel = render(
+        Path(__file__).with_name("verdicts.html.j2"),
+        label=versus.label,
+        tasks=rows.drop_duplicates("task").to_dict("records"),
+        cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},
+        baselines=list(dict.fromkeys(rows["baseline"])),
+        cost=cost,
+        sides=verdicts.SIDES,
+        change=verdicts.CHANGE,
+    )
+    made = compared(runs, verdicts.METRIC, baseline=versus.label)
+    made = write_comparison(made, title, folder, Lines(), Markup(panel))
+    write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
+    signs = rows.assign(verdict=rows["verdict"].map(verdicts.SIGNS))
+    say(signs.pivot(index="baseline", columns="task", values="verdict").to_string(na_rep=""))
+    say(f"{KEY}\n{cost}")
+    say_files([path for path in made.files if path.suffix == ".html"])
+
+
+def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
+    """One row per task and baseline; the intervals of one task hold jointly (Bonferroni)."""
+    rows: list[dict[str, Any]] = []
+    for one in standings:
+        for name, other in one.baselines.items():
+            apart = difference_interval(one.mine.values, other.values, ALPHA / len(one.baselines))
+            rows.append(
+                {
+                    "section": one.protocol.slug,
+                    "task": one.protocol.title,
+                    "baseline": name,
+                    **vars(one.forecasts[name]),  # verdict, change
+                    "mean": fmean(one.mine.values),
+                    "baseline_mean": fmean(other.values),
+                    "difference": apart.estimate,
+                    "low": apart.low,
+                    "high": apart.high,
+                    "seeds": len(one.mine.values),
+                    "of": one.seeds,
+                    "baseline_seeds": len(other.values),
+                }
+            )
+    return pd.DataFrame(rows)

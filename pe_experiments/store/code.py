@@ -26,8 +26,8 @@ SHARED = (
     "pe_experiments.encodings.base", "pe_experiments.positions.base", "pe_experiments.tasks.base",
 )  # fmt: skip
 EVALUATION = (
-    "pe_experiments.evaluation.curve", "pe_experiments.evaluation.text", "pe_experiments.data.seen",
-    "pe_experiments.tasks.ceilings",
+    "pe_experiments.evaluation.curve", "pe_experiments.evaluation.text", "pe_experiments.evaluation.evaluate",
+    "pe_experiments.data.seen", "pe_experiments.tasks.ceilings",
 )  # fmt: skip
 PACKAGE, HERE = "pe_experiments", Path(__file__).parents[1]
 FOREIGN = ("torch", "builtins", "abc", "typing")  # where no scheme or task is defined

@@ -82,7 +82,12 @@ def read_curve(path: Path) -> list[Row]:
         if not {row["split"] for row in rows} <= set(SPLITS):
             raise ValueError(f"a split that is none of {', '.join(SPLITS)}")
         rows = [dict.fromkeys(ADDED, "") | row for row in rows]
-        return [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
+        typed = [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
+        counts = [row[key] for row in typed for key in ("length", "content_length", "examples")]
+        possible = all(0 <= float(row["chance"] or 0) < 1 for row in typed)
+        if not possible or not all(isinstance(count, int) and count > 0 for count in counts):
+            raise ValueError("a length, a number of examples or a chance that is none")
+        return typed
     except (KeyError, ValueError, csv.Error) as error:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error

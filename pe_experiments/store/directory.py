@@ -18,6 +18,7 @@ from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
 TEXTS = ("name", "label", "task", "model")  # of a result, shown as cells and titles
+_HELD: dict[Path, int] = {}  # which file the lock of a directory is that this process has opened
 
 
 class RunDirectory:
@@ -33,6 +34,7 @@ class RunDirectory:
         self.checkpoint = path / "checkpoints" / "last.ckpt"
         self.result = path / "result.json"
         self.error_log = path / "error.log"
+        self._lock_file = path / ".lock"
 
     @property
     def name(self) -> str:
@@ -51,6 +53,7 @@ class RunDirectory:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None where there is none yet."""
+        _refuse_links(self.path)
         if not self.result.exists():
             return None
         try:
@@ -71,11 +74,12 @@ class RunDirectory:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the result; the last thing a run does, while it holds the directory."""
-        self.refuse_deleted()
+        self.refuse_deleted(self.config)
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
         """The saved configuration, with its ``derived`` and ``identity`` sections."""
+        _refuse_links(self.path)
         if not self.config.exists():
             there = "there is no run (no config.yaml); finished ones lie under results/runs"
             raise UserError(f"run={self.path}: {there}")
@@ -96,7 +100,7 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Hold the directory for this process; the operating system lets go of it when the process ends."""
         try:  # without flock filelock writes a file with host and process id, taken over once that is gone
-            lock = FileLock(self.path / ".lock", timeout=0).acquire()
+            lock = FileLock(self._lock_file, timeout=0).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
         with lock:
@@ -106,7 +110,7 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Whether another process holds the directory; to find out, this one does for a moment."""
         try:
-            with self.lock() if (self.path / ".lock").exists() else nullcontext():
+            with self.lock() if self._lock_file.exists() else nullcontext():
                 return False
         except (InUse, OSError) as error:  # or it is gone, or nothing can be written there
             return isinstance(error, InUse)
@@ -115,11 +119,12 @@ class RunDirectory:
     def opened(self) -> Iterator[bool]:
         """Make the directory and hold it; gives whether it was made, or was there."""
         created = not self.path.exists()
-        _refuse_links(*self.path.glob("*"), *self.checkpoint.parent.glob("*"))
+        _refuse_links(self.path, *self.path.glob("*"), *self.checkpoint.parent.glob("*"))
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
+                _HELD[self.path] = self._lock_file.stat().st_ino
             except OSError as error:
                 why = f"cannot write there ({error.strerror})"
                 raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
@@ -154,10 +159,13 @@ class RunDirectory:
                 if aside:
                     shutil.rmtree(aside, ignore_errors=True)
 
-    def refuse_deleted(self) -> None:
-        """Refuse to go on where somebody has deleted the directory that this process holds."""
-        if not (self.path / ".lock").exists():
-            self.remove()  # what was written since
+    def refuse_deleted(self, *files: Path) -> None:
+        """Refuse to go on where somebody has deleted these files, or the directory that is held."""
+        locked = self._lock_file.exists()
+        mine = locked and self._lock_file.stat().st_ino == _HELD[self.path]  # or made anew by another process
+        if not (mine and all(path.exists() for path in files)):
+            if not locked:
+                self.remove()  # what was written since
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")
 
@@ -187,7 +195,7 @@ class RunDirectory:
 def _refuse_links(*paths: Path) -> None:
     for path in paths:
         if path.is_symlink():
-            raise UserError(f"{path} is a link, and no link inside a run's directory is followed; delete it")
+            raise UserError(f"{path} is a link, and no link to or inside a run is followed; delete it")
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
@@ -247,10 +255,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
         names = content["runs"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list) or not all(is_cell(name) and len(name) < 256 for name in names):
             raise TypeError("its runs are no names")
         for choice in content.get("tuning", []):
-            texts = [choice[key] for key in ("scheme", "task", "model", "setting", "chosen")]
+            choice["seed"], *texts = (
+                choice[k] for k in ("seed", "scheme", "task", "model", "setting", "chosen")
+            )
             kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
             if not (kinds and all(map(is_cell, texts))):
                 raise TypeError("a setting was tuned for no scheme")

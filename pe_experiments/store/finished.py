@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, changed, identify
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, one_line, shown
+from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, shown
 from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
 
@@ -120,12 +121,14 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     _refuse_outside(run, saved, changes, trust)
     try:
         known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
+        if not is_cell(known["label"]):
+            raise TypeError
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
         raise UserError(f"run={run.path}: {why}") from error
     identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
-    experiment = resolve(check(own_logger(sections) | changes), other_task)
+    experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
     planned = plan_in(run, experiment, identity)
     if planned.state not in ("finished", "to evaluate"):
         state = "interrupted" if planned.state == "new" else planned.state
@@ -176,8 +179,19 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         with ZipFile(path) as archive:  # torch would inflate what it never writes
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, as no run writes it")
+            pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            for code, named, _ in pickletools.genops(
+                archive.read(pickled)
+            ):  # some of what torch allows fills
+                if "GLOBAL" in code.name and str(named).split()[:1] not in (
+                    ["torch._utils"],
+                    ["torch"],
+                    ["collections"],
+                ):
+                    raise ValueError(f"it holds {named}, as no run writes it")  # the memory
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        checkpoint["state_dict"], int(checkpoint["global_step"])
+        if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
+            raise ValueError("it has no weights, or was written at no step")
         if not checkpoint["finished"] and checkpoint["lr_schedulers"]:
             raise ValueError("an earlier version began it")
     except Exception as error:

@@ -42,7 +42,6 @@ class Record:
             self._mirror.metrics(row)
 
     def metrics(self, row: Row) -> None:
-        """One row of the training curve."""
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(METRICS, [row], header=False))
         self._mirror.metrics(row)
@@ -56,13 +55,11 @@ class Record:
         self.result |= self._summary
 
     def close(self) -> None:
-        """End the mirror."""
         known = (self.plan.result or {}) | self.result
         self.result["upload"] = self._mirror.close(self._summary, known, self.directory.figure)
 
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
-    """The picture of one run's curve."""
     from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
 
     run_figure(curve, f"{label} on {experiment.evaluated_on.label}", experiment.max_length, path)

@@ -261,7 +261,6 @@ def launch(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Displ
 
 
 def _round(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Display) -> None:
-    """Have the engine carry the jobs out, as far as it can."""
     left = dict(zip(jobs, engine.submit([Order(job.config, job.alone(own)) for job in jobs]), strict=True))
     display.start(jobs[0].study[1] or "sweep", sum(job.steps for job in jobs), sum(map(_step, jobs)))
     while left:
@@ -279,7 +278,6 @@ def _round(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Displ
 
 
 def _conclude(job: Job, outcome: Outcome) -> None:
-    """Note and say what has become of a run."""
     job.state, job.reason = outcome["state"], outcome["reason"]
     job.name = outcome.get("name", job.name)  # another one where code was edited in between
     for line in outcome.get("said", []):
@@ -295,7 +293,6 @@ def _conclude(job: Job, outcome: Outcome) -> None:
 
 
 def _step(job: Job) -> int:
-    """The last step in a run's training curve."""
     try:
         return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
     except (OSError, ValueError, IndexError):

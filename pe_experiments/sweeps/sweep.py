@@ -88,7 +88,6 @@ class Sweep:
         return look_up(runs, self.own, Lines(), self.dry_run, self.published)
 
     def _finish(self, jobs: list[Job]) -> list[Job]:
-        """Carry out those that are left, or list them all."""
         if self.dry_run:
             for job in jobs:
                 reason = f"  ({one_line(job.reason)})" if job.reason else ""

@@ -104,7 +104,6 @@ def print_table(table: Table) -> None:
 
 
 def say_files(files: Sequence[Path]) -> None:
-    """Where the table, the page and the figures are."""
     for path in files:
         if what := {"table.csv": "table", "report.html": "page"}.get(path.name):
             say(f"{what}: {path}")

@@ -59,8 +59,10 @@ def one_line(text: str) -> str:
     return printable(" ".join(words))
 
 
-# Control characters, and those that turn the direction of what follows.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+# Control characters, those that turn the direction of what follows, invisible ones, and halves of characters.
+_OBEYED = re.compile(
+    r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:

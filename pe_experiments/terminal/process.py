@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -35,7 +36,11 @@ def own(words: Iterable[str]) -> None:
             _exit(status)
         raise SystemExit(f"os._exit({status})")
 
-    os._exit = exit_with_a_word  # a part that calls it would end the process without a word
+    for module in {
+        os,
+        sys.modules.get("posix", os),
+    }:  # a part that calls it would end the process without a word
+        module._exit = exit_with_a_word  # type: ignore[attr-defined]
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
         # changing shape would otherwise fault it in again at every step.
@@ -66,6 +71,11 @@ def leave(code: int) -> NoReturn:
             print(f"error: a thread does not end: {', '.join(threads)}", file=sys.stderr, flush=True)
             _exit(code or 1)
 
+    for child in multiprocessing.active_children():  # of a part; a child that is a daemon ends with us
+        if not child.daemon:
+            print(f"error: a process does not end: {child.name}", file=sys.stderr, flush=True)
+            child.kill()
+            code = code or 1
     if endless_threads():
         timer = threading.Timer(LINGER_SECONDS, tell)
         timer.daemon = True

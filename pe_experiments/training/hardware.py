@@ -26,9 +26,7 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
     """Set the threads and the matmul backend of this process; returns the device."""
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
-        raise UserError(
-            f"hardware.threads={hardware.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
-        )
+        raise UserError(f"hardware.threads={hardware.threads}: allowed here: 1 to {cores}, its cores")
     torch.set_num_threads(hardware.threads)
     if hardware.accelerator != "cpu" and torch.cuda.is_available():
         return "cuda"
@@ -82,7 +80,6 @@ def _source_revision() -> str | None:
 
 
 def processor() -> str:
-    """The processor's own name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -42,10 +42,8 @@ def select(choice: str) -> Backend:
     """Select the backend of ``hardware.matmul``; no timing decides, so that a busy machine takes the same."""
     backend = "default" if choice == "default" else faster_backend()
     if choice == "onednn" and backend != "onednn":
-        raise UserError(
-            "hardware.matmul=onednn: here it is not there, or would compute float32 products in "
-            "bfloat16; allowed here: auto, default"
-        )
+        here = "here it is not there, or would compute float32 products in bfloat16"
+        raise UserError(f"hardware.matmul=onednn: {here}; allowed here: auto, default")
     set_backend(backend)
     return backend
 

@@ -52,6 +52,11 @@ def preflight(experiment: Experiment) -> list[str]:
     last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
     source, evaluated = experiment.source, experiment.evaluation_source
     model, batch = experiment.untrained_model(), _training_batch(experiment.batches)
+    twin = experiment.untrained_model().state_dict()
+    if not all(value.equal(twin[name]) or value.isnan().any() for name, value in model.state_dict().items()):
+        raise UserError(
+            "pe, model: its parameters start otherwise at every call; draw from torch's generator"
+        )
     for task in dict.fromkeys((source.task, evaluated.task)):
         _refuse_wrong_answers(task, source.train_lengths)
     _refuse_telling_ids(source)
@@ -121,10 +126,8 @@ def _refuse_telling_ids(source: Source) -> None:  # they would reveal the answer
     for kind in set(ids) & set(source.positions.task_ids):
         pairs = zip(ids[kind], other[kind], strict=True)
         if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
-            raise UserError(
-                f"task: the {kind} ids of {type(task).__name__} change with what its answers say, which they "
-                f"may not; they may follow from the inputs and the number of targets"
-            )
+            allow = "they may follow from the inputs and the number of targets only"
+            raise UserError(f"task: the {kind} ids of {type(task).__name__} change with its answers; {allow}")
 
 
 def _run_model(
@@ -209,14 +212,10 @@ def _refuse_misleading(model: Backbone, batch: Batch, source: Source) -> Tensor:
     if by <= MOVED or math.isnan(by):
         return logits
     if not decoder or moved(batch) > MOVED:
-        raise ValueError(
-            f"{names} answers the same input differently: it draws random numbers that the seed does not "
-            f"decide, or keeps something of an earlier call"
-        )
-    raise ValueError(
-        f"{names} looks ahead: in a decoder, other tokens later on change what is predicted before them (by "
-        f"{by:.1g} of the largest logit); a class that means to says looks_ahead = True"
-    )
+        why = "it draws random numbers that the seed does not decide, or keeps something of an earlier call"
+        raise ValueError(f"{names} answers the same input differently: {why}")
+    how = f"other tokens later on change what is predicted before them (by {by:.1g} of the largest logit)"
+    raise ValueError(f"{names} looks ahead: in a decoder, {how}; if it is meant to: looks_ahead = True")
 
 
 def _changed(batch: Batch, source: Source) -> tuple[Batch, Tensor]:
@@ -237,10 +236,9 @@ def _seeded(model: Backbone, batch: Batch, names: str, trial: int = 0) -> tuple[
     with global_randomness(trial) as touched:
         logits = _logits(model, batch)
     if misused := [name for name in touched if name != TORCH or not model.training]:
-        raise ValueError(
-            f"{names} draws from or seeds {allowed(misused)}{'' if model.training else ' in evaluation'}; it "
-            f"may draw from {TORCH} only, and in training only"
-        )
+        where = "" if model.training else " in evaluation"
+        only = f"it may draw from {TORCH} only, and in training only"
+        raise ValueError(f"{names} draws from or seeds {allowed(misused)}{where}; {only}")
     return logits, touched.get(TORCH)
 
 
@@ -284,10 +282,8 @@ def _watched(scheme: PositionalEncoding, name: str) -> Callable[..., Any]:
         before = {key: _mark(key, tensor) for key, tensor in given.items()}
         result = hook(*args, **options)
         if changed := [key for key, tensor in given.items() if not _mark(key, tensor).equal(before[key])]:
-            raise ValueError(
-                f"{type(scheme).__name__}.{name} changes {allowed(changed)} in place, which others read too; "
-                f"it may return new tensors only"
-            )
+            what = f"{type(scheme).__name__}.{name} changes {allowed(changed)} in place"
+            raise ValueError(f"{what}, which others read too; it may return new tensors only")
         return result
 
     return call
@@ -330,7 +326,7 @@ def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, 
         raise UserError(
             f"{what} needs about {_size(need)} of memory ({of_parameters} for the parameters, the rest for "
             f"a batch) and this machine has {_size(have)}; lower model.d_model, model.num_layers, "
-            f"task.vocab_size, training.batch_size or training.max_length"
+            f"task.vocab_size, training.batch_size, training.max_length or the scheme's own sizes"
         )
 
 
@@ -339,9 +335,14 @@ def _on_gpu(experiment: Experiment) -> bool:
 
 
 def parameters(experiment: Experiment) -> int:
-    """Number of parameters of the backbone: embedding and head, attention and MLP of every layer."""
-    shape, vocabulary = experiment.shape, experiment.format.vocab_size
-    return 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
+    """Number of parameters: embedding and head, attention and MLP of every layer, and the scheme's."""
+    shape, vocabulary, scheme = experiment.shape, experiment.format.vocab_size, experiment.components["pe"]
+    of_backbone = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
+    with suppress(Exception), torch.device("meta"):  # where nothing is allocated; not every scheme can
+        made = scheme.build(shape)
+        of_scheme = sum(values.numel() for values in (*made.parameters(), *made.buffers()))
+        return of_backbone + of_scheme * (shape.num_layers if made.per_layer else 1)
+    return of_backbone
 
 
 def needed_bytes(experiment: Experiment, per_parameter: int, layers: int) -> int:

@@ -176,10 +176,3 @@ def test_columns_beside_the_tokens_may_be_laid_out_otherwise(script: Script) -> 
     done = script("check_encoding", "pe._target_=others.Beside", "against=sinusoidal", concat)
     assert done.code == 0, done.out
     assert "pairs of channels halves apart" in done.out
-
-
-def test_what_a_cast_of_the_buffers_would_do_is_a_caution(script: Script) -> None:
-    done = script("check_encoding", "pe._target_=others.Buffered", "against=rope")
-    assert done.code == 0, done.out
-    assert "Caution: model.bfloat16() would round its buffers" in done.out
-    assert "Caution" not in script("check_encoding", "pe=rope", "against=rope").out

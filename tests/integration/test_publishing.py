@@ -55,6 +55,7 @@ def trained(script: Script, results: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def written(tiny: Callable[..., Experiment], results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished study of nine runs that nobody trained, so that none is repeated."""
     monkeypatch.setattr(publishing, "repeat_some", lambda *_: witnessed([]))
+    monkeypatch.setattr(pages, "SHIPPED", results)  # whose code is run
     write_study(tiny, seeds=3)
     for run in runs_of(results):
         change_environment(run, source="a" * 40)

@@ -147,8 +147,9 @@ def test_a_study_without_code_of_its_own_is_its_comparison(
 
 
 def test_a_study_with_code_of_its_own_is_what_that_writes(
-    tiny: Callable[..., Experiment], tmp_path: Path
+    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("pe_experiments.published.pages.SHIPPED", tmp_path)
     folder = tmp_path / "mine"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
     (folder / "words.py").write_text('WORDS = "of {} runs"\n')
@@ -173,6 +174,14 @@ def test_a_study_with_code_of_its_own_is_what_that_writes(
         regenerate(folder)
     project = project_readme(page.format("results/mine", "old"), tmp_path)
     assert project == page.format("results/mine", "of 3 runs")
+
+
+def test_code_that_came_with_somebody_elses_results_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert hasattr(code_of(tmp_path / "core"), "SCHEMES")  # the project's study of that name
+    assert not hasattr(code_of(tmp_path / "other"), "blocks")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_values_read_alike_everywhere() -> None:

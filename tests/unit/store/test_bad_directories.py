@@ -17,12 +17,15 @@ import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 
+import pe_experiments.run as run_module
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.compare import runs_csv
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import METRICS
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import load_model, read_checkpoint
+from pe_experiments.store.plan import plan
 from pe_experiments.tasks import text
 from pe_experiments.terminal import files
 from pe_experiments.terminal.console import say
@@ -72,6 +75,25 @@ def config(run: RunDirectory, **entries: object) -> None:
     run.config.write_text(yaml.safe_dump(saved))
 
 
+def derived(run: RunDirectory, **entries: object) -> None:
+    saved = yaml.safe_load(run.config.read_text())
+    saved["derived"] |= entries
+    run.config.write_text(yaml.safe_dump(saved))
+
+
+def cells(run: RunDirectory, column: str, text: str) -> None:
+    rows = list(csv.DictReader(StringIO(run.curve.read_text())))
+    with run.curve.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows([row | {column: text} for row in rows])
+
+
+def elsewhere(run: RunDirectory) -> None:
+    run.path.rename(run.path.parents[2] / "home")
+    run.path.symlink_to(run.path.parents[2] / "home")
+
+
 MANY_ROWS = "step,loss\n" + "1,2\n" * 4_000_000
 BAD: dict[str, tuple[Spoil, str]] = {
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
@@ -105,6 +127,17 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "no text": (lambda run: result(run, label=["rope"]), "is no name"),
     "a label of its own": (lambda run: config(run, label="@rope"), "what no run is called"),
     "escape codes in YAML": (lambda run: config(run, label="\x1b[2Jrope"), "control characters"),
+    "half a character": (lambda run: result(run, label="a\ud800"), r"label=a.ud800 is no name"),
+    "nothing to see": (lambda run: result(run, task="\ufeffcopy"), "is no name"),
+    "no training length": (lambda run: derived(run, train_lengths=[0]), "a whole number from 1"),
+    "too many lengths": (
+        lambda run: (derived(run, evaluation_lengths=[5] * 1001), result(run, status="diverged")),
+        "no list of 1 to 1000",
+    ),
+    "a certain guess": (lambda run: cells(run, "chance", "1.0"), "a chance that is none"),
+    "no examples": (lambda run: cells(run, "examples", ""), "a number of examples"),
+    "half a length": (lambda run: cells(run, "content_length", "5.5"), "a length, a number"),
+    "a link to a run": (elsewhere, "is a link"),
     "a split of its own": (
         lambda run: run.curve.write_text(run.curve.read_text().replace("extrapolation", "=1+1")),
         "a split that is none of",
@@ -123,6 +156,40 @@ def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
     assert re.search(sentence, reason), reason
     assert reason.isprintable()
     assert len(reason) < 500
+
+
+def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
+    """Training there would empty somebody's folder."""
+    experiment, home = tiny(), tmp_path / "home"
+    (home / "docs").mkdir(parents=True)
+    (home / "docs" / "thesis.tex").write_text("years")
+    run = plan(experiment).run
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    run.path.symlink_to(home)
+    with pytest.raises(UserError, match="is a link"):
+        run_experiment(experiment)
+    assert (home / "docs" / "thesis.tex").read_text() == "years"
+
+
+@pytest.mark.parametrize("lost", ["the directory, made anew by another", "config.yaml"])
+def test_a_run_that_vanishes_is_not_called_trained(
+    lost: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
+        path = plan(experiment).run.path
+        if lost == "config.yaml":
+            (path / lost).unlink()
+        else:
+            shutil.rmtree(path)
+            path.mkdir()
+            (path / ".lock").touch()
+        return measured(*words, **options)
+
+    experiment, measured = tiny(), run_module.evaluate_model
+    monkeypatch.setattr(run_module, "evaluate_model", vanish)
+    with pytest.raises(UserError, match="was deleted during the run"):
+        run_experiment(experiment)
+    assert not plan(experiment).run.result.exists()
 
 
 LESS: dict[str, Spoil] = {
@@ -209,11 +276,18 @@ def deflated(path: Path) -> None:
     path.with_suffix(".zip").rename(path)
 
 
+def filling(path: Path) -> None:
+    """A few hundred bytes that ask for gigabytes."""
+    with ZipFile(path, "w") as archive:
+        archive.writestr("last/data.pkl", b"\x80\x02c__builtin__\nbytearray\nJ\x00\x00\x00\x7f\x85R.")
+
+
 CHECKPOINTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "large": (sparse, "MB are read"),
     "a pipe": (os.mkfifo, "a link, pipe, device"),
     "a link": (lambda path: path.symlink_to("/dev/zero"), "a link, pipe, device"),
     "compressed": (deflated, "it is compressed"),
+    "filling the memory": (filling, "it holds __builtin__ bytearray"),
 }
 
 
