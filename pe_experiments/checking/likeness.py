@@ -62,7 +62,6 @@ class Likeness(NamedTuple):
 
 
 def reference_of(choice: str, **arguments: Any) -> Component:
-    """One of our schemes with some of its arguments changed."""
     return load_component("pe", {**shipped("pe")[choice], **arguments})
 
 

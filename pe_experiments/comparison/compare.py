@@ -65,9 +65,10 @@ def compare(
 
 
 def write_comparison(
-    made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None
-) -> Comparison:
-    """Write the tables, figures and page of a comparison to a folder; ``panel``: HTML to show on the page."""
+    made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None,
+    own: str | None = None,
+) -> Comparison:  # fmt: skip
+    """Write tables, figures and page of a comparison to a folder; ``panel`` and ``own`` are of the page."""
     runs = made.runs
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ def write_comparison(
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(made),
         "references.bib": cite(runs)[1],
-        "report.html": render_page(made, title, panel),
+        "report.html": render_page(made, title, panel, own),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text)

@@ -38,7 +38,6 @@ class Comparison:
 
     @property
     def schemes(self) -> list[str]:
-        """In the order of the table."""
         return list(map(str, self.table["scheme"].unique()))
 
     @cached_property

@@ -64,22 +64,22 @@ def _enough(x: np.ndarray) -> bool:
     return len(x) >= FEWEST and not np.isnan(x).any()
 
 
-def difference_interval(
-    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray, alpha: float = ALPHA
-) -> Interval:
-    """The difference of two means of values between 0 and 1, from the interval of each.
+def difference_interval(first: np.ndarray, second: np.ndarray, alpha: float = ALPHA) -> Interval:
+    """The difference of two means in 0 to 1, from the intervals of both (MOVER, Zou and Donner 2008).
 
-    Each end is as far from the difference as the root of the summed squares of the two intervals' ends are
-    from their means (Zou and Donner 2008, MOVER). Not paired: past training, seeds correlate little. With
-    ``alpha`` (1 minus the level) divided by the number of intervals, they hold jointly (Bonferroni).
+    It contains 0 where `permutation_p` does not reject that, and ends where that test does if it does.
     """
     one, other = mean_interval(first, alpha=alpha), mean_interval(second, alpha=alpha)
     difference = one.estimate - other.estimate
-    return Interval(
-        difference,
-        difference - math.hypot(one.estimate - one.low, other.high - other.estimate),
-        difference + math.hypot(one.high - one.estimate, other.estimate - other.low),
-    )
+    low = difference - math.hypot(one.estimate - one.low, other.high - other.estimate)
+    high = difference + math.hypot(one.high - one.estimate, other.estimate - other.low)
+    if permutation_p(first, second) > alpha:
+        return Interval(difference, min(low, 0.0), max(high, 0.0))
+    if low <= 0 <= high:
+        shifts = np.sort([*np.linspace(-1, 1, 401), difference])
+        kept = shifts[permutation_ps(first - shifts[:, None], second) > alpha]
+        low, high = (kept[0], high) if difference > 0 else (low, kept[-1])
+    return Interval(difference, low, high)
 
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:

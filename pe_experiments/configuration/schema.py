@@ -156,6 +156,7 @@ class SweepConfig(Section):
     tune_outwards: Annotated[int, Field(ge=0, le=20)]
     publish: Literal["seeds", "finished"] = "seeds"
     against: Study | None = None
+    metric: Words | None = None  # of the verdicts against that
 
 
 class EngineConfig(Section):

@@ -7,6 +7,7 @@ far did, or, with the weight of `PRIOR` seeds, as one of any baseline (a Dirichl
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ import numpy as np
 
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_ps
+from pe_experiments.terminal.errors import UserError
 
-METRIC = "exact_match_at_2x"  # what verdicts are about
+METRIC = "exact_match_extrapolation"  # of verdicts, unless sweep.metric says otherwise
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
+KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
+TESTED = (BETTER, WORSE, NOT_SEPARATED)  # both learned the task
 SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
 FUTURES = 200
@@ -30,7 +34,7 @@ EARLIEST = 3  # seeds; from here on there are intervals
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of the seeds of one scheme on one task: `METRIC`, and whether it solved the training lengths."""
+    """Of the seeds of one scheme on one task: the metric, and whether it solved the training lengths."""
 
     values: tuple[float, ...]
     solved: tuple[bool, ...]
@@ -44,9 +48,19 @@ class Forecast:
     change: float
 
 
-def outcomes_of(protocol: Protocol) -> dict[str, Outcomes]:
-    runs = protocol.runs.sort_values("seed")
-    table = runs.assign(value=runs[METRIC].astype(float), solved=runs["solved_in_distribution"].eq(True))
+def outcomes_of(protocol: Protocol, metric: str = METRIC) -> dict[str, Outcomes]:
+    """By scheme; a metric may also be ``exact_match_at_4x``, at any multiple that was evaluated."""
+    runs, found = (
+        protocol.runs.sort_values("seed"),
+        re.fullmatch(r"(exact_match|token_accuracy)_at_(\d+)x", metric),
+    )
+    if found:
+        points = protocol.curves[protocol.curves["content_length"] == int(found[2]) * protocol.max_length]
+        runs = runs.drop(columns=metric, errors="ignore").merge(points[["name", found[1]]], on="name")
+        runs = runs.rename(columns={found[1]: metric})
+    if metric not in runs or runs.empty:
+        raise UserError(f"sweep.metric={metric}: not measured; for example exact_match_at_4x or {METRIC}")
+    table = runs.assign(value=runs[metric].astype(float), solved=runs["solved_in_distribution"].eq(True))
     groups = table.groupby("label")
     return {str(label): Outcomes(tuple(own["value"]), tuple(own["solved"])) for label, own in groups}
 

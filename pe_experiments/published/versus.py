@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from markupsafe import Markup
@@ -15,7 +16,8 @@ from markupsafe import Markup
 from pe_experiments.comparison import compared, write_comparison
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.comparison.statistics import ALPHA, difference_interval
+from pe_experiments.comparison.statistics import ALPHA, Interval, difference_interval, holm, permutation_p
+from pe_experiments.comparison.table import METRICS
 from pe_experiments.configuration.compose import ConfigMapping, composed
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
@@ -50,7 +52,6 @@ class Standing:
 
     @property
     def complete(self) -> bool:
-        """Whether the seeds that are left may be saved."""
         return len(self.mine.values) >= EARLIEST and may_stop(self.forecasts.values())
 
 
@@ -65,7 +66,8 @@ class Versus(Sweep):
         if self.study == STUDY:
             self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.runs = [with_value(run, "study", str(self.study)) for run in self.runs]
-        self.bank = str(self.settings.against)
+        self.bank, self.metric = str(self.settings.against), self.settings.metric or verdicts.METRIC
+        self.left_out: list[str] = []  # baselines whose code gives other numbers than published
         places = [base / self.bank for base in (self.results_dir, SHIPPED)]
         folder = next((place for place in places if (place / FILES[-1]).exists()), None)
         if folder is None:
@@ -133,6 +135,7 @@ class Versus(Sweep):
             if not self.baselines:
                 first = finding.differing[those[0].run]
                 raise UserError(f"sweep.against={self.bank}: no baseline is left, {first}; {ALONE}")
+            self.left_out += sorted(labels)
             say(f"left out of the comparison: {few(sorted(labels))}")
         left = [kind for kind in kinds if kind.label in self.baselines]
         if still := {spoken(part) for kind in left for part in kind.unknown}:
@@ -140,7 +143,6 @@ class Versus(Sweep):
             raise UserError(f"sweep.against={self.bank}: {why}; {ALONE}")
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
-        """Seed after seed of every task, until its verdicts are unlikely to change."""
         jobs = self._look_up(runs)
         if self.dry_run:
             return self._finish(jobs)
@@ -160,14 +162,13 @@ class Versus(Sweep):
         return carried
 
     def standings(self) -> tuple[list[Standing], Runs]:
-        """Every task that has been run, and all runs that are compared."""
         mine = read_runs(self.results_dir, str(self.study))
         shared = set(mine.runs["protocol"]) & set(self.banked.runs["protocol"])
         both = joined(*(where(runs, runs.runs["protocol"].isin(shared)) for runs in (self.banked, mine)))
         seeds = len({value_of(run, "seed") for run in self.runs})
         made = []
         for protocol in protocols_of(both):
-            found = outcomes_of(protocol)
+            found = outcomes_of(protocol, self.metric)
             others = {name: found[name] for name in self.baselines if name in found}
             if others:
                 own = found[self.label]
@@ -180,55 +181,46 @@ def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]
 
 
-KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
-
-
 def report(versus: Versus) -> None:
     """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
     standings, runs = versus.standings()
     rows, done = verdict_rows(standings), [len(one.mine.values) for one in standings]
     left = sum(one.seeds for one in standings) - sum(done)
-    cost = f"{sum(done)} runs of {versus.label} on {len(standings)} tasks; {left} were not needed"
+    cost = f"{sum(done)} runs on {len(standings)} tasks, besides tuning; {left} were not needed"
     folder, title = versus.results_dir / str(versus.study), f"{versus.label} against {versus.bank}"
     panel = render(
         Path(__file__).with_name("verdicts.html.j2"),
-        label=versus.label,
-        tasks=rows.drop_duplicates("task").to_dict("records"),
-        cells={(row["baseline"], row["task"]): row for row in rows.to_dict("records")},
-        baselines=list(dict.fromkeys(rows["baseline"])),
+        versus=versus,
+        tasks=[(task, own.to_dict("records")) for task, own in rows.groupby("task", sort=False)],
         cost=cost,
         sides=verdicts.SIDES,
         change=verdicts.CHANGE,
     )
-    made = compared(runs, verdicts.METRIC, baseline=versus.label)
-    made = write_comparison(made, title, folder, Lines(), Markup(panel))
+    metric = versus.metric if versus.metric in METRICS else verdicts.METRIC  # of the matrix
+    made = compared(runs, metric, baseline=versus.label)
+    made = write_comparison(made, title, folder, Lines(), Markup(panel), versus.label)
     write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
-    signs = rows.assign(verdict=rows["verdict"].map(verdicts.SIGNS))
-    say(signs.pivot(index="baseline", columns="task", values="verdict").to_string(na_rep=""))
-    say(f"{KEY}\n{cost}")
+    signs = rows.pivot(index="task", columns="baseline", values="verdict").replace(verdicts.SIGNS)
+    say(signs.to_string(na_rep=""))
+    say(f"{verdicts.KEY}\n{cost}")
     say_files([path for path in made.files if path.suffix == ".html"])
 
 
 def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
-    """One row per task and baseline; the intervals of one task hold jointly (Bonferroni)."""
+    """One row per task and baseline; an interval where all seeds have run, at the level of its test."""
     rows: list[dict[str, Any]] = []
     for one in standings:
-        for name, other in one.baselines.items():
-            apart = difference_interval(one.mine.values, other.values, ALPHA / len(one.baselines))
-            rows.append(
-                {
-                    "section": one.protocol.slug,
-                    "task": one.protocol.title,
-                    "baseline": name,
-                    **vars(one.forecasts[name]),  # verdict, change
-                    "mean": fmean(one.mine.values),
-                    "baseline_mean": fmean(other.values),
-                    "difference": apart.estimate,
-                    "low": apart.low,
-                    "high": apart.high,
-                    "seeds": len(one.mine.values),
-                    "of": one.seeds,
-                    "baseline_seeds": len(other.values),
-                }
-            )
+        settled, mine = len(one.mine.values) >= one.seeds, np.array(one.mine.values)
+        tested = {name for name, made in one.forecasts.items() if made.verdict in verdicts.TESTED and settled}
+        ps = [permutation_p(mine, o.values) if n in tested else math.nan for n, o in one.baselines.items()]
+        for (name, other), p, adjusted in zip(one.baselines.items(), ps, holm(ps), strict=True):
+            theirs = np.array(other.values)
+            apart = Interval(mine.mean() - theirs.mean())
+            if name in tested:
+                apart = difference_interval(mine, theirs, ALPHA * p / adjusted)
+            about: dict[str, Any] = {"section": one.protocol.slug, "task": one.protocol.title}
+            about |= {"baseline": name, **vars(one.forecasts[name]), "settled": settled, "mean": mine.mean()}
+            about |= {"baseline_mean": theirs.mean(), "difference": apart.estimate, "low": apart.low}
+            about |= {"high": apart.high, "p_holm": adjusted, "seeds": len(mine), "of": one.seeds}
+            rows.append(about | {"baseline_seeds": len(theirs)})
     return pd.DataFrame(rows)

@@ -199,7 +199,6 @@ def _common(digests: Iterable[str]) -> str:
 
 
 def digest(text: str) -> str:
-    """Twelve hex digits that follow from a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 

@@ -47,12 +47,10 @@ class RunDirectory:
         return RunDirectory(path)
 
     def evaluations(self) -> list[str]:
-        """The names of the evaluations there are."""
         _refuse_links(folder := self.path / "evaluations")
         return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
 
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None where there is none yet."""
         _refuse_links(self.path)
         if not self.result.exists():
             return None

@@ -74,7 +74,6 @@ class Worker:
         self._killed = False
 
     def run(self, order: Order) -> Outcome:
-        """Hand over the order and wait for what becomes of it."""
         if not self._process or not self._process.is_alive():
             self._pipe, theirs = SPAWN.Pipe()
             started = SPAWN.Process(target=serve, args=(theirs, self.gpu))
@@ -222,7 +221,6 @@ Engine = LocalEngine | SubmititEngine | RayEngine
 
 
 def engine_for(settings: EngineConfig, devices: Sequence[str], processes: int, folder: Path) -> Engine:
-    """The engine that ``engine=NAME`` asks for."""
     try:
         if settings.kind == "submitit":
             return SubmititEngine(settings, folder)
@@ -241,7 +239,6 @@ def gpus() -> tuple[str, ...]:
 
 
 def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
-    """How many runs this machine carries out at once."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = settings.jobs or max(1, cores // threads)
     return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted

@@ -42,7 +42,6 @@ class Job:
 
     @property
     def study(self) -> tuple[str, str]:
-        """Its results directory and the name of its study there."""
         return str(self.config["results_dir"]), str(self.config["study"] or "")
 
     @property

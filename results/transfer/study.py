@@ -189,7 +189,7 @@ def outcome(main: Correlation) -> str:
     if main.high < USEFUL and main.ceiling >= RELIABLE:
         return f"**Not useful** for choosing an encoding for text of this size: the whole interval lies below {USEFUL}."
     if main.p <= 0.05:
-        return f"**Open**: rho is significantly above 0, but its interval contains {USEFUL}."
+        return f"**Open**: the orders agree more than by chance, but how closely is uncertain: the interval contains {USEFUL}."
     return f"**Open**: the interval contains {USEFUL}; no correlation is shown, which is no evidence of none."
 
 

@@ -106,12 +106,15 @@ def test_verdicts_that_were_stopped_early_are_those_of_all_seeds() -> None:
     assert agree / trials >= 0.95
 
 
-def test_the_interval_of_a_difference_covers_it() -> None:
+def test_the_interval_of_a_difference_covers_it_and_agrees_with_the_test() -> None:
     draw, covered, trials = np.random.default_rng(0), 0, 300
     for _ in range(trials):
         p, q = draw.uniform(size=2)
-        first, second = draw.random(5) < p, draw.random(5) < q
-        interval = difference_interval(first.astype(float), second.astype(float))
+        first, second = ((draw.random(5) < share).astype(float) for share in (p, q))
+        interval = difference_interval(first, second)
         covered += interval.low <= p - q <= interval.high
+        separated = permutation_p(first, second) <= 0.05
+        assert (interval.low > 0 or interval.high < 0) == separated
     assert covered / trials >= 0.95
-    assert difference_interval([1.0] * 5, [1.0] * 5).estimate == 0
+    apart = difference_interval(np.full(5, 1 / 3), np.zeros(5))
+    assert 0 < apart.low <= apart.estimate == pytest.approx(1 / 3)
