@@ -92,7 +92,7 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, looks: 
         curves = protocol.curves[protocol.curves["label"] == row["scheme"]]
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
-                  clip_on=False)  # fmt: skip
+                  clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
         dashes = "-" if learned(row) else (0, (4, 2))
         axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,

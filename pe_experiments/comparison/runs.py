@@ -318,12 +318,11 @@ def shared(curves: pd.DataFrame) -> pd.Series:
 def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """The runs with the summaries that follow from the shared lengths of their curves."""
     known = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
-    points: dict[Any, Any] = dict(list(known.groupby("name")))
+    points: dict[str, list[Any]] = {name: [] for name in runs["name"]}
+    for point in known.to_dict("records"):
+        points[point["name"]].append(point)
     rows = runs[["name", "max_length", "status"]].itertuples(index=False)
-    summaries = [
-        _summary(points[name].to_dict("records") if name in points else [], int(longest), status)
-        for name, longest, status in rows
-    ]
+    summaries = [_summary(points[name], int(longest), status) for name, longest, status in rows]
     return runs.assign(**pd.DataFrame(summaries, index=runs.index))
 
 

@@ -72,7 +72,8 @@ def leave(code: int) -> NoReturn:
             _exit(code or 1)
 
     for child in multiprocessing.active_children():  # of a part; a child that is a daemon ends with us
-        if not child.daemon:
+        child.join(LINGER_SECONDS)
+        if child.is_alive() and not child.daemon:
             print(f"error: a process does not end: {child.name}", file=sys.stderr, flush=True)
             child.kill()
             code = code or 1
