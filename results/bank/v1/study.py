@@ -133,7 +133,7 @@ def sentence(title: str, runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
     lowest = runs.loc[runs["label"].isin(best), METRIC].min()
     span += f", the lowest seed {number(lowest)}" if number(lowest) != number(means[best[-1]]) else ""
     rest = means.drop(best)
-    then = f"; significantly below the highest: first `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
+    then = f"; significantly lower: `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
     return f"{start}**{_named(best)}** ({span}){then}{end}"
 
 
