@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import sys
 import threading
@@ -71,12 +70,6 @@ def leave(code: int) -> NoReturn:
             print(f"error: a thread does not end: {', '.join(threads)}", file=sys.stderr, flush=True)
             _exit(code or 1)
 
-    for child in multiprocessing.active_children():  # of a part; a child that is a daemon ends with us
-        child.join(LINGER_SECONDS)
-        if child.is_alive() and not child.daemon:
-            print(f"error: a process does not end: {child.name}", file=sys.stderr, flush=True)
-            child.kill()
-            code = code or 1
     if endless_threads():
         timer = threading.Timer(LINGER_SECONDS, tell)
         timer.daemon = True
