@@ -118,7 +118,6 @@ def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
 def _by_run(
     rows: pd.DataFrame, x: str, column: str, points: Sequence[float], index: Mapping[str, int]
 ) -> dict[int, list[list[float | None]]]:
-    """For each scheme a line per run: its values at these points."""
     once = rows.drop_duplicates(["name", x])
     lines = once.pivot(index=["label", "name"], columns=x, values=column).reindex(columns=list(points))
     return {

@@ -60,7 +60,6 @@ class Component:
 
     @property
     def section(self) -> dict[str, Any]:
-        """The config section it is, every argument stated."""
         return {"_target_": self.target, **self.arguments}
 
     @property
@@ -73,7 +72,6 @@ class Component:
 
     @property
     def choice(self) -> str:
-        """The config choice alone, or the class name where no shipped YAML names the class."""
         return self._choice[0]
 
     @cached_property

@@ -106,7 +106,6 @@ def make(folder: Path, code: ModuleType) -> None:
 
 
 def mirror(made: Path, folder: Path) -> None:
-    """Copy what was made, and drop pictures that no longer are."""
     names = {path.relative_to(made) for path in made.rglob("*") if _kept(path)}
     for path in folder.glob("figures/*.png"):
         if path.relative_to(folder) not in names:
@@ -117,7 +116,6 @@ def mirror(made: Path, folder: Path) -> None:
 
 
 def _kept(path: Path) -> bool:
-    """Whether a file is published; a sweep leaves its manifest there, too."""
     hidden = path.name[0] == "." or path.name == "manifest.json"
     return path.is_file() and not hidden and path.suffix in PUBLISHED
 

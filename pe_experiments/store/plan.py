@@ -26,7 +26,6 @@ class Plan:
 
     @property
     def trained(self) -> bool:
-        """Whether nothing is left to train."""
         return self.state in ("finished", "to evaluate", "diverged")
 
     @property

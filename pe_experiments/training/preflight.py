@@ -48,15 +48,11 @@ def preflight(experiment: Experiment) -> list[str]:
     Returns what the schemes remark on.
     """
     refuse_large_model(experiment)
+    refuse_long_measurements(experiment)
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
     source, evaluated = experiment.source, experiment.evaluation_source
     model, batch = experiment.untrained_model(), _training_batch(experiment.batches)
-    twin = experiment.untrained_model().state_dict()
-    if not all(value.equal(twin[name]) or value.isnan().any() for name, value in model.state_dict().items()):
-        raise UserError(
-            "pe, model: its parameters start otherwise at every call; draw from torch's generator"
-        )
     for task in dict.fromkeys((source.task, evaluated.task)):
         _refuse_wrong_answers(task, source.train_lengths)
     _refuse_telling_ids(source)
@@ -317,6 +313,23 @@ def refuse_large_training(experiment: Experiment) -> None:
 def refuse_large_model(experiment: Experiment) -> None:
     """Refuse a model that cannot be tried out here on a batch, without gradients, as an evaluation does."""
     _refuse(experiment, "the model", FORWARD_BYTES, 1, on_gpu=False)
+
+
+def refuse_long_measurements(experiment: Experiment) -> None:
+    """Refuse an evaluation estimated to take more than a day; training has no limit."""
+    config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
+    speed = 1e13 if _on_gpu(experiment) else 1e10 * config.hardware.threads  # operations a second, or more
+    looks = config.training.check_examples, experiment.train_lengths[-1:]
+    said = {"evaluation.examples": "evaluation.lengths", "training.check_examples": "training.max_length"}
+    for name, examples, lengths in (
+        ("evaluation.examples", config.evaluation.examples, experiment.evaluation_lengths),
+        ("training.check_examples", *looks),
+    ):
+        rows = (experiment.format.tokens(n, task.target_length(task.nearest_length(n) or n)) for n in lengths)
+        work = sum(2 * t * size + 4 * t**2 * shape.d_model * shape.num_layers for t in rows)
+        if (hours := examples * work / speed / 3600) > 24:
+            over = f"with {said[name]} up to {max(lengths)} takes about {hours:.2g} hours by an estimate"
+            raise UserError(f"{name}={examples} {over}, and the limit is 24; lower either")
 
 
 def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, on_gpu: bool) -> None:
