@@ -123,7 +123,9 @@ def _refuse_telling_ids(source: Source) -> None:  # they would reveal the answer
         pairs = zip(ids[kind], other[kind], strict=True)
         if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
             allow = "they may follow from the inputs and the number of targets only"
-            raise UserError(f"task: the {kind} ids of {type(task).__name__} change with its answers; {allow}")
+            raise UserError(
+                f"task: the {kind} ids of {type(task).__name__} change with what its answers say; {allow}"
+            )
 
 
 def _run_model(
