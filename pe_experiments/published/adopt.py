@@ -223,6 +223,8 @@ def beyond_rounding(kind: Kind, mine: Outcome) -> str:
     It must end at the same step, columns of the curve that depend on no weights must agree, and of a steady
     kind Wilson's intervals of exact match within the training lengths must meet.
     """
+    if said := apart(_first(mine), kind.published, 0.1):
+        return said
     stops = kind.trained["training"].get("stop_at_exact_match")  # maybe at another step
     if said := mine.get("error") or ("" if stops else _end_apart(mine, kind.published)):
         return said
