@@ -66,7 +66,6 @@ def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
 
 
 def rounded(values: Tensor, digits: int = 3) -> Any:
-    """Nested lists of numbers; None where there is none."""
     if values.ndim:
         return [rounded(part, digits) for part in values]
     return None if values.isnan() else round(float(values), digits) + 0.0
