@@ -469,5 +469,5 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
     assert "add trust=true" in strange.stderr
     refused = run_script(*evaluation, "trust=true", cwd=tmp_path)
     assert refused.returncode == 1
-    assert "mine changed since it was trained" in refused.stderr
+    assert "mine.Slope changed since it was trained" in refused.stderr
     assert all(name.startswith("copy-decoder-Slope_slope=0.2-s0-") for name in names)
