@@ -147,6 +147,31 @@ def permutation_ps(firsts: np.ndarray, second: Sequence[float] | np.ndarray) -> 
     return np.where(observed <= ROUNDING, 1.0, found)
 
 
+def paired_p(differences: Sequence[float] | np.ndarray) -> float:
+    """Two-sided p-value of a mean difference within pairs, by flipping signs; at least 2 / 2^pairs."""
+    means = _means_of_subsets(tuple(differences))
+    beyond = min((means <= ROUNDING).sum(), (means >= -ROUNDING).sum())
+    return min(1.0, 2 * (1 + float(beyond)) / (1 + len(means)))
+
+
+def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
+    """The mean difference within pairs, and the means that `paired_p` would not reject (Hartigan 1969).
+
+    From -1 to 1 where there are too few pairs to reject any.
+    """
+    means = _means_of_subsets(tuple(differences))
+    end = int(alpha / 2 * (1 + len(means)) + ROUNDING)
+    low, high = (means[end - 1], means[-end]) if end else (-1.0, 1.0)
+    return Interval(float(np.mean(differences)), float(low), float(high))
+
+
+@lru_cache(maxsize=10_000)
+def _means_of_subsets(values: tuple[float, ...]) -> np.ndarray:
+    """The means of every subset but the empty one, sorted."""
+    chosen = np.array(list(itertools.product((0.0, 1.0), repeat=len(values)))[1:])
+    return np.sort(chosen @ np.array(values) / chosen.sum(axis=1))
+
+
 def smallest_p(first: int, second: int) -> float:
     """The smallest value that `permutation_p` of so many seeds can have."""
     return (2 if first == second else 1) / math.comb(first + second, first)
