@@ -180,7 +180,8 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
     for sizes in SHAPES:
         ours, other = _built(reference, theirs, causal, sizes)
         if share_parameters(ours, other) is not None and (words := where_apart(other, ours, span)):
-            return words
+            same = f"equal with {SHAPES[0][1]} heads; with {sizes[1]}, " if sizes != SHAPES[0] else ""
+            return same + words
     return ""
 
 

@@ -74,6 +74,8 @@ def _compare(component: Component, against: Component | None, forms: list[bool],
         _say_likeness(found, component.build, against, common)
         if found.same or found.apart is None:
             return found.same and not failed
+    if not against:
+        say(f"Compared with {len(choices)} schemes and the known mistakes (seconds) ...")
     named = likeness.matches(component.build, choices, forms, **arguments)
     if not named and len(forms) == 2:
         forms = forms[:1]

@@ -10,7 +10,7 @@ import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.table import best_schemes
-from pe_experiments.evaluation.summary import SOLVED, lower_is_better
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 from pe_experiments.terminal.files import CONFIG_DIR
 
 TEMPLATES = FileSystemLoader(Path(__file__).parent / "templates")
@@ -24,7 +24,8 @@ def table_latex(made: Comparison) -> str:
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined, loader=TEMPLATES,
         finalize=lambda value: "".join(SIGNS.get(sign, sign) for sign in str(value)),
     )  # fmt: skip
-    tex.globals |= {"words": words, "best": best_schemes, "printed": printed, "solved": SOLVED}
+    tex.globals |= {"words": words, "best": best_schemes, "printed": printed}
+    tex.globals |= {"solved": SOLVED, "farthest": f"{FARTHEST:g}"}
     lower, cited = lower_is_better(made.metric), cite(made.runs)[0]
     return tex.get_template("table.tex.j2").render(made=made, cited=cited, lower=lower)
 

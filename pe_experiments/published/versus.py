@@ -111,6 +111,7 @@ class Versus(Sweep):
         return flat | {"evaluation.examples": examples}
 
     def carry_out(self) -> tuple[int, list[Job]]:
+        say(f"{self.study}: tuned first, then at least {EARLIEST} seeds of each task")
         self._require_numbers()
         return super().carry_out()
 
@@ -143,23 +144,29 @@ class Versus(Sweep):
             raise UserError(f"sweep.against={self.bank}: {why}; {ALONE}")
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
-        jobs = self._look_up(runs)
-        if self.dry_run:
-            return self._finish(jobs)
         left: dict[str, list[Job]] = {}
-        for job in jobs:
+        for job in self._look_up(runs):
             left.setdefault(str(job.config.get("task")), []).append(job)
+        if self.dry_run:  # of a task whose verdicts hold, what has been run
+            rest = self._rest(left, 0)
+            both = ((task, job) for task, queue in left.items() for job in queue)
+            return self._finish([job for task, job in both if job.state in DONE or task in rest])
         carried: list[Job] = []
         while left:
             seeds = max(1 if carried else EARLIEST, self.processes // len(left))
             carried += self._finish([job for queue in left.values() for job in queue[:seeds]])
             if grid:
                 self.tuning.note(carried, grid)
-            found = self.standings()[0] if any(job.state in DONE for job in carried) else []
-            complete = {name for one in found if one.complete for name in one.protocol.runs["name"]}
-            rest = {task: queue[seeds:] for task, queue in left.items() if queue[0].name not in complete}
-            left = {task: queue for task, queue in rest.items() if queue}
+            left = self._rest(left, seeds)
         return carried
+
+    def _rest(self, left: dict[str, list[Job]], done: int) -> dict[str, list[Job]]:
+        """Of the runs of each task those after the first ``done``, unless its verdicts hold already."""
+        found = (
+            self.standings()[0] if any(job.state in DONE for queue in left.values() for job in queue) else []
+        )
+        complete = {name for one in found if one.complete for name in one.protocol.runs["name"]}
+        return {task: q[done:] for task, q in left.items() if q[done:] and q[0].name not in complete}
 
     def standings(self) -> tuple[list[Standing], Runs]:
         mine = read_runs(self.results_dir, str(self.study))

@@ -63,11 +63,12 @@ def matrix(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Pa
     means = np.full((len(schemes), len(tasks)), np.nan)
     figure = Figure(figsize=(1.9 + 0.62 * len(tasks), 1.1 + 0.24 * len(schemes)), layout="constrained")
     axes = figure.subplots()
+    axes.set_facecolor("0.85")  # not learned
     cells: Any = table.groupby(["title", "label"])
     for (task, scheme), runs in cells:
         row, column = schemes.index(scheme), tasks.index(task)
-        means[row, column] = mean = runs[METRIC].mean()
         learned = runs["solved_in_distribution"].eq(True).mean() >= HALF
+        means[row, column] = mean = runs[METRIC].mean() if learned else np.nan
         text = f"{(runs[METRIC] >= SOLVED).sum()} of {len(runs)}" if learned else "not\nlearned"
         look: Any = {"style": "normal" if learned else "italic", "color": "white" if mean > 0.55 else "black"}
         axes.text(column, row, text, ha="center", va="center", fontsize=6, linespacing=0.9, **look)
