@@ -27,7 +27,7 @@ SCHEMES = (  # both studies had them when the plan was carried out; later ones a
 )  # fmt: skip
 CONTROL = "majority"
 TRAINED, LONGEST = 256, 2048  # bytes of context
-PERMUTATIONS, RESAMPLES, SPLITS = 20_000, 10_000, 1_000
+PERMUTATIONS, RESAMPLES, SPLITS = 20_000, 100_000, 1_000
 USEFUL = 0.3  # of rho; see the plan
 RELIABLE = 0.7  # a ceiling below this leaves "not useful" open
 IN, PAST = "in distribution", "past training"
