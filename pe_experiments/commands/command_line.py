@@ -57,9 +57,12 @@ def _exit_code(main: Main, arguments: list[str]) -> int:
     except (UserError, OSError) as error:
         return _complain(sentence(error))
     except BaseException as error:  # our mistake, or that of a scheme from outside, which may also exit
+        from pe_experiments.configuration.parts import part_behind
+
+        where = f"in {name}" if (name := part_behind(error)) else "unexpected"
         with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
             log.write(traceback.format_exc().encode(errors="backslashreplace"))
-        return _complain(f"{type(error).__name__}: {error} (unexpected; traceback in {log.name})")
+        return _complain(f"{type(error).__name__}: {error} ({where}; traceback in {log.name})")
 
 
 def _complain(text: str, code: int = 1) -> int:

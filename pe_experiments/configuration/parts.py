@@ -157,16 +157,18 @@ def no_part_exits() -> Iterator[None]:
         cause = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
         # Only in a process of ours can Ctrl-C be told from a KeyboardInterrupt that a part raises.
         signals = process.Interrupted if process.command else KeyboardInterrupt
-        if isinstance(cause, signals) or not (name := _part_behind(cause)):
+        if isinstance(cause, signals) or not (name := part_behind(cause)):
             raise
         raise RuntimeError(f"{name} ends the program with {cause!r}") from error
 
 
-def _part_behind(error: BaseException) -> str | None:
-    """The class of the innermost part that was at work when this was raised."""
+def part_behind(error: BaseException) -> str | None:
+    """The class of the innermost part at work when this was raised, or the module then imported."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     at_work = (frame.f_locals.get("self") for frame in reversed(frames))
-    return next((type(part).__name__ for part in at_work if isinstance(part, tuple(KINDS.values()))), None)
+    names = [type(part).__name__ for part in at_work if isinstance(part, tuple(KINDS.values()))]
+    modules = [f.f_globals["__name__"] for f in reversed(frames) if f.f_code.co_name == "<module>"]
+    return next((name for name in [*names, *modules] if name != "__main__"), None)
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:

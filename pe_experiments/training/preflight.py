@@ -56,6 +56,9 @@ def preflight(experiment: Experiment) -> list[str]:
     for task in dict.fromkeys((source.task, evaluated.task)):
         _refuse_wrong_answers(task, source.train_lengths)
     _refuse_telling_ids(source)
+    same = zip(*(made.state_dict().values() for made in (model, experiment.untrained_model())), strict=True)
+    if not all(one.equal(other) for one, other in same):
+        raise UserError("pe, model: other initial values every time; draw them from torch's generator only")
     for scheme in _schemes(model):
         watch_inputs(scheme)
     with user_errors("evaluation", "makes no examples"):

@@ -208,6 +208,17 @@ class ExitingTask(Copy):
         sys.exit(0)
 
 
+class ExitingLength(Copy):
+    def target_length(self, length: int) -> int:
+        sys.exit(0)
+
+
+class UnseededWeights(PositionalEncoding):
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.weight = torch.nn.Parameter(torch.tensor(np.random.standard_normal(3)))
+
+
 class UnseededPositions(PositionPolicy):
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         start = int.from_bytes(os.urandom(4), "big")

@@ -122,6 +122,11 @@ def test_a_task_that_misbehaves_is_refused(name: str, why: str, tiny: Tiny) -> N
         preflight(tiny(f"task._target_={PARTS}.{name}"))
 
 
+def test_initial_values_that_the_seed_does_not_decide_are_refused(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match="pe, model: other initial values every time"):
+        preflight(tiny("pe=none", f"pe._target_={PARTS}.UnseededWeights"))
+
+
 def test_unseeded_positions_are_refused(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="UnseededPositions makes other examples every time"):
         preflight(tiny(f"positions._target_={PARTS}.UnseededPositions"))
@@ -204,11 +209,21 @@ def test_check_task_names_a_task_that_ends_the_program(script: Script) -> None:
     assert "RuntimeError: ExitingTask ends the program with SystemExit(0)" in done.out
 
 
-def test_a_module_that_ends_the_program_is_named(
-    script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_task_that_ends_the_program_where_its_length_is_asked_is_named(
+    script: Script, results: Path
 ) -> None:
-    (tmp_path / "exiting.py").write_text("raise SystemExit(0)")
+    done = script("train", *TINY, f"results_dir={results}", f"task._target_={PARTS}.ExitingLength")
+    assert done.code == 1
+    assert "SystemExit: 0 (in ExitingLength; traceback in " in done.err
+
+
+@pytest.mark.parametrize("what", ["SystemExit(0)", "KeyboardInterrupt()"])
+def test_a_module_that_ends_the_program_is_named(
+    what: str, script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "exiting.py").write_text(f"raise {what}")
     monkeypatch.syspath_prepend(tmp_path)
     done = script("train", *TINY, f"results_dir={results}", "pe=none", "pe._target_=exiting.Scheme")
     assert done.code == 1
-    assert "names exiting, whose import fails: SystemExit: 0" in done.err
+    assert "names exiting, whose import fails: " in done.err
+    assert f"exiting ends the program with {what}" in done.err
