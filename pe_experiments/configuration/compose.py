@@ -160,6 +160,9 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Config
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             config = compose(name, overrides=[*search, *choices], return_hydra_config=True)
+    except RecursionError as error:
+        chosen = f"{' '.join(choices)}{f' in {folder}' if folder else ''}"
+        raise UserError(f"{chosen}: the defaults of a config file lead back to itself") from error
     except Exception as error:
         raise UserError(_said_of_files(error)) from error
     finally:
@@ -171,8 +174,6 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Config
 def _said_of_files(error: Exception) -> str:
     if mark := getattr(error, "problem_mark", None):
         return f"{mark.name}, line {mark.line + 1}: {error.problem}"  # type: ignore[attr-defined]
-    if isinstance(error, RecursionError):
-        return "the defaults of a config file lead back to itself"
     return one_line(" ".join(str(error).splitlines()[:2]))
 
 
