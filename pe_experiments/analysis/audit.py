@@ -66,6 +66,7 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
 
 
 def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
+    """All criteria for one encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
     largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
     rounding = 1e-5 * largest  # of float32 vectors

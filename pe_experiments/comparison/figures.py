@@ -27,6 +27,7 @@ Rows = Sequence[Row]  # of the table, of one protocol
 
 
 def draw_all(made: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
+    """Draw and write everything there is data for."""
     display = display or Display()
     paths: list[Path] = []
     display.start("drawing figures", len(made.protocols) + 1)

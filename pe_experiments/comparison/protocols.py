@@ -81,6 +81,7 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
 
 
 def protocols_of(runs: Runs) -> list[Protocol]:
+    """The protocols of these runs, by task and model."""
     made: list[Protocol] = []
     if runs.runs.empty:
         return made

@@ -38,10 +38,12 @@ class Comparison:
 
     @property
     def schemes(self) -> list[str]:
+        """In the order of the table."""
         return list(map(str, self.table["scheme"].unique()))
 
     @cached_property
     def looks(self) -> dict[str, Look]:
+        """Colour and marker by scheme."""
         return styles(self.schemes)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
@@ -52,10 +54,12 @@ class Comparison:
 
     @cached_property
     def sentences(self) -> dict[str, str]:
+        """The result of each protocol in one sentence, by its title."""
         return {s.title: result_in_words(s, self.rows(s)) for s in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:
+        """Its caveats."""
         found = (caveats(protocol, self.rows(protocol), self.runs.tuning) for protocol in self.protocols)
         return list(dict.fromkeys(note for notes in found for note in notes))
 

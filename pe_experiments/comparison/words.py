@@ -22,6 +22,7 @@ WORDS = {
 
 
 def column_of(metric: str) -> str:
+    """The column of the curves that a metric summarises."""
     return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
 
 

@@ -39,6 +39,7 @@ class Experiment:
 
     @property
     def source(self) -> Source:
+        """The source of its training examples."""
         lengths, longest = self.train_lengths, self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
 
@@ -48,6 +49,7 @@ class Experiment:
 
     @property
     def evaluation_source(self) -> Source:
+        """The source of the examples it is evaluated on."""
         return replace(self.source, task=self.evaluation_task)
 
     @property
@@ -64,6 +66,7 @@ class Experiment:
 
     @property
     def other_task(self) -> Component | None:
+        """The task it is evaluated on where that is not the one trained on."""
         return None if self.evaluated_on == self.components["task"] else self.evaluated_on
 
     @property
@@ -78,6 +81,7 @@ class Experiment:
 
     @property
     def derived(self) -> dict[str, Any]:
+        """The derived values, as saved in ``config.yaml``."""
         derived = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),

@@ -60,6 +60,7 @@ class Component:
 
     @property
     def section(self) -> dict[str, Any]:
+        """The config section it is, every argument stated."""
         return {"_target_": self.target, **self.arguments}
 
     @property
@@ -72,6 +73,7 @@ class Component:
 
     @property
     def choice(self) -> str:
+        """The config choice alone, or the class name where no shipped YAML names the class."""
         return self._choice[0]
 
     @cached_property
@@ -94,6 +96,7 @@ class Component:
 
     @property
     def classes(self) -> tuple[type, ...]:
+        """Its class and those of the parts among its arguments."""
         return (self.cls, *(cls for parts in self.nested.values() for part in parts for cls in part.classes))
 
 
@@ -172,6 +175,7 @@ def part_behind(error: BaseException) -> str | None:
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
+    """The YAML choices of a group by name."""
     return copy.deepcopy(_shipped(CONFIG_DIR / group.replace(".", "/")))
 
 

@@ -50,6 +50,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
+        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 

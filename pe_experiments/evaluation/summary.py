@@ -66,6 +66,7 @@ def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_leng
 
 
 def lower_is_better(metric: str) -> bool:
+    """Whether a metric is a loss."""
     return metric.startswith("loss")
 
 

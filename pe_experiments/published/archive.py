@@ -38,6 +38,7 @@ EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated t
 
 
 def where(runs: Runs, mask: pd.Series) -> Runs:
+    """The runs of some rows of `Runs.runs` alone."""
     names = set(runs.runs.loc[mask, "name"])
     frames = [(key, getattr(runs, key)) for key in FRAMES]
     parts: dict[str, Any] = {
@@ -65,6 +66,7 @@ def joined(earlier: Runs, runs: Runs) -> Runs:
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
+    """Write the CSVs of a study."""
     folder.mkdir(parents=True, exist_ok=True)
     checked = runs.training["token_accuracy"].notna()
     training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)

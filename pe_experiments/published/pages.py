@@ -36,6 +36,7 @@ BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)"
 
 
 def regenerate(folder: Path) -> None:
+    """Make everything in a study's folder from its CSVs."""
     with _made_anew(folder) as made:
         mirror(made, folder)
 
@@ -64,6 +65,7 @@ def _made_anew(folder: Path) -> Iterator[Path]:
 
 
 def published(results_dir: Path) -> list[Path]:
+    """The folders of the studies that are there."""
     named = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
     found = {path.parent for pattern in named for path in results_dir.glob(pattern)}
     found = {folder for folder in found if any(map(_kept, folder.iterdir()))}
@@ -121,6 +123,7 @@ def _kept(path: Path) -> bool:
 
 
 def with_blocks(text: str, blocks: Mapping[str, str]) -> str:
+    """A page with the text between its marks made anew."""
     if unknown := {name for _, name, _ in BLOCK.findall(text)} - set(blocks):
         raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(blocks))}")
     return BLOCK.sub(lambda block: f"{block[1]}{blocks[block[2]].strip()}\n{block[3]}", text)

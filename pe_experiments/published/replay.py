@@ -78,6 +78,7 @@ class Kind:
         return not published or state.items() <= published.items()
 
     def commanded(self) -> dict[str, Any]:
+        """The configuration that its command makes today."""
         command = self.environment["command"]
         words = command[command.index(SCRIPT) + 1 :]
         return composed("config", [word for word in words if not word.startswith("hydra.")])

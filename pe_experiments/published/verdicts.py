@@ -66,6 +66,7 @@ def outcomes_of(protocol: Protocol, metric: str = METRIC) -> dict[str, Outcomes]
 
 
 def verdicts(mine: Outcomes, baselines: Mapping[str, Outcomes]) -> dict[str, str]:
+    """The verdict on a scheme against each baseline."""
     (row,) = _verdict_table(np.array([mine.values]), np.array([mine.solved]), baselines)
     return dict(zip(baselines, row.tolist(), strict=True))
 
@@ -103,6 +104,7 @@ def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> d
 
 
 def may_stop(forecasts: Iterable[Forecast]) -> bool:
+    """Whether further seeds are expected to change at most `CHANGE` of these verdicts."""
     return fmean(one.change for one in forecasts) <= CHANGE
 
 

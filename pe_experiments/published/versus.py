@@ -169,6 +169,7 @@ class Versus(Sweep):
         return {task: q[done:] for task, q in left.items() if q[done:] and q[0].name not in complete}
 
     def standings(self) -> tuple[list[Standing], Runs]:
+        """Every task that has been run, and all runs that are compared."""
         mine = read_runs(self.results_dir, str(self.study))
         shared = set(mine.runs["protocol"]) & set(self.banked.runs["protocol"])
         both = joined(*(where(runs, runs.runs["protocol"].isin(shared)) for runs in (self.banked, mine)))

@@ -51,6 +51,7 @@ class RunDirectory:
         return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
 
     def read_result(self) -> dict[str, Any] | None:
+        """The result, or None where there is none yet."""
         _refuse_links(self.path)
         if not self.result.exists():
             return None

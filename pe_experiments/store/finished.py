@@ -155,6 +155,7 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
 
 
 def trained_model(finished: Plan) -> Backbone:
+    """The model of the experiment with the weights of the run."""
     experiment, run = finished.experiment, finished.run
     if (checkpoint := read_checkpoint(run.checkpoint)) is None:
         cure = "add rerun=true to train it again"

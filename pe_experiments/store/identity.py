@@ -54,6 +54,7 @@ class Identity:
 
 
 def identify(experiment: Experiment) -> Identity:
+    """The identity of an experiment: its settings, its code and its data."""
     config, components, common = experiment.config, experiment.components, common_code()
     trained: dict[str, Any] = {group: components[group].section for group in PARTS}
     trained["model"] = {**config.model.model_dump(), **components["model"].section}

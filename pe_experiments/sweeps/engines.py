@@ -221,6 +221,7 @@ Engine = LocalEngine | SubmititEngine | RayEngine
 
 
 def engine_for(settings: EngineConfig, devices: Sequence[str], processes: int, folder: Path) -> Engine:
+    """The engine that ``engine=NAME`` asks for."""
     try:
         if settings.kind == "submitit":
             return SubmititEngine(settings, folder)
@@ -239,6 +240,7 @@ def gpus() -> tuple[str, ...]:
 
 
 def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
+    """How many runs this machine carries out at once."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = settings.jobs or max(1, cores // threads)
     return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted

@@ -66,6 +66,7 @@ def _refuse_too_many(runs: int, most: int) -> None:
 
 
 def value_of(run: Iterable[str], key: str) -> str | None:
+    """The value of that key's last override."""
     values = [text.partition("=")[2] for text in run if key_of(text) == key]  # the last counts
     return values[-1] if values else None
 

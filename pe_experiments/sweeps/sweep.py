@@ -132,6 +132,7 @@ def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
 
 
 def totals(jobs: Iterable[Job]) -> str:
+    """``60 runs: 58 finished, 2 failed``."""
     counts = Counter(job.state for job in jobs)
     return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
 

@@ -67,6 +67,7 @@ class Tuning:
         return means
 
     def repeats(self, grid: Iterable[Job]) -> list[Overrides]:
+        """Every seed of every group at the value with the lowest loss."""
         chosen = {group: _best(tried) for group, tried in self.losses(grid).items()}
         return breadth_first(
             with_value(run, self.key, value) for group, value in chosen.items() for run in self.groups[group]

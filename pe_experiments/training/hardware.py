@@ -50,6 +50,7 @@ def on_hardware(hardware: HardwareConfig) -> Iterator[str]:
 
 
 def describe_environment(device: str) -> dict[str, Any]:
+    """The content of ``environment.json``."""
     return {
         "pe_experiments": metadata.version("pe_experiments"),
         "source": _source_revision(),
