@@ -25,7 +25,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 # Okabe and Ito (2008), with brown for their yellow, which paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31",
-           "#7A3FA0", "#9E9E9E", "#7FB800", "#A2142F")  # fmt: skip
+           "#7A3FA0", "#9E9E9E", "#7FB800", "#A2142F", "#F032E6")  # fmt: skip
 WISHED = 8  # of them; the others serve only where these are taken
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 WIDTH = 7.2  # inches: two columns of a journal
@@ -47,14 +47,13 @@ def styles(labels: Iterable[str]) -> dict[str, Look]:
     digests = {label: hashlib.sha256(f"439{label}".encode()).digest() for label in set(labels)}
     wished = {label: (one[0] % WISHED, one[1] % len(MARKERS)) for label, one in digests.items()}
     order = sorted(wished, key=lambda label: (wished[label], label))
-    most = math.ceil(len(order) / len(COLOURS))
     looks: dict[str, Look] = {}
     for first in (True, False):  # a wish that can be granted goes before what others get instead
         for label in (label for label in order if label not in looks):
             used = Counter(colour for colour, _ in looks.values())
             turn, shift = wished[label]
             several = COLOURS[turn:WISHED] + COLOURS[:turn] + COLOURS[WISHED:]
-            colour = next(c for c in several if used[c] < most)
+            colour = next(c for c in several if used[c] == min(used[one] for one in COLOURS))
             if not first or colour == COLOURS[turn]:
                 markers = MARKERS[shift:] + MARKERS[:shift]
                 free = (marker for marker in markers if (colour, marker) not in looks.values())

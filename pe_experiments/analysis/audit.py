@@ -177,14 +177,13 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> Iterator[Crit
 
     rise = float(here.diff(dim=-1).max())
     found, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
-    wrong = "bad for tasks about what is near; fine for copying, which looks far back"
+    wrong = "what is near is not favoured from the start; no loss where far keys count, as in copying"
     yield Criterion("nearer keys never score lower", found, recent, wrong)
 
     apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
     wrong = "bad for tasks about exact distances; fine where far keys may look alike"
-    yield Criterion(
-        f"{distances} distances told apart", f"closest two {apart:.2g} apart", apart > 1e-4, wrong
-    )
+    found = f"closest two {apart:.2g} apart"
+    yield Criterion(f"{distances} distances told apart", found, apart > 1e-4, wrong)
 
     found = f"{nearer:.3g} and {farther:.3g}{masked}"
     wrong = "bad past the training lengths where far keys must count: values never seen in training"

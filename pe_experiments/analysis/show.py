@@ -113,9 +113,8 @@ def _blindness_table(components: list[Component], seed: int, shape: ModelShape) 
         rows.append((component.label, f"{pooled:.1e}", f"{word:.1e}", blind))
     first, second = (" ".join(words) for words in audit.SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
-    return _table(
-        title, ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind"), rows
-    )
+    headings = ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind")
+    return _table(title, headings, rows)
 
 
 def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:

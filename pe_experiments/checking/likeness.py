@@ -89,12 +89,8 @@ def matches(
     found = [likeness_of(theirs, make, name, both) for name, make, both in ours]
     if same := [likeness for likeness in found if likeness.same]:
         return same
-    mutants = [
-        Reference(name, broken(name, make), both)
-        for choice, make, both in ours
-        for name in MUTANTS
-        if scheme_of(name) == choice
-    ]
+    pairs = ((name, one) for one in ours for name in MUTANTS if scheme_of(name) == one.name)
+    mutants = [Reference(name, broken(name, one.make), one.forms) for name, one in pairs]
 
     def alike(references: list[Reference], layout: Sequence[str], shapes: Sequence[Sizes]) -> list[Likeness]:
         compared = (_compared(theirs, reference, layout, shapes) for reference in references)
@@ -175,11 +171,14 @@ def _order(steps: Sequence[str], pairs: int | None, channels: int) -> list[int]:
 
 
 @torch.no_grad()
-def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
-    """How their embeddings differ, or at which heads and distances their logits; empty where they do not."""
+def where_they_differ(
+    theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE, by: float = 0.3
+) -> str:
+    """How their embeddings or logits differ, with equal parameters; ``by`` 0: with those each starts with."""
     for sizes in SHAPES:
-        ours, other = _built(reference, theirs, causal, sizes)
-        if share_parameters(ours, other) is not None and (words := where_apart(other, ours, span)):
+        ours, other = _built(reference, theirs, causal, sizes, by)
+        shared = not by or share_parameters(ours, other) is not None
+        if shared and (words := where_apart(other, ours, span)):
             same = f"equal with {SHAPES[0][1]} heads; with {sizes[1]}, " if sizes != SHAPES[0] else ""
             return same + words
     return ""

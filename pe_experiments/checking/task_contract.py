@@ -206,9 +206,7 @@ def check_task(config: dict[str, Any]) -> bool:
     component = load_component("task", validated(TaskSettings, config).task)
     task = component.build()
     if task.vocab_size > MOST_SYMBOLS:
-        most = (
-            f"expected at most {MOST_SYMBOLS} here, where what guessing reaches is counted symbol by symbol"
-        )
+        most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"
         raise UserError(f"task: vocab_size={task.vocab_size} of {component.cls.__name__}: {most}")
     say(f"{component.target}\n")
     return not run_checks(CHECKS, {"": task})

@@ -59,6 +59,3 @@ def sweep(texts: list[str], common: ConfigMapping, varied: ConfigMapping | None,
 
 
 run = command("train", __doc__, main)
-
-if __name__ == "__main__":
-    run()

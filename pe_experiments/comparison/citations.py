@@ -6,7 +6,6 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
     return keys, "\n\n".join(sorted(entries[number][1] for number in used)) + "\n"
 
 
-@cache
 def known_entries() -> dict[str, tuple[str, str]]:
     """The shipped entries by arXiv identifier: key and text."""
     found = re.findall(r"(^@\w+\{(\S+),$.*?eprint = \{(\S+)\}.*?^}$)", ENTRIES.read_text(), re.M | re.S)

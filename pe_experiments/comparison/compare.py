@@ -18,7 +18,7 @@ from pe_experiments.comparison.result import Comparison, compared
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import refuse_among_runs
-from pe_experiments.terminal.console import Display, say, say_files
+from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import FORMULA, UserError, few
 from pe_experiments.terminal.files import write_atomically
 
@@ -65,10 +65,9 @@ def compare(
 
 
 def write_comparison(
-    made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None,
-    own: str | None = None,
-) -> Comparison:  # fmt: skip
-    """Write tables, figures and page of a comparison to a folder; ``panel`` and ``own`` are of the page."""
+    made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None
+) -> Comparison:
+    """Write tables, figures and page of a comparison to a folder; the page opens with the ``panel``."""
     runs = made.runs
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -81,7 +80,7 @@ def write_comparison(
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(made),
         "references.bib": cite(runs)[1],
-        "report.html": render_page(made, title, panel, own),
+        "report.html": render_page(made, title, panel),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text)
@@ -109,4 +108,8 @@ def show(made: Comparison) -> None:
         say(f"note: {note}")
     for name, reason in made.runs.left_out.items():
         say(f"left out: {name}: {reason}")
-    say_files(made.files)
+    for path in made.files:
+        if what := {"table.csv": "table", "report.html": "page"}.get(path.name):
+            say(f"{what}: {path}")
+    if drawn := [path for path in made.files if path.suffix == ".png"]:
+        say(f"figures: {drawn[0].parent} ({len(drawn)})")

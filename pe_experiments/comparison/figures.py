@@ -17,7 +17,7 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import learned, seeds_in_words
-from pe_experiments.drawing import WIDTH, Looks, drawing, legend_below, length_axis, metric_axis, save, text
+from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, metric_axis, save, text
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
@@ -60,7 +60,7 @@ def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = made.rows(protocol)
         for axes, metric in zip(panels, protocol.shown(made.metric), strict=True):
-            _draw_means(axes, protocol, rows, metric, made.looks)
+            _draw_means(axes, protocol, rows, metric, made)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
         if alone:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
@@ -87,17 +87,18 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
     return figure, grid[:protocols]
 
 
-def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, looks: Looks) -> None:
+def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: Comparison) -> None:
     for index, row in enumerate(rows):
-        colour, marker = looks[row["scheme"]]
+        colour, marker = made.looks[row["scheme"]]
         curves = protocol.curves[protocol.curves["label"] == row["scheme"]]
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
                   clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
         dashes = "-" if learned(row) else (0, (4, 2))
-        axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
-                  linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
+        width, order = (3.2, 4) if row["scheme"] == made.own else (1.6, 3)
+        axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=width,
+                  linestyle=dashes, clip_on=False, zorder=order)  # fmt: skip
 
 
 def _seeds(rows: Rows) -> str:
@@ -131,8 +132,7 @@ def context_figure(made: Comparison, protocol: Protocol, lines: pd.DataFrame) ->
                       markevery=max(1, len(means) // 8),
                       linestyle="--" if part == REPEATED_FAR else "-")  # fmt: skip
         if rows is repeated:
-            axes.set_title(
-                "solid: repeated within the training length; dashed: only farther back", fontsize=6
-            )
+            said = "solid: repeated within the training length; dashed: only farther back"
+            axes.set_title(said, fontsize=6)
     legend_below(figure, made.looks, sorted(set(lines["label"])))
     return figure

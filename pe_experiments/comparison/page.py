@@ -26,14 +26,14 @@ DIGITS = 6  # of a number after its point
 Json = dict[str, Any]
 
 
-def render_page(made: Comparison, title: str, panel: Markup | None = None, own: str | None = None) -> str:
-    """The page as text; it opens with ``panel``, HTML about the scheme ``own``, the only one in colour."""
+def render_page(made: Comparison, title: str, panel: Markup | None = None) -> str:
+    """The page as text; it opens with ``panel``, HTML about its own scheme, the only one in colour."""
     column, lower = words.column_of(made.metric), lower_is_better(made.metric)
     content = {
         "metric": {"column": made.metric, "words": words.metric_in_words(made.metric), "lower": lower},
         "accuracy": column,
         "solved": SOLVED,
-        "own": None if own is None else made.schemes.index(own),
+        "own": None if made.own is None else made.schemes.index(made.own),
         "schemes": [
             {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
             for scheme in made.schemes

@@ -95,9 +95,8 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             row |= _cells(name, statistics.t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):
             for accuracy in ACCURACIES:
-                row |= _cells(
-                    f"{accuracy}@{length}", statistics.mean_interval(points[accuracy].to_numpy(float))
-                )
+                mean = statistics.mean_interval(points[accuracy].to_numpy(float))
+                row |= _cells(f"{accuracy}@{length}", mean)
             if loss:
                 row |= _cells(f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float)))
             row |= _count(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
@@ -165,11 +164,8 @@ def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], li
         return [], []
     pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in others]
     ps = dict(zip(others, statistics.holm([pair["p"] for pair in pairs]), strict=True))
-    near = [
-        pair["other"]
-        for pair in pairs
-        if pair["not_tested"] in (None, SAME) and not ps[pair["other"]] <= ALPHA
-    ]
+    alike = [pair["other"] for pair in pairs if pair["not_tested"] in (None, SAME)]
+    near = [other for other in alike if not ps[other] <= ALPHA]
     return [best, *near], [other for other in others if ps[other] <= ALPHA]
 
 

@@ -80,11 +80,8 @@ class Component:
     def _choice(self) -> tuple[str, list[str]]:
         """The name it is known by, and the arguments it changes."""
         choices = shipped(self.group)
-        alike = {
-            name: load_component(self.group, section).arguments
-            for name, section in choices.items()
-            if section["_target_"] == self.target
-        }
+        same = {name: one for name, one in choices.items() if one["_target_"] == self.target}
+        alike = {name: load_component(self.group, one).arguments for name, one in same.items()}
         if not alike:  # maybe somebody else's class by the name of one of our choices
             name = self.cls.__name__
             alike = {f"{self.cls.__module__}.{name}" if name in choices else name: _defaults(self.cls)}

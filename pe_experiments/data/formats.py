@@ -154,8 +154,6 @@ def format_for(task: Task, causal: bool) -> Format:
         raise ValueError(
             f"vocab_size={task.vocab_size} of {type(task).__name__}: expected at most {MOST_SYMBOLS}"
         )
-    if not FORMATS.keys() & set(task.formats):
-        raise ValueError(f"formats={task.formats} of {type(task).__name__}: expected {', '.join(FORMATS)}")
     for name in ("aligned", "causal" if causal else "slots"):
         if name in task.formats:
             return FORMATS[name](task.vocab_size, causal)

@@ -124,9 +124,8 @@ def kind_of_run(runs: Runs, row: Mapping[Any, Any], witnessed: pd.DataFrame) -> 
     name, table, curves = str(row["name"]), runs.runs, runs.curves
     alike = table.loc[(table["protocol"] == row["protocol"]) & (table["scheme"] == row["scheme"]), "name"]
     within = curves[curves["name"].isin(alike) & (curves["split"] == "in_distribution")]
-    recorded = (
-        runs.training[runs.training["name"] == name].dropna(subset=["token_accuracy"]).sort_values("step")
-    )
+    rows = runs.training[runs.training["name"] == name]
+    recorded = rows.dropna(subset=["token_accuracy"]).sort_values("step")
     curve = curves[curves["name"] == name].to_dict("records")
     published = {"rows": recorded[["step", *RECORDED]].to_dict("records"), "curve": curve}
     trained, made = (runs.saved[name]["identity"][key] for key in ("trained", "sources"))

@@ -23,12 +23,15 @@ METRIC = "exact_match_extrapolation"  # of verdicts, unless sweep.metric says ot
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
-KEY = "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither"
+KEY = (
+    "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither; "
+    "?: likely, with seeds left to run"
+)
 TESTED = (BETTER, WORSE, NOT_SEPARATED)  # both learned the task
 SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
 PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
 FUTURES = 200
-CHANGE = 0.1  # a task is stopped once this share of its verdicts is expected to change, or less
+CHANGE = 0.1  # sweep.change, unless it is said
 EARLIEST = 3  # seeds; from here on there are intervals
 
 
@@ -50,11 +53,8 @@ class Forecast:
 
 def outcomes_of(protocol: Protocol, metric: str = METRIC) -> dict[str, Outcomes]:
     """By scheme; a metric may also be ``exact_match_at_4x``, at any multiple that was evaluated."""
-    runs, found = (
-        protocol.runs.sort_values("seed"),
-        re.fullmatch(r"(exact_match|token_accuracy)_at_(\d+)x", metric),
-    )
-    if found:
+    runs = protocol.runs.sort_values("seed")
+    if found := re.fullmatch(r"(exact_match|token_accuracy)_at_(\d+)x", metric):
         points = protocol.curves[protocol.curves["content_length"] == int(found[2]) * protocol.max_length]
         runs = runs.drop(columns=metric, errors="ignore").merge(points[["name", found[1]]], on="name")
         runs = runs.rename(columns={found[1]: metric})
@@ -103,9 +103,9 @@ def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> d
     return made
 
 
-def may_stop(forecasts: Iterable[Forecast]) -> bool:
-    """Whether further seeds are expected to change at most `CHANGE` of these verdicts."""
-    return fmean(one.change for one in forecasts) <= CHANGE
+def may_stop(forecasts: Iterable[Forecast], change: float = CHANGE) -> bool:
+    """Whether further seeds are expected to change a smaller share of these verdicts than ``change``."""
+    return fmean(one.change for one in forecasts) < change
 
 
 def _futures(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from pe_experiments.store.identity import identify, safe_name, scheme_label
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep
-from pe_experiments.terminal.console import Lines, say, say_files
+from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError, allowed, few
 from pe_experiments.terminal.files import write_atomically
 
@@ -49,10 +49,6 @@ class Standing:
     baselines: dict[str, Outcomes]
     forecasts: dict[str, Forecast]
     seeds: int
-
-    @property
-    def complete(self) -> bool:
-        return len(self.mine.values) >= EARLIEST and may_stop(self.forecasts.values())
 
 
 class Versus(Sweep):
@@ -111,7 +107,8 @@ class Versus(Sweep):
         return flat | {"evaluation.examples": examples}
 
     def carry_out(self) -> tuple[int, list[Job]]:
-        say(f"{self.study}: tuned first, then at least {EARLIEST} seeds of each task")
+        if not self.dry_run:
+            say(f"{self.study}: tuned first, then at least {EARLIEST} seeds of each task")
         self._require_numbers()
         return super().carry_out()
 
@@ -162,10 +159,11 @@ class Versus(Sweep):
 
     def _rest(self, left: dict[str, list[Job]], done: int) -> dict[str, list[Job]]:
         """Of the runs of each task those after the first ``done``, unless its verdicts hold already."""
-        found = (
-            self.standings()[0] if any(job.state in DONE for queue in left.values() for job in queue) else []
-        )
-        complete = {name for one in found if one.complete for name in one.protocol.runs["name"]}
+        begun = any(job.state in DONE for queue in left.values() for job in queue)
+        complete: set[str] = set()
+        for one in self.standings()[0] if begun else []:
+            if len(one.mine.values) >= EARLIEST and may_stop(one.forecasts.values(), self.settings.change):
+                complete |= set(one.protocol.runs["name"])
         return {task: q[done:] for task, q in left.items() if q[done:] and q[0].name not in complete}
 
     def standings(self) -> tuple[list[Standing], Runs]:
@@ -202,16 +200,22 @@ def report(versus: Versus) -> None:
         tasks=[(task, own.to_dict("records")) for task, own in rows.groupby("task", sort=False)],
         cost=cost,
         sides=verdicts.SIDES,
-        change=verdicts.CHANGE,
+    )
+    most, change = max((one.seeds for one in standings), default=0), versus.settings.change
+    note = (
+        f"All but {versus.label} are published runs of {versus.bank}. On a task {versus.label} was run with "
+        f"{EARLIEST} to {most} seeds, until less than {100 * change:g} % of its verdicts were expected to "
+        f"change with the rest; intervals and tests are not adjusted for that."
     )
     metric = versus.metric if versus.metric in METRICS else verdicts.METRIC  # of the matrix
-    made = compared(runs, metric, baseline=versus.label)
-    made = write_comparison(made, title, folder, Lines(), Markup(panel), versus.label)
+    made = replace(compared(runs, metric, baseline=versus.label), own=versus.label, note=note)
+    write_comparison(made, title, folder, Lines(), Markup(panel))
     write_atomically(folder / "verdicts.csv", rows.to_csv(index=False))
-    signs = rows.pivot(index="task", columns="baseline", values="verdict").replace(verdicts.SIGNS)
+    rows["sign"] = rows["verdict"].map(verdicts.SIGNS) + rows["settled"].map({True: "", False: "?"})
+    signs = rows.pivot(index="task", columns="baseline", values="sign")
     say(signs.to_string(na_rep=""))
     say(f"{verdicts.KEY}\n{cost}")
-    say_files([path for path in made.files if path.suffix == ".html"])
+    say(f"page: {folder / 'report.html'}")
 
 
 def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, sh
 from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
 
+WRITTEN = ("torch._utils", "torch", "collections")  # modules that a checkpoint names
 MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
@@ -180,15 +181,10 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, as no run writes it")
             pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            for code, named, _ in pickletools.genops(
-                archive.read(pickled)
-            ):  # some of what torch allows fills
-                if "GLOBAL" in code.name and str(named).split()[:1] not in (
-                    ["torch._utils"],
-                    ["torch"],
-                    ["collections"],
-                ):
-                    raise ValueError(f"it holds {named}, as no run writes it")  # the memory
+            for code, named, _ in pickletools.genops(archive.read(pickled)):
+                # Some of what torch allows fills the memory.
+                if "GLOBAL" in code.name and str(named).partition(" ")[0] not in WRITTEN:
+                    raise ValueError(f"it holds {named}, as no run writes it")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")

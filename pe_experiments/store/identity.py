@@ -16,16 +16,7 @@ from typing import Any
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import PARTS
-from pe_experiments.store.code import (
-    DIGITS,
-    PACKAGE,
-    Digests,
-    class_code,
-    common_code,
-    digest,
-    outside_code,
-    states,
-)
+from pe_experiments.store.code import DIGITS, Digests, class_code, common_code, digest, outside_code, states
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # of a run's name
@@ -120,7 +111,7 @@ def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def is_code(name: str) -> bool:
     """Whether a name in `Identity.sources` is of code of this package; else of a file or of outside code."""
-    return name in ("training", "evaluation") or name.startswith(f"{PACKAGE}.")
+    return name in ("training", "evaluation") or name.startswith("pe_experiments.")
 
 
 def scheme_label(experiment: Experiment) -> str:

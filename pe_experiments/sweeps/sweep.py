@@ -92,7 +92,7 @@ class Sweep:
             for job in jobs:
                 reason = f"  ({one_line(job.reason)})" if job.reason else ""
                 say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
-            say(f"{totals(jobs)}\nnothing was run (dry_run=true)")
+            say(f"{totals(jobs)}\nnothing was run (dry_run=true)" if jobs else "nothing is left to run")
             return jobs
         title = str(self.study or UNNAMED)
         for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
@@ -100,11 +98,3 @@ def print_table(table: Table) -> None:
     with console.capture() as lines:
         console.print(table)
     say(lines.get(), end="")
-
-
-def say_files(files: Sequence[Path]) -> None:
-    for path in files:
-        if what := {"table.csv": "table", "report.html": "page"}.get(path.name):
-            say(f"{what}: {path}")
-    if drawn := [path for path in files if path.suffix == ".png"]:
-        say(f"figures: {drawn[0].parent} ({len(drawn)})")

@@ -35,10 +35,8 @@ def own(words: Iterable[str]) -> None:
             _exit(status)
         raise SystemExit(f"os._exit({status})")
 
-    for module in {
-        os,
-        sys.modules.get("posix", os),
-    }:  # a part that calls it would end the process without a word
+    # A part that calls it would end the process without a word.
+    for module in {os, sys.modules.get("posix", os)}:
         module._exit = exit_with_a_word  # type: ignore[attr-defined]
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of

@@ -26,9 +26,8 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
     """Set the threads and the matmul backend of this process; returns the device."""
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
-        raise UserError(
-            f"hardware.threads={hardware.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
-        )
+        has = f"this machine has {cores} cores; allowed: 1 to {cores}"
+        raise UserError(f"hardware.threads={hardware.threads}: {has}")
     torch.set_num_threads(hardware.threads)
     if hardware.accelerator != "cpu" and torch.cuda.is_available():
         return "cuda"

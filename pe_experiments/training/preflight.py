@@ -20,6 +20,7 @@ from torch import Tensor
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
+from pe_experiments.data.formats import FORMATS
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.models import Backbone, Transformer
@@ -47,7 +48,7 @@ def preflight(experiment: Experiment) -> list[str]:
     or draw numbers that the seed does not decide, and in a decoder no token may depend on later ones.
     Returns what the schemes remark on.
     """
-    refuse_large_model(experiment)
+    _refuse(experiment, "the model", FORWARD_BYTES, 1, on_gpu=False)  # on a batch, without gradients
     refuse_long_measurements(experiment)
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last = experiment.config.evaluation.examples - 1  # of the examples at the longest length
@@ -96,6 +97,8 @@ def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
     """What is wrong with examples: a shape, a type, a symbol, or a target that `solve` does not say."""
     scored, width = targets != IGNORE, task.target_length(length)
+    if unknown := set(task.formats) - set(FORMATS):
+        return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"
     if inputs.shape != (len(targets), length):
         return f"inputs of shape {tuple(inputs.shape)}"
     if targets.shape != (len(inputs), width):
@@ -315,11 +318,6 @@ def refuse_large_training(experiment: Experiment) -> None:
     _refuse(experiment, "training", PARAMETER_BYTES, experiment.shape.num_layers, _on_gpu(experiment))
 
 
-def refuse_large_model(experiment: Experiment) -> None:
-    """Refuse a model that cannot be tried out here on a batch, without gradients, as an evaluation does."""
-    _refuse(experiment, "the model", FORWARD_BYTES, 1, on_gpu=False)
-
-
 def refuse_long_measurements(experiment: Experiment) -> None:
     """Refuse an evaluation estimated to take more than a day; training has no limit."""
     config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
@@ -340,11 +338,11 @@ def refuse_long_measurements(experiment: Experiment) -> None:
 def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, on_gpu: bool) -> None:
     need, have = needed_bytes(experiment, per_parameter, layers), memory_bytes(on_gpu)
     if have is not None and need > have:
-        of_parameters = _size(per_parameter * parameters(experiment))
+        of_parameters = per_parameter * parameters(experiment)
         raise UserError(
-            f"{what} needs about {_size(need)} of memory ({of_parameters} for the parameters, the rest for "
-            f"a batch) and this machine has {_size(have)}; lower model.d_model, model.num_layers, "
-            f"task.vocab_size, training.batch_size, training.max_length or the scheme's own sizes"
+            f"{what} needs about {need / 1e9:,.1f} GB of memory ({of_parameters / 1e9:,.1f} for the "
+            f"parameters, the rest for a batch), this machine has {have / 1e9:,.1f}; lower model.d_model, "
+            f"model.num_layers, task.vocab_size, training.batch_size, training.max_length or pe's own sizes"
         )
 
 
@@ -380,8 +378,3 @@ def memory_bytes(on_gpu: bool) -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def _size(count: float) -> str:
-    thousands = min(4, int(math.log10(count) // 3))
-    return f"{count / 1000**thousands:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[thousands]}"

@@ -135,6 +135,7 @@ def sentence(title: str, runs: pd.DataFrame, pairs: pd.DataFrame) -> str:
     span += f", the lowest seed {number(lowest)}" if number(lowest) != number(means[best[-1]]) else ""
     rest = means.drop(best)
     then = f"; significantly lower: `{rest.index[0]}` ({number(rest.iloc[0])})" if len(rest) else ""
+    then += f" and the {len(rest) - 1} others that learned it" if len(rest) > 1 else ""
     return f"{start}**{_named(best)}** ({span}){then}{end}"
 
 

@@ -632,6 +632,8 @@ def test_looks_follow_from_the_names_and_are_distinct() -> None:
     for many in (list(shipped("pe"))[:40], [f"s{n}" for n in range(len(COLOURS) * len(MARKERS))]):
         assert len(set(styles(many).values())) == len(many)
     assert len(styles([f"s{n}" for n in range(100)])) == 100
+    more = styles([f"s{n}" for n in range(len(COLOURS) + 3)])
+    assert {colour for colour, _ in more.values()} == set(COLOURS)  # each once before one twice
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]

@@ -56,6 +56,3 @@ def test_choice_of_format() -> None:
     only_causal.formats = ("causal",)
     with pytest.raises(ValueError, match="no form for model=encoder"):
         format_for(only_causal, False)
-    only_causal.formats = ("casual",)
-    with pytest.raises(ValueError, match="of Copy: expected aligned, causal, slots"):
-        format_for(only_causal, True)

@@ -68,6 +68,7 @@ def test_what_is_clear_stops_early_and_what_is_not_goes_on() -> None:
     baselines = {"ones": ONES, "zeros": ZEROS}
     clear, mixed = seeds([0.0] * EARLIEST), seeds([1.0, 0.0, 1.0])
     assert may_stop(forecast(clear, baselines, SEEDS).values())
+    assert not may_stop(forecast(clear, baselines, SEEDS).values(), change=0.0)  # all seeds are asked for
     assert not may_stop(forecast(mixed, baselines, SEEDS).values())
 
 
