@@ -29,7 +29,7 @@ from pe_experiments.training.preflight import preflight, refuse_large_training
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one call did."""
+    """The outcome of one call."""
 
     experiment: Experiment  # what was asked for
     directory: RunDirectory  # where the curve lies: the run's, or that of one of its evaluations
@@ -202,7 +202,7 @@ def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) ->
 
 
 def _measured(planned: Plan, model: Backbone, device: str, display: console.Display) -> tuple[Curve, Tables]:
-    """What a finished run's model is measured as; it may have stopped before the last step asked for."""
+    """The step a finished run's model is measured at; it may have stopped before the last one asked for."""
     experiment, result = planned.experiment, planned.result or {}
     steps = result.get("finished_step", experiment.config.training.steps)
     return evaluate_model(experiment, model.to(device), steps, display)

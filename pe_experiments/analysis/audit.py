@@ -1,4 +1,4 @@
-"""What encodings do, measured without training: the vectors, the effect over distance, the order of words.
+"""Properties of encodings, measured without training: vectors, effect over distance, order of words.
 
 Shapes: P positions, W columns of the vectors; H heads, C channels of a head, N distances 0 .. N-1 between a
 query and the keys before it.

@@ -35,7 +35,7 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
 
 
 def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
-    """What the page shows of a scheme, before training."""
+    """The page's data on a scheme, before training."""
     shape, tokens = scheme.shape, min(2 * scheme.shape.train_length, LONGEST)
     vectors_PW = _embedded(scheme, tokens)
     scheme = copy.deepcopy(scheme)
@@ -73,7 +73,7 @@ def rounded(values: Tensor, digits: int = 3) -> Any:
 
 @torch.no_grad()
 def _embedded(scheme: PositionalEncoding, tokens: int) -> Tensor | None:
-    """What the scheme adds to embeddings, or puts beside them [positions, dimensions]; None if nothing."""
+    """The vectors a scheme adds to embeddings or puts beside them [positions, dimensions], or None."""
     if not acts_at_embedding(scheme):
         return None
     tokens_W = scheme.shape.d_model - scheme.position_width  # columns that hold the token
@@ -96,7 +96,7 @@ def _redrawn(scheme: PositionalEncoding, tokens: int) -> bool:
 
 @torch.no_grad()
 def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
-    """What the first layer of a scheme that rotates nothing does, and whether what it adds reads content."""
+    """The effect of a scheme that rotates nothing, in the first layer, and whether it reads content."""
     shape, part = scheme.shape, scheme.for_layer(0)
     if makes_weights(part):
         return "weights", True

@@ -281,7 +281,7 @@ def difference(
 def _both(
     first: PositionalEncoding, second: PositionalEncoding, inputs: Inputs, layout: Layout | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What the two compute: embeddings [1, T, D], then `_scores` of two layers."""
+    """Results of the two: embeddings [1, T, D], then `_scores` of two layers."""
     tokens = [inputs.x_BTD[..., scheme.position_width :] for scheme in (first, second)]
     one, two = first.embed(tokens[0], inputs.positions_BT), second.embed(tokens[1], inputs.positions_BT)
     if layout is not None:
@@ -295,7 +295,7 @@ def _both(
 
 
 def _added(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
-    """What encodes positions: the columns beside the tokens, before or after them, or what was added."""
+    """The part that encodes positions: the columns before or after the tokens, or the vectors added."""
     width = x_BTD.shape[-1]
     if embedded_BTD.shape[-1] == width:
         return embedded_BTD - x_BTD

@@ -37,7 +37,7 @@ def scheme_of(name: str) -> str:
 
 
 def broken(name: str, make: MakeEncoding) -> MakeEncoding:
-    """What builds the mutant of that name, from what builds the scheme it breaks."""
+    """The maker of the mutant of that name, from the maker of the scheme it breaks."""
     part, change = MUTANTS[name]
 
     def make_broken(shape: ModelShape) -> PositionalEncoding:

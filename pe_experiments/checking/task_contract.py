@@ -30,7 +30,7 @@ def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Ten
 
 
 def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """What the task makes for these lengths: the nearest below, and no length twice."""
+    """The lengths the task makes for these: the nearest below, and no length twice."""
     return sorted({made for asked in lengths if (made := task.nearest_length(asked)) is not None})
 
 

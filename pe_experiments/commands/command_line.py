@@ -1,4 +1,4 @@
-"""What the commands share: help, flags, showing a result, and turning every mistake into one sentence."""
+"""Common parts of the commands: help, flags, showing a result, one sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def help_text(name: str, usage: str) -> str:
 
 
 def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]:
-    """What train.py is given: ``key=value`` texts, whether ``-m`` is among the rest, and ``--config-dir``."""
+    """The arguments of train.py: ``key=value`` texts, whether ``-m`` is among them, and ``--config-dir``."""
     texts, many, folder, words = [], False, None, iter(arguments)
     for word in words:
         if word in ("-m", "--multirun"):
@@ -129,7 +129,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
 
 
 def show_result(result: RunResult) -> None:
-    """What a run or an evaluation ended with: the table over lengths, the paths, how to upload it."""
+    """Print the result of a run or an evaluation: the table over lengths, the paths, how to upload it."""
     stored, experiment, directory = result.result, result.experiment, result.directory
     if result.status != "completed":
         say(f"{stored['name']}: {result.status} ({stored.get('reason', 'no reason recorded')})")

@@ -39,7 +39,7 @@ def known_entries() -> dict[str, tuple[str, str]]:
 
 
 def _cited(component: Any) -> Iterable[str]:
-    """What the classes of a config section cite: for themselves, and for arguments not at their default."""
+    """The papers that classes of a config section cite: for themselves, and for changed arguments."""
     if isinstance(component, list):
         component = dict(enumerate(component))
     if not isinstance(component, dict):

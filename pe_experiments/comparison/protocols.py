@@ -24,7 +24,7 @@ LONGEST = 80  # characters of a slug
 
 @dataclass(frozen=True)
 class Protocol:
-    """What runs must share to be compared: task, model, training and evaluation; and the runs that do."""
+    """Settings that runs must share to be compared (task, model, training, evaluation), and these runs."""
 
     hash: str  # what identifies it, the column ``protocol`` of every table
     task: str

@@ -1,1 +1,1 @@
-"""What a configuration may say, from the keys a person types to an experiment."""
+"""Configuration: from the keys a person types to an experiment."""

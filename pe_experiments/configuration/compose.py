@@ -54,7 +54,7 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | 
 def common_to_runs(
     arguments: Iterable[str], folder: Path | None = None
 ) -> tuple[ConfigMapping, ConfigMapping]:
-    """What a command line says for all of its runs, and its ``hydra`` section (``mode``, ``sweeper``)."""
+    """Settings common to all runs of a command line, and its ``hydra`` section (``mode``, ``sweeper``)."""
     overrides = read_overrides(arguments)
     _choices_among(overrides, "config", folder)
     # Arguments of parts may fit only one choice.

@@ -1,4 +1,4 @@
-"""What a person types, ``key=value``: read by Hydra's parser, held against the choices there are."""
+"""Typed overrides, ``key=value``: read by Hydra's parser, held against the choices there are."""
 
 from __future__ import annotations
 

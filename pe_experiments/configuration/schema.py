@@ -1,4 +1,4 @@
-"""What a configuration may say: a schema per section, and one sentence for what it may not."""
+"""The schema of a configuration, section by section, and one sentence per mistake."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """What is trained on, for how long and how (`training`)."""
+    """Training: data, duration and method (`training`)."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_BATCHES)]
     batch_size: Count
@@ -134,7 +134,7 @@ class HardwareConfig(Section):
 
 
 class LoggerConfig(Section):
-    """What goes to Weights & Biases (`tracking`)."""
+    """The log to Weights & Biases (`tracking`)."""
 
     mode: Literal["offline", "online", "disabled"]
     project: Words
@@ -161,7 +161,7 @@ class SweepConfig(Section):
 
 
 class EngineConfig(Section):
-    """What carries out the runs of a sweep (`sweeps.engines`)."""
+    """The engine that carries out the runs of a sweep (`sweeps.engines`)."""
 
     kind: Literal["local", "submitit", "ray"]  # processes of this machine, jobs through submitit, or Ray
     cluster: Literal["slurm", "local"] = "slurm"  # of submitit; local: processes of this machine

@@ -197,7 +197,7 @@ class _Blocks:
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:
-    """What a row of ``extrapolation.csv`` says of a length whatever the model."""
+    """The columns of ``extrapolation.csv`` that depend on the length alone, not on the model."""
     answer_tokens = source.task.target_length(content_length)
     trained_ids = source.positions.train_positions(source.train_length)
     return {

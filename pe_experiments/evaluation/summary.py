@@ -1,4 +1,4 @@
-"""What sums a curve up: the metrics of a run over all lengths at which it was evaluated."""
+"""The metrics that sum up a curve: of a run, over all lengths at which it was evaluated."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CARRIED = 30  # how much farther than a nudge another order of sums may be carri
 
 @dataclass
 class Finding:
-    """What replaying the beginnings of kinds, and of some the ``whole`` run, came to."""
+    """The outcome of replaying the beginnings of kinds, and of some the ``whole`` run."""
 
     kinds: Sequence[Kind]
     whole: Sequence[Kind]

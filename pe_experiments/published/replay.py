@@ -84,7 +84,7 @@ class Kind:
         return composed("config", [word for word in words if not word.startswith("hydra.")])
 
     def experiment(self, examples: int | None = None) -> Experiment:
-        """What was trained, evaluated as its command says; or on so many examples."""
+        """The training, evaluated as its command says; or on so many examples."""
         config = self.commanded() | self.trained
         config["evaluation"]["examples"] = examples or config["evaluation"]["examples"]
         return resolve(check(config))

@@ -1,4 +1,4 @@
-"""What a bank of paired settings says: every scheme met the same settings, each with a seed of its own.
+"""Outcomes over paired settings: every scheme met the same settings, each with a seed of its own.
 
 Per task and setting the run counts whose learning rate has the lower loss on fresh examples of the training
 lengths. Its score is the area under exact match over log2 length from 1x to 8x the training length, of every

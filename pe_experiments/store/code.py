@@ -168,7 +168,7 @@ def _nested(node: Any) -> Any:
 
 
 def _compiled(node: Any, seen: set[int]) -> Any:
-    """What a class without a file does, as nested lists; with what it calls of the same notebook."""
+    """The code of a class without a file as nested lists, with all it calls of the same notebook."""
     node = getattr(node, "__func__", node)  # of a static or class method
     if isinstance(node, FunctionType | type):
         if id(node) in seen:

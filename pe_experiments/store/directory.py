@@ -1,4 +1,4 @@
-"""What lies in ``results_dir``: a run's directory with its files, and the list of runs of each study."""
+"""The layout of ``results_dir``: a run's directory with its files, and the list of runs of each study."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def _names(runs: Path, changed_at: int) -> dict[str, str]:
 
 
 def seed_and_hash(name: str) -> str:
-    """What identifies a run, whatever its label."""
+    """The part of a name that identifies a run, whatever its label."""
     return name[name.rfind("-s") :]
 
 
@@ -250,7 +250,7 @@ def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """What a study lists: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``."""
+    """The manifest of a study: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``."""
     try:
         content = read_json(path)
         names = content["runs"]

@@ -143,7 +143,7 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """What the changes name is known to whoever made them; the task that was trained on is built as well."""
+    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's."""
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
     built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model", "training"))]

@@ -1,4 +1,4 @@
-"""What a run is called: its identity is what was trained (settings, code, data); the label only names it."""
+"""The identity of a run: its settings, code and data, and its name; the label only names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_NAMED = 20  # data files with a digest each; more, or several of one name, 
 
 @dataclass(frozen=True)
 class Identity:
-    """What was trained, the name that follows from it, and what to call its scheme."""
+    """The settings, code and data of a training, the name that follows from them, and its scheme's label."""
 
     trained: dict[str, Any]  # the configuration
     sources: dict[str, Any]  # states of code and digests of data files by group; ``derived`` values
@@ -71,7 +71,7 @@ def identify(experiment: Experiment) -> Identity:
 
 
 def evaluated(experiment: Experiment) -> dict[str, Any]:
-    """What identifies one evaluation of a training; the usual decoding and task are left out."""
+    """The key of one evaluation of a training; the usual decoding and task are left out."""
     said: dict[str, Any] = {
         "lengths": list(experiment.evaluation_lengths),
         "examples": experiment.config.evaluation.examples,
@@ -100,7 +100,7 @@ CODE_OF = {
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between two `Identity.sources`: code of this package by its part, files by their name."""
+    """The differences of two `Identity.sources`: code of this package by its part, files by their name."""
     names = set[str]()
     for group in before | now:
         one, other = before.get(group, {}), now.get(group, {})

@@ -1,4 +1,4 @@
-"""What an experiment amounts to before anything is done: which run, where, and how far it is."""
+"""The plan of an experiment before anything is done: which run, where, and how far it is."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Plan:
 
     @property
     def remark(self) -> str:
-        """What a dry run says besides the state: who has the run, or why it is a new one."""
+        """A dry run's remark besides the state: who has the run, or why it is a new one."""
         edited = self.edited_since() if self.state == "new" else {}
         changes = [f"changed since {other}: {few(names)}" for other, names in edited.items()]
         return "another process has it" if self.state == "in progress" else "; ".join(changes)
 
     @property
     def saved_config(self) -> dict[str, Any]:
-        """What ``config.yaml`` says: everything set, derived and identified; ``rerun`` was this call's."""
+        """Content of ``config.yaml``: everything set, derived and identified; ``rerun`` was this call's."""
         config = jsonable(self.experiment.config.model_dump()) | {"rerun": False}
         identity = self.identity.as_dict() | {"name": self.run.name}
         return {**config, "derived": self.experiment.derived, "identity": identity}

@@ -1,4 +1,4 @@
-"""What a training or an evaluation leaves in its directory, written as it comes."""
+"""The files that a training or an evaluation leaves in its directory, written as they come."""
 
 from __future__ import annotations
 

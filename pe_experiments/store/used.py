@@ -1,4 +1,4 @@
-"""What a class uses of the file it stands in: the rest of a user's file belongs to no run of that class."""
+"""The part of a file that a class uses: the rest of a user's file belongs to no run of that class."""
 
 import ast
 import re
@@ -37,7 +37,7 @@ def _apart(statement: ast.stmt) -> list[ast.stmt]:
 
 
 def _names(statement: ast.stmt) -> set[str]:
-    """What a statement defines, if that is all it does."""
+    """The names a statement defines, if that is all it does."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.partition(".")[0] for alias in statement.names}
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):

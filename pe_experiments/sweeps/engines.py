@@ -59,7 +59,7 @@ class Order:
             worker.kill()
 
     def checkpoint(self) -> Any:
-        """What submitit queues again when the job hits its time limit; the run then resumes."""
+        """The job that submitit queues again at its time limit; the run then resumes."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

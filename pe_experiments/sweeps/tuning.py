@@ -85,7 +85,7 @@ class Tuning:
             write_manifest(Path(results_dir), study, names, tuned=[self.key], tuning=tuning)
 
     def _choice(self, tried: dict[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
-        """What was chosen for a group, by which mean loss of each value tried, and from which runs."""
+        """The choice for a group, the mean loss of each value tried, and the runs behind it."""
         results = [job.run.read_result() or {} for job in jobs]
         seeds = list(dict.fromkeys(result["seed"] for result in results))
         losses = []

@@ -10,7 +10,7 @@ from pe_experiments.tasks.base import IGNORE, Task
 
 
 class TwoNumbers(Task):
-    """What tasks of two written numbers share."""
+    """The base of tasks with two written numbers."""
 
     base: int  # of the digits
     mark: int  # symbol between the numbers

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal while a run goes on and when it is done."""
+"""The terminal's output while a run goes on and when it is done."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Display:
         self.note(f"loss {row['loss']:.4f}{self._inside}")
 
     def note(self, text: str) -> None:
-        """What is known besides."""
+        """Further words for the line."""
 
     def stop(self) -> None:
         """It is over, finished or not; may be called twice."""

@@ -30,7 +30,7 @@ class InUse(UserError):
 
 
 def disk_problem(error: BaseException) -> str | None:
-    """What is wrong with the disk, if that is what the error is about: full, read-only, over quota."""
+    """The trouble with the disk, if the error is about that: full, read-only, over quota."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if isinstance(error, OSError) and number in _OF_THE_DISK else None
 
@@ -45,7 +45,7 @@ def allowed(options: Iterable[str]) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What a person is told of an error: our sentences as they are, the first two lines of others."""
+    """An error for people: our sentences as they are, the first two lines of others."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""What may be set for a whole process, in one that is ours: a command or a worker of a sweep, no notebook."""
+"""Settings of a whole process, for one that is ours: a command or a worker of a sweep, no notebook."""
 
 from __future__ import annotations
 

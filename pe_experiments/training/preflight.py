@@ -1,4 +1,4 @@
-"""What is tried before anything is written: the parts on an untrained model, and what they may not do."""
+"""A trial before anything is written: the parts on an untrained model, and what they may not do."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
 
 
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
-    """What is wrong with examples: a shape, a type, a symbol, or a target that `solve` does not say."""
+    """The first mistake in examples: a shape, a type, a symbol, or a target that `solve` does not say."""
     scored, width = targets != IGNORE, task.target_length(length)
     if unknown := set(task.formats) - set(FORMATS):
         return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"
@@ -294,7 +294,7 @@ def _watched(scheme: PositionalEncoding, name: str) -> Callable[..., Any]:
 
 
 def _tensors(hook: str, arguments: dict[str, Any]) -> dict[str, Tensor]:
-    """What a hook is given and others read; not the embeddings of tokens, which are its own to change."""
+    """The tensors a hook is given and others read; not the embeddings of tokens, which it may change."""
     names = list(arguments)[1:] if hook == "embed_sequence" else list(arguments)
     found = {name: arguments[name] for name in names}
     for name, at in [pair for pair in found.items() if isinstance(pair[1], AttentionContext)]:
@@ -303,7 +303,7 @@ def _tensors(hook: str, arguments: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _mark(name: str, tensor: Tensor) -> Tensor:
-    """What tells whether it has changed: a copy, or for large ones the number of changes."""
+    """A mark by which a change shows: a copy, or of a large tensor the number of changes."""
     if name.endswith(OF_PAIRS):
         return torch.tensor(tensor._version)
     return tensor.detach().clone().nan_to_num()
