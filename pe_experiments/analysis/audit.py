@@ -177,7 +177,7 @@ def audit_distances(scheme: PositionalEncoding, distances: int) -> Iterator[Crit
 
     rise = float(here.diff(dim=-1).max())
     found, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
-    wrong = "what is near is not favoured from the start; no loss where far keys count, as in copying"
+    wrong = "bad for favouring near keys whatever they say; fine where a fixed offset or a far key counts"
     yield Criterion("nearer keys never score lower", found, recent, wrong)
 
     apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())

@@ -128,10 +128,8 @@ def _refuse_telling_ids(source: Source) -> None:  # they would reveal the answer
     for kind in set(ids) & set(source.positions.task_ids):
         pairs = zip(ids[kind], other[kind], strict=True)
         if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
-            allow = "they may follow from the inputs and the number of targets only"
-            raise UserError(
-                f"task: the {kind} ids of {type(task).__name__} change with what its answers say; {allow}"
-            )
+            which = f"the {kind} ids of {type(task).__name__} change with what its answers say"
+            raise UserError(f"task: {which}; they may follow from the inputs and the number of targets only")
 
 
 def _run_model(

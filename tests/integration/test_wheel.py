@@ -36,7 +36,7 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     assert (analysis / "templates" / "explore.js").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
-    command = [sys.executable, "-m", "pe_experiments.commands.train", "pe=rope", *TINY]
+    command = [sys.executable, "-c", "from pe_experiments.commands.train import run; run()", "pe=rope", *TINY]
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment)
     assert done.returncode == 0, done.stderr
