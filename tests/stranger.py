@@ -153,3 +153,49 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
         assert [float(row[column]) for row in tested] == pytest.approx(values), column
     assert [row["separated"] == "True" for row in tested] == [value <= 0.05 for value in holm(p)]
     return len(tested)
+
+
+def paired_scores(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
+    """Of a bank of paired settings, by task and scheme: the score in every setting that was learned.
+
+    Of the two rates the one with the lower loss in distribution; settings that all schemes have run at both.
+    """
+    runs, floors = read_csv(folder / "runs.csv"), defaultdict(float)
+    for row in read_csv(folder / "floors.csv"):
+        floors[row["task"], int(row["setting"]), int(row["content_length"])] = float(row["floor"])
+    points: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in read_csv(folder / "curves.csv"):
+        points[row["name"]][int(row["content_length"])] = float(row["exact_match"])
+    pairs: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        pairs[run["task"], int(run["seed"])][run["label"]].append(run)
+    schemes = {run["label"] for run in runs}
+    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for (task, setting), own in pairs.items():
+        if set(own) != schemes or any(len(two) != 2 for two in own.values()):
+            continue
+        for label, two in own.items():
+            run = min(two, key=lambda one: float(one["loss_in_distribution"]))
+            if run["solved_in_distribution"] != "True":
+                continue
+            first = int(run["max_length"])
+            past = sorted(n for n in points[run["name"]] if first <= n <= 8 * first)
+            floor = [floors[task, setting, n] for n in past]
+            above = [
+                max(0.0, (points[run["name"]][n] - low) / (1 - low))
+                for n, low in zip(past, floor, strict=True)
+            ]
+            strips = [
+                (math.log2(past[i + 1]) - math.log2(past[i])) * (above[i] + above[i + 1]) / 2
+                for i in range(len(past) - 1)
+            ]
+            found[task, label][setting] = sum(strips) / math.log2(past[-1] / past[0])
+    return found
+
+
+def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float, int]:
+    """Mean difference over shared settings, the two-sided p-value over all flips of signs, and how many."""
+    d = np.array([first[setting] - second[setting] for setting in first if setting in second])
+    signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
+    p = np.mean(np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - 1e-12)
+    return float(d.mean()), float(p), len(d)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
 from pe_experiments.configuration.experiment import Experiment
@@ -25,6 +26,7 @@ from pe_experiments.published.pages import (
     with_blocks,
 )
 from pe_experiments.published.publish import require_one_known_source
+from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
 from results.core import study as core
 from results.precision import study as precision
@@ -34,7 +36,7 @@ from tests.synthetic import write_study
 
 RESULTS = ROOT / "results"
 STUDIES = (
-    "bank/v1", "core", "implementations", "precision", "replications", "robustness", "text", "transfer",
+    "bank/v1", "bank/v2", "core", "implementations", "precision", "replications", "robustness", "text", "transfer",
     "tutorial_claims",
 )  # fmt: skip
 
@@ -359,3 +361,45 @@ def _tracked() -> list[Path]:
     return [
         path for path in files if path.suffix not in (".svg", ".pdf", ".tex", ".pyc") and path.name[0] != "."
     ]
+
+
+def test_a_stranger_finds_the_second_banks_differences() -> None:
+    """The rate that counts, the score above the floor, the test of signs, Holm's method: all from the CSVs."""
+    folder = RESULTS / "bank" / "v2"
+    scores, told = stranger.paired_scores(folder), code_of(folder).blocks(folder)["differences"]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines()[2:]]
+    assert rows
+    for task, own in itertools.groupby(rows, key=lambda row: row[0]):
+        table = list(own)
+        found = [
+            stranger.sign_flip_p(scores[task, first], scores[task, name]) for _, first, name, *_ in table
+        ]
+        order, adjusted, last = sorted(range(len(found)), key=lambda n: found[n][1]), [0.0] * len(found), 0.0
+        for rank, n in enumerate(order):
+            last = adjusted[n] = max(last, min(1.0, (len(found) - rank) * found[n][1]))
+        for (_, first, _, shown, settings, p, verdict), (mean, _, count), holm in zip(
+            table, found, adjusted, strict=True
+        ):
+            assert shown.split(" ")[0] == f"{mean:.3f}"
+            assert int(settings) == count
+            assert float(p) == pytest.approx(holm, rel=0.06)  # printed to two digits
+            assert (verdict == "better") == (holm <= 0.05)
+            highest = {name: np.mean(list(own.values())) for (t, name), own in scores.items() if t == task}
+            assert first == max(highest, key=highest.__getitem__)
+
+
+@pytest.mark.parametrize("ignore", [0.8, 0.9])
+def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float) -> None:
+    task, right = FlipFlop(ignore), 0.0
+    inputs, targets = task.sample(20, 4000, torch.Generator().manual_seed(1))
+    for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+        ones, chance = [0, 0], 1.0
+        for place in range(0, 20, 2):
+            if row[place] == task.write:
+                ones[row[place + 1]] += 1
+            elif answers[place] >= 0:
+                even = ones[0] == ones[1]
+                chance *= 0.5 if even else float(answers[place] == (ones[1] > ones[0]))
+        right += chance
+    floor = code_of(RESULTS / "bank" / "v2").majority_of_bits(ignore, 20)
+    assert floor == pytest.approx(right / 4000, abs=0.02)

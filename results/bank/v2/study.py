@@ -1,0 +1,220 @@
+"""The second bank: schemes x tasks over paired settings; what holds over them, and which setting turns the order around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from pe_experiments.comparison import Runs
+from pe_experiments.comparison.words import listed, number
+from pe_experiments.drawing import save
+from pe_experiments.evaluation.summary import SOLVED
+from pe_experiments.published import markdown_table, read_archive, with_settings
+from pe_experiments.published.settings import BETTER, FLOORS, NOT_LEARNED, NOT_SEPARATED, best, outcomes
+from pe_experiments.tasks.state import FlipFlop
+
+CONTROL = "majority"
+QUESTIONS = {
+    "copy": "copy all symbols",
+    "lag": "repeat the symbol three back",
+    "kth": "find the third symbol",
+    "induction": "recall what followed a mark",
+    "flip_flop": "recall the bit written last",
+    CONTROL: "a control: which bit is more frequent",
+}
+SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
+FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
+           "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
+TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
+DRAWN, TURNS = 20_000, 0.02
+
+
+def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
+    """The floors of every task, setting and length."""
+    del results_dir
+    points = runs.curves.drop_duplicates(["task", "seed", "content_length"])
+    points = points.merge(with_settings(runs, ignore="task.ignore")[["name", "ignore"]], on="name")
+    points["floor"] = [_floor(point) for point in points.itertuples()]
+    points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
+    points.to_csv(folder / FLOORS, index=False)
+
+
+def _floor(point: Any) -> float:
+    """Exact match without order where an answer is one token; on `flip_flop` that of the majority of bits so far."""
+    if point.task == "flip_flop":
+        return majority_of_bits(point.ignore, point.content_length)
+    one = point.answer_tokens == 1 and point.task != CONTROL  # which a bag of tokens solves
+    return float(point.bag_ceiling) if one else 0.0
+
+
+def majority_of_bits(ignore: float, length: int) -> float:
+    """Estimated exact match of answering every read with the bit written more often so far; ties are guessed."""
+    task, draw = FlipFlop(ignore), torch.Generator().manual_seed(0)
+    inputs, targets = (x.view(DRAWN, -1, 2) for x in task.sample(length, DRAWN, draw))
+    written, reads = inputs[..., 0] == task.write, targets[..., 0] >= 0
+    lead = ((2 * inputs[..., 1] - 1) * written).cumsum(dim=1)  # ones less zeros
+    right = torch.where(lead == 0, 0.5, ((lead > 0) == (targets[..., 0] == 1)).double())
+    return float(torch.where(reads, right, 1.0).prod(dim=1).mean())
+
+
+def found(folder: Path) -> tuple[Runs, pd.DataFrame, list[str], list[str]]:
+    """The runs; the outcomes with a column per factor, false or true; schemes by name, since no mean ranks them; tasks."""
+    runs = read_archive(folder)
+    table = outcomes(runs, pd.read_csv(folder / FLOORS))
+    keys = {key: key for several in FACTORS.values() for key in several}
+    levels = with_settings(runs, **keys).set_index("name")
+    for name, several in FACTORS.items():  # the higher of its two values; of blocks those of Llama
+        value = levels[[*several]].bfill(axis=1).iloc[:, 0].map(str)
+        levels[name] = value != value.groupby(levels["task"]).transform("min")
+    schemes, tasks = sorted(set(table["label"])), [task for task in QUESTIONS if task in set(table["task"])]
+    return runs, table.join(levels[[*FACTORS]], on="name"), schemes, tasks
+
+
+def pages(folder: Path) -> None:
+    """Two figures: scores with how many settings were learned, and what each factor does to them."""
+    _, table, schemes, tasks = found(folder)
+    figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(schemes)), layout="constrained")
+    axes, means = figure.subplots(), np.full((len(schemes), len(tasks)), np.nan)
+    cells: Any = table.groupby(["label", "task"])
+    for (scheme, task), own in cells:
+        row, column, known = schemes.index(scheme), tasks.index(task), own[own["learned"]]["score"]
+        means[row, column] = mean = known.mean()
+        some = "" if len(known) == len(own) else f" ({len(known)} of {len(own)})"
+        look: Any = {"color": "white" if mean > 0.55 else "black", "fontsize": 7}
+        axes.text(column, row, f"{number(mean)}{some}", ha="center", va="center", **look)
+    titles = [f"{task}\n{_settings(table, task)} of 12 settings" for task in tasks]
+    _matrix(axes, means, schemes, titles, "Blues", 0)
+    figure.colorbar(axes.images[0], ax=axes, label="score, 1x to 8x")
+    save(figure, folder / "figures", "answer")
+    known = [task for task in tasks if task != CONTROL and _settings(table, task) >= TESTABLE]
+    if known:
+        _draw_factors(table, schemes, known, folder / "figures")
+
+
+def _draw_factors(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
+    figure = Figure(figsize=(7.2, 1.1 + 0.2 * len(schemes)), layout="constrained")
+    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for axes, task in zip(panels, tasks, strict=True):
+        rows = table[(table["task"] == task) & table["learned"]]
+        made = np.array(
+            [[_effect(rows[rows["label"] == one], factor) for factor in FACTORS] for one in schemes]
+        )
+        _matrix(axes, made, schemes, [*FACTORS], "RdBu", -1)
+        axes.set_title(task)
+        axes.tick_params(axis="x", rotation=90)
+    figure.colorbar(panels[0].images[0], ax=panels, label="score: high less low")
+    save(figure, folder, "factors")
+
+
+def _matrix(
+    axes: Any, values: np.ndarray, rows: list[str], columns: list[str], colours: str, low: int
+) -> None:
+    axes.imshow(values, cmap=colours, vmin=low, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+
+
+def _effect(learned: pd.DataFrame, factor: str) -> float:
+    """Mean score at the higher value of a factor less that at the lower."""
+    means = learned.groupby(factor)["score"].mean()
+    return float(means.get(True, np.nan) - means.get(False, np.nan))
+
+
+def _settings(table: pd.DataFrame, task: str) -> int:
+    return int(table.loc[table["task"] == task, "setting"].nunique())
+
+
+def blocks(folder: Path) -> dict[str, str]:
+    """The answer per task, all scores, differences, what turns the order around, and what it took."""
+    runs, table, schemes, tasks = found(folder)
+    seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
+    learned = f"{100 * table['learned'].mean():.0f} %"
+    said = [sentence(task, table[table["task"] == task]) for task in tasks if task != CONTROL]
+    return {
+        "answer": "\n".join([f"{len(schemes)} schemes, two rates in every setting:", "", *said]),
+        "effort": f"{len(runs.runs):,} runs, {seconds:.0f} s of training each on one core, on average; of a scheme on a "
+        f"task in a setting, {learned} are learned.",
+        "score": _cells(table, schemes, tasks, "score, 1x to 8x", lambda own: _span(own["score"])),
+        "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own['at_2x'].mean())} / {number(own['at_4x'].mean())}"),
+        "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
+        "differences": _differences(table, tasks),
+    }  # fmt: skip
+
+
+def sentence(task: str, rows: pd.DataFrame) -> str:
+    """The highest mean on a task, what is not separated from it, and which factor turns it around."""
+    start = f"- *{QUESTIONS[task]}* (`{task}`, {_settings(rows, task)} of 12 settings): "
+    if _settings(rows, task) < TESTABLE:
+        return f"{start}too few to tell."
+    first, others = best(rows)
+    if not first:
+        return f"{start}no scheme learned it in three quarters of them."
+    text = f"{start}`{first}` is highest, {_span(rows[(rows['label'] == first) & rows['learned']]['score'])}"
+    for verdict, words in (
+        (NOT_SEPARATED, "not separated from it"),
+        (NOT_LEARNED, "not learned often enough to compare"),
+    ):
+        if names := [f"`{name}`" for name, one in others.items() if one.verdict == verdict]:
+            text += f"; {words}: {listed(names)}"
+    if {one.verdict for one in others.values()} == {BETTER}:
+        text += "; every other is significantly lower"
+    return f"{text}.{_turned(rows[rows['learned']], first)}"
+
+
+def _turned(learned: pd.DataFrame, first: str) -> str:
+    """Whether the sign of the difference between the two highest means depends on a factor."""
+    second = str(learned.groupby("label")["score"].mean().drop(first).idxmax())
+    wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
+    apart = (wide[first] - wide[second]).dropna()
+    by = {factor: apart.groupby(wide[factor]).mean() for factor in FACTORS}
+    turning = [
+        factor for factor, two in by.items() if len(two) == 2 and two.min() < -TURNS and two.max() > TURNS
+    ]
+    return f" Whether it or `{second}` is higher depends on {listed(turning)}." if turning else ""
+
+
+def _span(values: pd.Series) -> str:
+    return f"{number(values.mean())} ({number(values.min())} to {number(values.max())})"
+
+
+def _cells(
+    table: pd.DataFrame,
+    schemes: list[str],
+    tasks: list[str],
+    words: str,
+    shown: Callable[[pd.DataFrame], str],
+) -> str:
+    """A cell per scheme and task, of the settings that were learned; and in how many, where not in all."""
+    cells: dict[Any, str] = {}
+    for key, own in table.groupby(["label", "task"]):
+        count = f"learned in {own['learned'].sum()} of {len(own)}"
+        some = [shown(own[own["learned"]])] if own["learned"].any() else []
+        cells[key] = ", ".join([*some, *([count] if not own["learned"].all() else [])])
+    return markdown_table(
+        [words, *tasks], [[one, *(cells.get((one, task), "–") for task in tasks)] for one in schemes]
+    )
+
+
+def _with_steps(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
+    """The outcomes with the step at which a training batch was first right in nine of ten examples."""
+    training = runs.training[runs.training["exact_match"] >= SOLVED]
+    return table.join(training.groupby("name")["step"].min(), on="name")
+
+
+def _differences(table: pd.DataFrame, tasks: list[str]) -> str:
+    rows = []
+    for task in tasks:
+        own = table[table["task"] == task]
+        first, others = best(own) if _settings(own, task) >= TESTABLE else ("", {})
+        for name, one in others.items():
+            if one.verdict != NOT_LEARNED:
+                d = one.interval
+                shown = f"{number(d.estimate, '.3f')} [{number(d.low, '.3f')}, {number(d.high, '.3f')}]"
+                rows.append([task, first, name, shown, str(one.settings), f"{one.p:.2g}", one.verdict])
+    return markdown_table(["task", "highest", "other", "difference", "settings", "p", "verdict"], rows)
