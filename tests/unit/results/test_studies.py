@@ -36,8 +36,8 @@ from tests.synthetic import write_study
 
 RESULTS = ROOT / "results"
 STUDIES = (
-    "bank/v1", "bank/v2", "core", "implementations", "precision", "replications", "robustness", "text", "transfer",
-    "tutorial_claims",
+    "bank/v1", "bank/v2", "core", "implementations", "precision", "replications", "robustness", "text",
+    "transfer", "tutorial_claims",
 )  # fmt: skip
 
 
@@ -364,7 +364,7 @@ def _tracked() -> list[Path]:
 
 
 def test_a_stranger_finds_the_second_banks_differences() -> None:
-    """The rate that counts, the score above the floor, the test of signs, Holm's method: all from the CSVs."""
+    """The rate that counts, the score above the floor, the test of signs and Holm's method, from the CSVs."""
     folder = RESULTS / "bank" / "v2"
     scores, told = stranger.paired_scores(folder), code_of(folder).blocks(folder)["differences"]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines()[2:]]
@@ -384,7 +384,7 @@ def test_a_stranger_finds_the_second_banks_differences() -> None:
             assert int(settings) == count
             assert float(p) == pytest.approx(holm, rel=0.06)  # printed to two digits
             assert (verdict == "better") == (holm <= 0.05)
-            highest = {name: np.mean(list(own.values())) for (t, name), own in scores.items() if t == task}
+            highest = {name: np.mean(list(by.values())) for (t, name), by in scores.items() if t == task}
             assert first == max(highest, key=highest.__getitem__)
 
 
