@@ -19,7 +19,7 @@ from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.store.directory import refuse_among_runs
-from pe_experiments.store.identity import safe_name
+from pe_experiments.store.names import safe_name
 from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import write_atomically

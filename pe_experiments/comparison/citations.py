@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import FEWEST
 from pe_experiments.configuration.compose import CATALOGUE
+from pe_experiments.store.code import module_file
 
 ENTRIES = Path(__file__).with_name("references.bib")
 STATISTICS = ("1905.06208",)  # Gaffke's interval
@@ -49,18 +52,27 @@ def _cited(component: Any) -> Iterable[str]:
     module, _, name = str(component.get("_target_", "")).rpartition(".")
     if not f"{module}.".startswith(CATALOGUE):
         return  # a class from elsewhere is not imported merely because a run's file names it
-    try:
-        cls = getattr(importlib.import_module(module), name)
-        defaults = {key: p.default for key, p in inspect.signature(cls).parameters.items()}
-    except (ImportError, AttributeError, TypeError, ValueError):
-        return  # of an earlier version
-    for argument, numbers in cites(cls).items():
-        if not argument or component.get(argument, defaults.get(argument)) != defaults.get(argument):
-            yield from numbers
+    told = cites(_docstring(module, name))
+    yield from told.pop("")
+    if any(told.values()):  # only now, since the classes bring torch
+        signature = inspect.signature(getattr(importlib.import_module(module), name))
+        defaults = {key: parameter.default for key, parameter in signature.parameters.items()}
+        for argument, numbers in told.items():
+            if component.get(argument, defaults.get(argument)) != defaults.get(argument):
+                yield from numbers
 
 
-def cites(cls: type) -> dict[str, list[str]]:
+@cache
+def _docstring(module: str, name: str) -> str:
+    """Of a class of the catalogue, read without an import; empty for one of an earlier version."""
+    path = module_file(module)
+    nodes = ast.parse(path.read_bytes()).body if path else []
+    classes = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name)
+    return next((ast.get_docstring(node) or "" for node in classes), "")
+
+
+def cites(docstring: str) -> dict[str, list[str]]:
     """The arXiv identifiers in the docstring of a class: its own under ``""``, and those of each argument."""
-    told, _, rest = inspect.cleandoc(cls.__doc__ or "").partition("\nArgs:")
+    told, _, rest = docstring.partition("\nArgs:")
     arguments = re.findall(r"^    (\w+)[^:\n]*: (.*?)(?=^ {,4}\S|\Z)", rest, re.M | re.S)
     return {name: re.findall(r"arXiv:(\d+\.\d+)", text) for name, text in [("", told), *arguments]}

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.evaluation.summary import lower_is_better
-from pe_experiments.store.identity import safe_name, short_hash
+from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 
 SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol

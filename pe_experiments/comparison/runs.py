@@ -16,8 +16,7 @@ from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
-from pe_experiments.store.identity import short_hash
-from pe_experiments.store.plan import only_code_differs
+from pe_experiments.store.names import only_code_differs, short_hash
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_json, read_text

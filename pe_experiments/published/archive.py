@@ -23,7 +23,7 @@ import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
-from pe_experiments.store.identity import short_hash
+from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 

@@ -26,7 +26,8 @@ from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.published.archive import EVALUATED
 from pe_experiments.store.code import Digests, Half, common_code, known, states
 from pe_experiments.store.directory import COMPLETED
-from pe_experiments.store.identity import CODE_OF, part_code, short_hash
+from pe_experiments.store.identity import CODE_OF, part_code
+from pe_experiments.store.names import short_hash
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, sentence

@@ -28,7 +28,8 @@ from pe_experiments.published.archive import FILES, SHIPPED, joined, read_archiv
 from pe_experiments.published.pages import with_settings
 from pe_experiments.published.replay import crossing, kinds_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, Outcomes, forecast, may_stop, outcomes_of
-from pe_experiments.store.identity import identify, safe_name, scheme_label
+from pe_experiments.store.identity import identify, scheme_label
+from pe_experiments.store.names import safe_name
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep

@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import PARTS
 from pe_experiments.store.code import DIGITS, Digests, class_code, common_code, digest, outside_code, states
+from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # of a run's name
@@ -133,16 +133,6 @@ def _as_text(value: Any) -> Any:
     if " at 0x" in (text := str(value)):
         raise UserError(f"{type(value).__name__}: such an argument has no text that tells it from another")
     return text
-
-
-def safe_name(label: str) -> str:
-    """The label as part of a path, without characters that are special to shells or Hydra."""
-    return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
-
-
-def short_hash(content: Any) -> str:
-    """Eight hex digits that follow from JSON-like content."""
-    return digest(json.dumps(content, sort_keys=True))[:8]
 
 
 def data_files(part: Component, declared: Iterable[str | Path] = ()) -> Digests:

@@ -8,7 +8,8 @@ from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, alike, run_directory
-from pe_experiments.store.identity import Identity, changed, evaluated, identify, jsonable, short_hash
+from pe_experiments.store.identity import Identity, changed, evaluated, identify, jsonable
+from pe_experiments.store.names import only_code_differs, short_hash
 from pe_experiments.terminal.errors import UserError, few
 
 
@@ -89,8 +90,3 @@ def _is_run_of(run: RunDirectory, identity: Identity) -> bool:
         saved = run.read_config()["identity"]
         return saved["trained"] == identity.trained and saved.get("sources") == identity.sources
     return False
-
-
-def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two evaluations are the same, carried out by different code."""
-    return one != other and one | {"code": None} == other | {"code": None}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.identity import short_hash
+from pe_experiments.store.names import short_hash
 from pe_experiments.store.plan import Plan
 from pe_experiments.terminal.errors import UserError, sentence
 
