@@ -151,7 +151,8 @@ def _say_likeness(
         parameters, label = "trainable parameters differ in number or shape", reference.label
         if (off := likeness.apart_untrained(theirs, reference.build, forms)) > likeness.SAME:
             say(f"It cannot be {label}: their {parameters}.")
-            say(f"  at first, {likeness.where_they_differ(theirs, reference.build, forms[0], by=0.0)}")
+            if where := likeness.where_they_differ(theirs, reference.build, forms[0], by=0.0):
+                say(f"  at first, {where}")
         else:
             say(f"At initialisation it equals {label} at positions below 64 (to {off:.1e} of the largest).")
             say(f"Trained, it may leave {label}: their {parameters}.")

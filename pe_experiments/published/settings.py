@@ -18,11 +18,12 @@ from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import ALPHA, Interval, holm, paired_interval, paired_p
 from pe_experiments.evaluation.summary import FARTHEST
 from pe_experiments.published.pages import with_settings
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, WORSE
 
 RATE = "training.learning_rate"
 FLOORS = "floors.csv"  # by task, setting and length: what a predictor without order, or a shortcut, reaches
 ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
-BETTER, WORSE, NOT_SEPARATED, NOT_LEARNED = "better", "worse", "not separated", "not learned"
+NOT_LEARNED = "not learned"
 
 
 def outcomes(runs: Runs, floors: pd.DataFrame) -> pd.DataFrame:

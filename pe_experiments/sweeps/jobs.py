@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,16 +86,17 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     checked = check(job.config)  # before torch is imported
     import torch
 
-    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
     from pe_experiments.store.plan import plan
 
-    key = str(job.config | {"seed": None})  # on the seed only the name depends
-    if (experiment := known.get(key)) is None:
+    def built() -> Experiment:
         experiment = resolve(checked)
         with user_errors("pe"), torch.random.fork_rng(devices=[]):
             experiment.components["pe"].build(experiment.shape)
-        known[key] = experiment
+        return experiment
+
+    experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
     if job.name in published and job.state not in DONE:
@@ -109,6 +110,18 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         alike = [job.config["model"], job.config["evaluation"], *map(job.config["training"].get, sizes)]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
         if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
-            try_out(experiment)
+            _once(known, str(halves), lambda: try_out(experiment))
             known.update(dict.fromkeys(halves, True))
         job.reason = job.reason or planned.remark
+
+
+def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
+    """What ``make`` returned or raised when it was first called under that key."""
+    if key not in known:
+        try:
+            known[key] = make()
+        except Exception as error:
+            known[key] = error
+    if isinstance(known[key], Exception):
+        raise known[key]
+    return known[key]

@@ -58,7 +58,7 @@ def preflight(experiment: Experiment) -> list[str]:
         _refuse_wrong_answers(task, source.train_lengths)
     _refuse_telling_ids(source)
     same = zip(*(made.state_dict().values() for made in (model, experiment.untrained_model())), strict=True)
-    if not all(one.equal(other) for one, other in same):
+    if not all(one.nan_to_num().equal(other.nan_to_num()) for one, other in same):
         raise UserError("pe, model: other initial values every time; draw them from torch's generator only")
     for scheme in _schemes(model):
         watch_inputs(scheme)

@@ -16,7 +16,8 @@ from pe_experiments.comparison.words import listed, number
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, with_settings
-from pe_experiments.published.settings import BETTER, FLOORS, NOT_LEARNED, NOT_SEPARATED, best, outcomes
+from pe_experiments.published.settings import FLOORS, NOT_LEARNED, best, outcomes
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED
 from pe_experiments.tasks.state import FlipFlop
 
 CONTROL = "majority"

@@ -11,15 +11,8 @@ import pytest
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_p
-from pe_experiments.published.settings import (
-    BETTER,
-    NOT_LEARNED,
-    NOT_SEPARATED,
-    WORSE,
-    best,
-    compared,
-    outcomes,
-)
+from pe_experiments.published.settings import NOT_LEARNED, best, compared, outcomes
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, WORSE
 
 DRAW = np.random.default_rng(0)
 

@@ -405,3 +405,17 @@ def test_the_watch_sees_code_and_files(tmp_path: Path, marked: Path) -> None:
         with pytest.raises(AssertionError), watched(tmp_path / "run"):
             attempt()
         assert event in {noted for noted, _ in WATCHED}
+
+
+@pytest.mark.parametrize("module", ["rope.beside", "\0", "../../beside", "x" * 5000, ".", "rope.beside.more"])
+def test_a_place_that_is_none_of_ours_cites_nothing(
+    module: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside.py").write_text("def")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = write_run(tiny("pe=rope"), fading(1, 0.02))
+    runs = load_runs(run.path.parents[1])
+    runs.saved[run.name]["identity"]["trained"]["pe"]["_target_"] = (
+        f"pe_experiments.encodings.{module}.Scheme"
+    )
+    assert cite(runs)[0] == {"rope": []}
