@@ -12,7 +12,6 @@ from pathlib import Path
 from pe_experiments.commands.command_line import command, flags_apart, show_result
 from pe_experiments.configuration.compose import ConfigMapping, common_to_runs, composed
 from pe_experiments.configuration.schema import check
-from pe_experiments.sweeps.jobs import DONE
 from pe_experiments.sweeps.sweep import Sweep, list_studies
 from pe_experiments.terminal.console import Lines, say
 
@@ -43,13 +42,10 @@ def main(arguments: list[str]) -> int:
 def sweep(texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None) -> int:
     """Carry out many runs; then compare those of each study, or show the verdicts against a bank."""
     if common["sweep"]["against"]:
-        from pe_experiments.published.versus import Versus, report
+        from pe_experiments.published.report import report
+        from pe_experiments.published.versus import Versus
 
-        versus = Versus(texts, common, varied, folder)
-        code, jobs = versus.carry_out()
-        if any(job.state in DONE for job in jobs):
-            report(versus)
-        return code
+        return Versus(report, texts, common, varied, folder).carry_out()[0]
     code, jobs = Sweep(texts, common, varied, folder).carry_out()
     for results_dir, study in list_studies(jobs):
         from pe_experiments.comparison.compare import compare, show

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-from markupsafe import Markup
-
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
@@ -65,9 +63,9 @@ def compare(
 
 
 def write_comparison(
-    made: Comparison, title: str, folder: Path, display: Display | None = None, panel: Markup | None = None
+    made: Comparison, title: str, folder: Path, display: Display | None = None
 ) -> Comparison:
-    """Write tables, figures and page of a comparison to a folder; the page opens with the ``panel``."""
+    """Write tables, figures and page of a comparison to a folder."""
     runs = made.runs
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -80,7 +78,7 @@ def write_comparison(
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(made),
         "references.bib": cite(runs)[1],
-        "report.html": render_page(made, title, panel),
+        "report.html": render_page(made, title),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text)

@@ -96,9 +96,8 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: C
                   clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
         dashes = "-" if learned(row) else (0, (4, 2))
-        width, order = (3.2, 4) if row["scheme"] == made.own else (1.6, 3)
-        axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=width,
-                  linestyle=dashes, clip_on=False, zorder=order)  # fmt: skip
+        axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
+                  linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
 
 
 def _seeds(rows: Rows) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from markupsafe import Markup
 
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
@@ -26,14 +25,13 @@ DIGITS = 6  # of a number after its point
 Json = dict[str, Any]
 
 
-def render_page(made: Comparison, title: str, panel: Markup | None = None) -> str:
-    """The page as text; it opens with ``panel``, HTML about its own scheme, the only one in colour."""
+def render_page(made: Comparison, title: str) -> str:
+    """The page as text."""
     column, lower = words.column_of(made.metric), lower_is_better(made.metric)
     content = {
         "metric": {"column": made.metric, "words": words.metric_in_words(made.metric), "lower": lower},
         "accuracy": column,
         "solved": SOLVED,
-        "own": None if made.own is None else made.schemes.index(made.own),
         "schemes": [
             {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
             for scheme in made.schemes
@@ -52,7 +50,6 @@ def render_page(made: Comparison, title: str, panel: Markup | None = None) -> st
         reached=bool(made.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(words.learned(row) for row in made.table.to_dict("records")),
         colours=COLOURS,
-        panel=panel or "",
         made=made,
         settings=dict.fromkeys(key for protocol in made.protocols for key in protocol.settings),
         **_methods(made),

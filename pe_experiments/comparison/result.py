@@ -26,8 +26,6 @@ class Comparison:
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
         metric: the column that schemes are compared in.
-        own: the scheme that stands out, if one does.
-        note: what table and methods say besides.
         files: what was written.
     """
 
@@ -36,8 +34,6 @@ class Comparison:
     runs: Runs
     protocols: list[Protocol]
     metric: str
-    own: str | None = None
-    note: str = ""
     files: list[Path] = field(default_factory=list)
 
     @property

@@ -64,24 +64,6 @@ def _enough(x: np.ndarray) -> bool:
     return len(x) >= FEWEST and not np.isnan(x).any()
 
 
-def difference_interval(first: np.ndarray, second: np.ndarray, alpha: float = ALPHA) -> Interval:
-    """The difference of two means in 0 to 1, from the intervals of both (MOVER, Zou and Donner 2008).
-
-    It contains 0 where `permutation_p` does not reject that, and ends where that test does if it does.
-    """
-    one, other = mean_interval(first, alpha=alpha), mean_interval(second, alpha=alpha)
-    difference = one.estimate - other.estimate
-    low = difference - math.hypot(one.estimate - one.low, other.high - other.estimate)
-    high = difference + math.hypot(one.high - one.estimate, other.estimate - other.low)
-    if permutation_p(first, second) > alpha:
-        return Interval(difference, min(low, 0.0), max(high, 0.0))
-    if low <= 0 <= high:
-        shifts = np.sort([*np.linspace(-1, 1, 401), difference])
-        kept = shifts[permutation_ps(first - shifts[:, None], second) > alpha]
-        low, high = (kept[0], high) if difference > 0 else (low, kept[-1])
-    return Interval(difference, low, high)
-
-
 def mean_below_p(values: Sequence[float], mean: float) -> float:
     """One-sided p-value of "the mean is ``mean`` or more" for values in 0 to 1, by Gaffke's bound."""
     return 1 - _share_below(tuple(sorted([*map(float, values), 1.0])), mean)
@@ -147,29 +129,34 @@ def permutation_ps(firsts: np.ndarray, second: Sequence[float] | np.ndarray) -> 
     return np.where(observed <= ROUNDING, 1.0, found)
 
 
-def paired_p(differences: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p-value of a mean difference within pairs, by flipping signs; at least 2 / 2^pairs."""
-    means = _means_of_subsets(tuple(differences))
-    beyond = min((means <= ROUNDING).sum(), (means >= -ROUNDING).sum())
-    return min(1.0, 2 * (1 + float(beyond)) / (1 + len(means)))
+def paired_ps(differences: np.ndarray) -> np.ndarray:
+    """Two-sided p-values of the means of rows of differences within pairs [sets, pairs], by flipping signs.
+
+    At least 2 / 2^pairs. NaN is no pair.
+    """
+    means = np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T  # 0 changes no p
+    beyond = np.minimum((means <= ROUNDING).sum(axis=1), (means >= -ROUNDING).sum(axis=1))
+    return np.minimum(1.0, 2 * (1 + beyond) / (1 + means.shape[1]))
 
 
 def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
-    """The mean difference within pairs, and the means that `paired_p` would not reject (Hartigan 1969).
+    """The mean difference within pairs, and the means that `paired_ps` would not reject (Hartigan 1969).
 
     From -1 to 1 where there are too few pairs to reject any.
     """
-    means = _means_of_subsets(tuple(differences))
+    d = np.asarray(differences, dtype=float)
+    means = np.sort(_subset_means(len(d)) @ d)
     end = int(alpha / 2 * (1 + len(means)) + ROUNDING)
     low, high = (means[end - 1], means[-end]) if end else (-1.0, 1.0)
-    return Interval(float(np.mean(differences)), float(low), float(high))
+    return Interval(float(d.mean()), float(low), float(high))
 
 
-@lru_cache(maxsize=10_000)
-def _means_of_subsets(values: tuple[float, ...]) -> np.ndarray:
-    """The means of every subset but the empty one, sorted."""
-    chosen = np.array(list(itertools.product((0.0, 1.0), repeat=len(values)))[1:])
-    return np.sort(chosen @ np.array(values) / chosen.sum(axis=1))
+@cache
+def _subset_means(pairs: int) -> np.ndarray:
+    """A row for every subset but the empty one, whose product with values is their mean."""
+    chosen = np.array(list(itertools.product((0.0, 1.0), repeat=pairs))[1:])
+    weights: np.ndarray = chosen / chosen.sum(axis=1, keepdims=True)
+    return weights
 
 
 def smallest_p(first: int, second: int) -> float:

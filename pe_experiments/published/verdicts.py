@@ -1,122 +1,138 @@
-"""Better, worse or not separated: a scheme against each baseline on one task, over as few seeds as it takes.
+"""Better, worse or not separated: schemes on one task, within the settings that all of them met.
 
-A task may be stopped once the seeds that are left, simulated many times, would not change its verdicts
-(stochastic curtailment, Lan, Simon and Halperin 1982). A further seed comes out as one of the scheme's own so
-far did, or, with the weight of `PRIOR` seeds, as one of any baseline (a Dirichlet process, Ferguson 1973).
+``scores`` are those of `settings.scores_of`, [settings, schemes], NaN where the task was not learned. A
+scheme is compared if it learned the task in `ENOUGH` of the settings, with signs of differences flipped
+within settings and Holm's method over the others.
+
+The verdicts on a scheme that has not met all settings are forecast (stochastic curtailment, Lan, Simon and
+Halperin 1982): in a further setting it differs from the others as in one of those so far (an urn of Polya).
+With the weight of `PRIOR` settings nothing is known about it: signs are random, and whether it learns the
+task is as of one of the others there.
 """
 
 from __future__ import annotations
 
-import re
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
+import pandas as pd
 
-from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.statistics import ALPHA, holm, permutation_ps
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.comparison.statistics import ALPHA, Interval, holm, paired_interval, paired_ps
 
-METRIC = "exact_match_extrapolation"  # of verdicts, unless sweep.metric says otherwise
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
-KEY = (
-    "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither; "
-    "?: likely, with seeds left to run"
-)
 TESTED = (BETTER, WORSE, NOT_SEPARATED)  # both learned the task
-SIDES = {BETTER: "up", ONLY_YOURS: "up", WORSE: "down", ONLY_OTHER: "down"}
-PRIOR = 1.0  # the baselines together weigh as much as so many seeds of the scheme itself
+ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
+EARLIEST = 4  # settings before a forecast
+PRIOR = 4.0  # settings
 FUTURES = 200
-CHANGE = 0.1  # sweep.change, unless it is said
-EARLIEST = 3  # seeds; from here on there are intervals
 
 
 @dataclass(frozen=True)
-class Outcomes:
-    """Of the seeds of one scheme on one task: the metric, and whether it solved the training lengths."""
+class Difference:
+    """A scheme less another, over the settings in which both learned the task."""
 
-    values: tuple[float, ...]
-    solved: tuple[bool, ...]
+    verdict: str
+    settings: int
+    interval: Interval  # at the level of its test, so that the two agree; NaN where there is no test
+    p: float  # adjusted
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The verdict that all seeds will most likely give, and the probability that they give another."""
+    """The verdict that all settings will most likely give, and the probability that they give another."""
 
     verdict: str
     change: float
 
 
-def outcomes_of(protocol: Protocol, metric: str = METRIC) -> dict[str, Outcomes]:
-    """By scheme; a metric may also be ``exact_match_at_4x``, at any multiple that was evaluated."""
-    runs = protocol.runs.sort_values("seed")
-    if found := re.fullmatch(r"(exact_match|token_accuracy)_at_(\d+)x", metric):
-        points = protocol.curves[protocol.curves["content_length"] == int(found[2]) * protocol.max_length]
-        runs = runs.drop(columns=metric, errors="ignore").merge(points[["name", found[1]]], on="name")
-        runs = runs.rename(columns={found[1]: metric})
-    if metric not in runs or runs.empty:
-        raise UserError(f"sweep.metric={metric}: not measured; for example exact_match_at_4x or {METRIC}")
-    table = runs.assign(value=runs[metric].astype(float), solved=runs["solved_in_distribution"].eq(True))
-    groups = table.groupby("label")
-    return {str(label): Outcomes(tuple(own["value"]), tuple(own["solved"])) for label, own in groups}
+def compared(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
+    """A scheme against every other."""
+    others = scores.drop(columns=mine)
+    apart = -others.sub(scores[mine], axis=0)
+    words, ps = _verdicts(apart.to_numpy()[None], scores[[mine]].notna().to_numpy().T, _learned(others))
+    made, left = dict[str, Difference](), int((~np.isnan(ps)).sum())
+    table = pd.DataFrame({"word": words[0], "p": ps[0], "holm": holm(ps[0])}, index=others.columns)
+    for name, word, _, p in table.sort_values("p", kind="stable").itertuples():
+        d = apart[name].dropna().to_numpy(float)
+        tested = word in TESTED
+        interval = paired_interval(d, ALPHA / left) if tested else Interval(math.nan)
+        made[str(name)] = Difference(str(word), len(d) if tested else 0, interval, float(p))
+        left -= word in (BETTER, WORSE)  # the level of the first not separated holds for all that follow
+    return {str(name): made[str(name)] for name in others}
 
 
-def verdicts(mine: Outcomes, baselines: Mapping[str, Outcomes]) -> dict[str, str]:
-    """The verdict on a scheme against each baseline."""
-    (row,) = _verdict_table(np.array([mine.values]), np.array([mine.solved]), baselines)
-    return dict(zip(baselines, row.tolist(), strict=True))
+def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
+    """The scheme with the highest mean of those that learned the task often enough, and its differences.
 
-
-def _verdict_table(values: np.ndarray, solved: np.ndarray, baselines: Mapping[str, Outcomes]) -> np.ndarray:
-    """[sets, baselines], the verdicts for many sets of a scheme's seeds, both [sets, seeds].
-
-    Two schemes that learned the task (at least half of the seeds) are compared by the permutation test of
-    their seeds' values, adjusted by Holm's method over the baselines; otherwise the verdict says which did.
+    Means are over the settings in which a scheme learned the task. Without such a scheme the name is empty.
     """
-    learned = solved.mean(axis=1) >= 0.5
-    table = np.empty((len(values), len(baselines)), dtype=object)
-    ps = np.full(table.shape, np.nan)
-    for index, other in enumerate(baselines.values()):
-        if fmean(other.solved) >= 0.5:
-            ps[:, index] = permutation_ps(values, other.values)
-            table[:, index] = np.where(values.mean(axis=1) > np.mean(other.values), BETTER, WORSE)
-        else:
-            table[:, index] = np.where(learned, ONLY_YOURS, NEITHER)
+    means = scores.mean()[_learned(scores)]
+    if means.empty:
+        return "", {}
+    first = str(means.idxmax())
+    return first, compared(scores, first)
+
+
+def _learned(scores: pd.DataFrame) -> np.ndarray:
+    return scores.notna().mean().to_numpy() >= ENOUGH
+
+
+def _verdicts(apart: np.ndarray, mine: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Words and p [sets, others] of differences [sets, settings, others].
+
+    ``mine`` [sets, settings] is where the scheme learned the task; ``others`` which of them did often enough.
+    """
+    learned = mine.mean(axis=1) >= ENOUGH
+    words = np.where(learned[:, None], np.where(others, NOT_SEPARATED, ONLY_YOURS),
+                     np.where(others, ONLY_OTHER, NEITHER)).astype(object)  # fmt: skip
+    ps = np.full(words.shape, math.nan)
+    for index in np.flatnonzero(others):
+        ps[learned, index] = paired_ps(apart[learned][:, :, index])
     adjusted = np.array([holm(row) for row in ps.tolist()])
-    table[adjusted > ALPHA] = NOT_SEPARATED
-    table[~learned[:, None] & ~np.isnan(ps)] = ONLY_OTHER
-    return table
+    sums = np.nansum(apart, axis=1)
+    words[(adjusted <= ALPHA) & (sums > 0)], words[(adjusted <= ALPHA) & (sums < 0)] = BETTER, WORSE
+    return words, ps
 
 
-def forecast(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> dict[str, Forecast]:
-    """For each baseline the verdict after ``seeds`` seeds of the scheme, from those it has had so far."""
-    futures, times = np.unique(_futures(mine, baselines, seeds), axis=0, return_counts=True)
-    table = _verdict_table(futures[:, :, 0], futures[:, :, 1] == 1, baselines)
+def forecast(mine: pd.Series, others: pd.DataFrame) -> dict[str, Forecast]:
+    """For each other scheme the verdict after all settings, from the scores of ``mine`` in those so far.
+
+    Args:
+        mine: by setting, NaN where the task was not learned.
+        others: `settings.scores_of` of the other schemes, in all settings.
+    """
+    apart, learned = _futures(mine, others)
+    words, _ = _verdicts(apart, learned, _learned(others))
     made = {}
-    for name, column in zip(baselines, table.T, strict=True):
-        ((word, often),) = Counter(np.repeat(column, times).tolist()).most_common(1)
-        made[name] = Forecast(word, 1 - often / FUTURES)
+    for name, column in zip(others, words.T, strict=True):
+        ((word, often),) = Counter(column.tolist()).most_common(1)
+        made[str(name)] = Forecast(word, 1 - often / FUTURES)
     return made
 
 
-def may_stop(forecasts: Iterable[Forecast], change: float = CHANGE) -> bool:
-    """Whether further seeds are expected to change a smaller share of these verdicts than ``change``."""
+def _futures(mine: pd.Series, others: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Differences [futures, settings, others], and where the scheme learned the task [futures, settings]."""
+    draw, each = np.random.default_rng(0), np.arange(FUTURES)
+    apart = np.tile(-others.loc[mine.index].sub(mine, axis=0).to_numpy(float), (FUTURES, 1, 1))
+    learned = np.tile(mine.notna().to_numpy(), (FUTURES, 1))
+    for there in others.drop(index=mine.index).to_numpy(float):
+        count = learned.shape[1]
+        own, other = draw.integers(count, size=FUTURES), draw.integers(len(there), size=FUTURES)
+        free = draw.random(FUTURES) < PRIOR / (PRIOR + count)
+        signs = np.where(free[:, None], draw.choice([-1.0, 1.0], size=(FUTURES, len(there))), 1.0)
+        known = np.where(free, ~np.isnan(there[other]), learned[each, own])
+        row = np.where(known[:, None], apart[each, own] * signs, np.nan)
+        apart = np.concatenate([apart, row[:, None]], axis=1)
+        learned = np.concatenate([learned, known[:, None]], axis=1)
+    return apart, learned
+
+
+def may_stop(forecasts: Iterable[Forecast], change: float) -> bool:
+    """Whether further settings are expected to change a smaller share of these verdicts than ``change``."""
     return fmean(one.change for one in forecasts) < change
-
-
-def _futures(mine: Outcomes, baselines: Mapping[str, Outcomes], seeds: int) -> np.ndarray:
-    """[futures, seeds, 2]: value and whether solved of the seeds so far and of drawn ones; sorted."""
-    draw = np.random.default_rng(0)
-    pool = np.concatenate([np.transpose([other.values, other.solved]) for other in baselines.values()])
-    seen = np.tile(np.transpose([mine.values, mine.solved]), (FUTURES, 1, 1))
-    while (so_far := seen.shape[1]) < seeds:
-        own = seen[np.arange(FUTURES), draw.integers(so_far, size=FUTURES)]
-        others = pool[draw.integers(len(pool), size=FUTURES)]
-        from_pool = draw.random(FUTURES) < PRIOR / (PRIOR + so_far)
-        seen = np.concatenate([seen, np.where(from_pool[:, None], others, own)[:, None]], axis=1)
-    order = np.lexsort((seen[:, :, 1], seen[:, :, 0]), axis=1)
-    return np.take_along_axis(seen, order[:, :, None], axis=1)

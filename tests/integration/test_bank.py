@@ -26,7 +26,8 @@ Script = Callable[..., Outcome]
 SMALL = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
     "training.check_every=5", "evaluation.examples=20", "logger.mode=disabled",
-    "training.steps=10", 'sweep.cases=[["task=kth"], ["task=copy", "task.vocab_size=4"]]',
+    "training.steps=10", "model=decoder",
+    'sweep.cases=[["task=kth"], ["task=copy", "task.vocab_size=4"]]', "training.learning_rate=0.003,0.001",
 )  # fmt: skip
 
 
@@ -34,27 +35,24 @@ SMALL = (
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with a small bank, of which nothing but the CSVs is left."""
     results = tmp_path_factory.mktemp("bank")
-    schemes = ("sweep.schemes=[]", "pe=none,alibi", "seed=0,1,2,3")
-    assert main(["sweep=bank", *SMALL, *schemes, f"results_dir={results}"]) == 0
-    runs = read_runs(results, "bank/v1")
+    schemes = ("sweep.schemes=[]", "pe=none,alibi", "seed=0,1,2,3,4")
+    assert main(["sweep=bank_v2", *SMALL, *schemes, f"results_dir={results}"]) == 0
+    runs = read_runs(results, "bank/v2")
     for saved in runs.saved.values():
         saved["evaluated"] = {}
     shutil.rmtree(results / "bank")
-    write_archive(runs, results / "bank" / "v1")
+    write_archive(runs, results / "bank" / "v2")
     beginnings = [kind.beginning() for kind in kinds_of(runs, read_witness(results))]
     outcomes = replayed(beginnings, results / "scratch", Display())
-    witnessed(outcomes).to_csv(results / "bank" / "v1" / WITNESS, index=False)
+    witnessed(outcomes).to_csv(results / "bank" / "v2" / WITNESS, index=False)
     shutil.rmtree(results / "runs")
     return results
 
 
 def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script, tmp_path: Path) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
-    tuning = read_archive(results / "bank" / "v1").tuning
-    assert len(tuning) == 4
-    assert all(len(choice["losses"]) >= 3 * 2 for choice in tuning)  # rates, seeds
     command = (
-        "train", "sweep=bank", *SMALL, "sweep.schemes=[]", "pe=none,rope", "seed=0,1,2,3", "dry_run=true",
+        "train", "sweep=bank_v2", *SMALL, "sweep.schemes=[]", "pe=none,rope", "seed=0,1,2", "dry_run=true",
         f"results_dir={results}",
     )  # fmt: skip
     outcome = script(*command)
@@ -67,26 +65,29 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     bank: Path, script: Script, tmp_path: Path
 ) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
-    own = ("pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2", "seed=0,1,2,3")
+    own = ("pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2", "seed=0,1,2,3,4")
     outcome = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     assert "replaying" not in outcome.err  # known code goes on at once
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
-    assert sorted(zip(verdicts["task"].str[:3], verdicts["baseline"], strict=True)) == [
-        ("cop", "alibi"), ("cop", "none"), ("kth", "alibi"), ("kth", "none"),
+    assert sorted(zip(verdicts["task"], verdicts["baseline"], strict=True)) == [
+        ("copy", "alibi"), ("copy", "none"), ("kth", "alibi"), ("kth", "none"),
     ]  # fmt: skip
-    assert set(verdicts["seeds"]) == {3}  # nobody learns anything in ten steps: clear at once
+    assert set(verdicts["settings"]) == {4}  # nobody learns anything in ten steps: clear at once
     page = (folder / "report.html").read_text()
-    assert page.index("verdicts on exact match past the training lengths") < page.index('id="matrix"')
-    assert "likely did not learn it, like 2 (alibi, none)" in page
-    assert "2 were not needed" in outcome.out
+    assert page.index("<figure>") < page.index("<h2>Verdicts</h2>")
+    assert "likely did not learn it often enough, like <b>2</b> (alibi, none)" in page
+    assert "8 of 10 settings were run" in outcome.out
     metric = "sweep.metric=exact_match_at_4x"
     again = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}", metric)
     assert again.code == 0, again.err
-    assert "verdicts on exact match at 4x" in (folder / "report.html").read_text()
-    assert "3 of 3 runs" not in again.err
+    assert "compared in exact match at 4x" in (folder / "report.html").read_text()
+    all_settings = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}", "sweep.change=0")
+    assert "10 of 10 settings were run" in all_settings.out
+    assert set(pd.read_csv(folder / "verdicts.csv")["settled"]) == {True}
+    assert "likely" not in (folder / "report.html").read_text().partition("<h2>Every setting")[0]
 
 
 @pytest.mark.parametrize(
@@ -99,10 +100,13 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
             "sweep.baselines: nobody is not in the bank; allowed: alibi",
         ),
         (("pe=rope", "training.weight_decay=0.5"), "task=kth: training.weight_decay=0.5 (there: 0.01);"),
+        (("pe=rope", "seed=7"), "task=kth: seed=7 (there: 0);"),
+        (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (there: ["),
+        (("pe=rope", "sweep.tune=seed"), "sweep.tune=seed: bank/v2 says which rates are run"),
         (("pe=rope", "evaluation.examples=30"), "task=kth: evaluation.examples=30 (there: 20);"),
         (
             ("pe=rope", 'sweep.cases=[["task=sort"]]'),
-            "task=sort: the task is not in bank/v1; allowed: copy or kth;",
+            "task=sort: the task is not in bank/v2; allowed: copy or kth;",
         ),
     ],
 )
@@ -125,16 +129,16 @@ def test_unknown_code_and_another_pytorch_replay_some_runs_first(
         pytest.skip("the bank was made by code that is not adopted: it is known by its own digest")
     code.known()["parts"]["training"]["digest"] = "0" * 12
     command = ("train", "sweep=versus", *SMALL, "pe=rope", "seed=0,1,2", f"results_dir={results}")
-    assert "bank/v1: changed since: the training code" in script(*command, "dry_run=true").out
+    assert "bank/v2: changed since: the training code" in script(*command, "dry_run=true").out
     outcome = script(*command)
     assert outcome.code == 0, outcome.err
     # Two or three of the four name both schemes and both tasks: the shortest are taken first.
-    assert re.search("[23] kinds and 1 whole runs of bank/v1 come out as published", outcome.out)
+    assert re.search("[23] kinds and 1 whole runs of bank/v2 come out as published", outcome.out)
     assert code.known()["parts"]["training"]["torch"] == torch.__version__
-    runs = read_archive(results / "bank" / "v1")
+    runs = read_archive(results / "bank" / "v2")
     for made in runs.environments.values():
         made["libraries"]["torch"] = "2.0.0"
-    write_archive(runs, results / "bank" / "v1")
+    write_archive(runs, results / "bank" / "v2")
     again = script(*command)
     assert again.code == 0, again.err
     assert "made with PyTorch 2.0.0" in again.out

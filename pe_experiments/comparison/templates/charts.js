@@ -39,7 +39,7 @@ function mark(scheme, x, y, size) {
 /* A piece of the scheme's line with its mark, as in the charts. */
 function swatch(scheme) {
   const line = draw("path", { d: "M1,6H25", stroke: `var(--c${scheme.colour})`, "stroke-width": 2 });
-  return draw("svg", { width: 26, height: 12, "aria-hidden": "true", class: scheme.own ? "swatch own" : "swatch" }, line, mark(scheme, 13, 6, 4));
+  return draw("svg", { width: 26, height: 12, "aria-hidden": "true", class: "swatch" }, line, mark(scheme, 13, 6, 4));
 }
 
 function scale(kind, [first, last], [start, end]) {
@@ -82,7 +82,7 @@ function lineChart(spec) {
   const spots = [];
   const lines = series.map((one) => {
     const points = one.points.map(([a, b]) => [x(a), y(b)]);
-    const group = draw("g", { class: one.scheme.own ? "series own" : "series", "data-scheme": one.scheme.index });
+    const group = draw("g", { class: "series", "data-scheme": one.scheme.index });
     const colour = `var(--c${one.scheme.colour})`;
     for (const seed of one.seeds) {
       group.append(draw("path", { d: path(seed.map(([a, b]) => [x(a), y(b)])), class: "seed", stroke: colour }));

@@ -8,8 +8,7 @@ const WIDE = 4; // tasks beside which intervals fit
 const at = (id) => document.getElementById(id);
 const tip = at("tip");
 const records = ({ columns, data }) => data.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
-DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index, own: index === DATA.own }));
-document.body.classList.toggle("muted", DATA.own !== null); // one scheme is in colour, the others are grey
+DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index }));
 for (const section of DATA.sections) {
   section.rows = records(section.table);
   section.reached = `reached@${2 * section.max_length}`;
@@ -66,7 +65,7 @@ function sortMatrix() {
   const section = DATA.sections[sorted];
   const sign = DATA.metric.lower ? -1 : 1;
   const value = (scheme) => sign * (section.byScheme.get(scheme.index)?.[DATA.metric.column] ?? -sign * Infinity);
-  state.order = [...DATA.schemes].sort((a, b) => Number(b.own) - Number(a.own) || (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
+  state.order = [...DATA.schemes].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
   at("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
   for (const head of at("matrix").querySelectorAll("thead th")) {
     const mine = Number(head.dataset.column) === sorted;
@@ -267,7 +266,7 @@ function showCosts(section) {
     ["parameters", (row) => number(row.parameters, 0), "parameters"],
     ["of the encoding", (row) => number(row.encoding_parameters, 0), "encoding_parameters"],
   ].filter(([, , key]) => section.rows.some((row) => known(row[key])));
-  at("costs").hidden = !columns.length || DATA.own !== null; // of the bank on another day
+  at("costs").hidden = !columns.length;
   at("times").hidden = columns[0]?.[2] !== "seconds_per_step";
   const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
     const row = section.byScheme.get(scheme.index);

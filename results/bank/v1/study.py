@@ -1,10 +1,9 @@
-"""The bank: schemes x tasks under one protocol, each tuned, eight seeds; and how early a verdict on a new one is."""
+"""The first bank: schemes x tasks under one protocol, each tuned, eight seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,23 +11,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.statistics import ALPHA, holm
 from pe_experiments.comparison.words import listed, number, seeds_in_words
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import compare_archived, markdown_table, read_archive
 from pe_experiments.published.pages import mean_in_words, rate_in_words, titled
-from pe_experiments.published.verdicts import (
-    CHANGE,
-    EARLIEST,
-    Outcomes,
-    forecast,
-    outcomes_of,
-    verdicts,
-)
 
-AGREEMENT = "agreement.csv"
 METRIC = "exact_match_at_2x"
 CONTROL = "majority"
 HALF = 0.5
@@ -43,12 +32,6 @@ QUESTIONS = {
     "copy, 100 symbols": "copy, over a vocabulary of a hundred",
     "reverse": "copy backwards",
 }
-
-
-def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """The leave-one-out table, which takes a minute or two."""
-    del results_dir
-    pd.DataFrame(leave_one_out(runs)).to_csv(folder / AGREEMENT, index=False)
 
 
 def pages(folder: Path) -> None:
@@ -81,7 +64,7 @@ def matrix(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Pa
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """The answer, how often verdicts that were stopped early agree, all values and rates, and what it took."""
+    """The answer, all values and rates, and what it took."""
     runs = read_archive(folder)
     table = titled(runs)
     schemes, tasks = order(table)
@@ -96,7 +79,6 @@ def blocks(folder: Path) -> dict[str, str]:
     scope = f"{len(schemes)} schemes, {len(tasks)} tasks (`{CONTROL}` is a control), {seeds} each:"
     return {
         "answer": "\n".join([scope, "", *said]),
-        "agreement": stopped_early(pd.read_csv(folder / AGREEMENT)),
         "values": values_table(table, schemes, tasks),
         "rates": tuning_table(runs, schemes, tasks),
         "effort": f"{len(table):,} runs reported ({seconds:.0f} s of one core each, on average) and {tuned:,} to tune.",
@@ -163,41 +145,3 @@ def values_table(table: pd.DataFrame, schemes: Sequence[str], tasks: Sequence[st
 def _table(what: str, cells: Mapping[Any, str], schemes: Sequence[str], tasks: Sequence[str]) -> str:
     rows = [[scheme, *(cells.get((scheme, task), "–") for task in tasks)] for scheme in schemes]
     return markdown_table([what, *tasks], rows)
-
-
-def leave_one_out(runs: Runs) -> Iterator[dict[str, Any]]:
-    """A row per task, scheme and number of seeds: how many verdicts may change, and the share that agree."""
-    for protocol in protocols_of(runs):
-        found = outcomes_of(protocol)
-        seeds = max(len(one.values) for one in found.values())
-        for name, mine in found.items():
-            others = {label: one for label, one in found.items() if label != name}
-            if len(mine.values) < seeds or not others:
-                continue
-            final = verdicts(mine, others)
-            for done in range(EARLIEST, seeds + 1):
-                so_far = Outcomes(mine.values[:done], mine.solved[:done])
-                said = forecast(so_far, others, seeds)
-                yield {
-                    "task": protocol.title,
-                    "scheme": name,
-                    "seeds": done,
-                    "of": seeds,
-                    "baselines": len(others),
-                    "expected_change": round(fmean(one.change for one in said.values()), 4),
-                    "agreement": round(fmean(said[n].verdict == final[n] for n in others), 4),
-                }
-
-
-def stopped_early(table: pd.DataFrame) -> str:
-    """What stopping early costs and saves, in a sentence."""
-    stops = table["expected_change"].le(CHANGE) | table["seeds"].eq(table["of"])
-    first = table[stops].groupby(["task", "scheme"], sort=False).first()
-    rates = [
-        (own["agreement"] * own["baselines"]).sum() / own["baselines"].sum()
-        for _, own in first.groupby("task")
-    ]
-    agree = (first["agreement"] * first["baselines"]).sum() / first["baselines"].sum()
-    seeds = (first["seeds"] / first["of"]).mean()
-    agreeing = f"{agree:.0%} of the verdicts agree ({min(rates):.0%} to {max(rates):.0%} by task)"
-    return f"Stopped at {CHANGE:.0%}, {seeds:.0%} of the seeds are run, and {agreeing}.".replace("%", " %")

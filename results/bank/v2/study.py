@@ -16,8 +16,8 @@ from pe_experiments.comparison.words import listed, number
 from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, with_settings
-from pe_experiments.published.settings import FLOORS, NOT_LEARNED, best, outcomes
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED
+from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED, best
 from pe_experiments.tasks.state import FlipFlop
 
 CONTROL = "majority"
@@ -34,6 +34,7 @@ FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
 TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
 DRAWN, TURNS = 20_000, 0.02
+AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -67,7 +68,7 @@ def majority_of_bits(ignore: float, length: int) -> float:
 def found(folder: Path) -> tuple[Runs, pd.DataFrame, list[str], list[str]]:
     """The runs; the outcomes with a column per factor, false or true; schemes by name, since no mean ranks them; tasks."""
     runs = read_archive(folder)
-    table = outcomes(runs, pd.read_csv(folder / FLOORS))
+    table = outcomes(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
     keys = {key: key for several in FACTORS.values() for key in several}
     levels = with_settings(runs, **keys).set_index("name")
     for name, several in FACTORS.items():  # the higher of its two values; of blocks those of Llama
@@ -142,7 +143,7 @@ def blocks(folder: Path) -> dict[str, str]:
         "effort": f"{len(runs.runs):,} runs, {seconds:.0f} s of training each on one core, on average; of a scheme on a "
         f"task in a setting, {learned} are learned.",
         "score": _cells(table, schemes, tasks, "score, 1x to 8x", lambda own: _span(own["score"])),
-        "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own['at_2x'].mean())} / {number(own['at_4x'].mean())}"),
+        "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own[AT_2X].mean())} / {number(own[AT_4X].mean())}"),
         "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
         "differences": _differences(table, tasks),
     }  # fmt: skip
@@ -153,16 +154,14 @@ def sentence(task: str, rows: pd.DataFrame) -> str:
     start = f"- *{QUESTIONS[task]}* (`{task}`, {_settings(rows, task)} of 12 settings): "
     if _settings(rows, task) < TESTABLE:
         return f"{start}too few to tell."
-    first, others = best(rows)
+    first, others = best(scores_of(rows))
     if not first:
         return f"{start}no scheme learned it in three quarters of them."
     text = f"{start}`{first}` is highest, {_span(rows[(rows['label'] == first) & rows['learned']]['score'])}"
-    for verdict, words in (
-        (NOT_SEPARATED, "not separated from it"),
-        (NOT_LEARNED, "not learned often enough to compare"),
-    ):
-        if names := [f"`{name}`" for name, one in others.items() if one.verdict == verdict]:
-            text += f"; {words}: {listed(names)}"
+    equal = [f"`{name}`" for name, one in others.items() if one.verdict == NOT_SEPARATED]
+    rare = [f"`{name}`" for name, one in others.items() if one.verdict not in TESTED]
+    text += f"; not separated from it: {listed(equal)}" if equal else ""
+    text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
     if {one.verdict for one in others.values()} == {BETTER}:
         text += "; every other is significantly lower"
     return f"{text}.{_turned(rows[rows['learned']], first)}"
@@ -212,9 +211,9 @@ def _differences(table: pd.DataFrame, tasks: list[str]) -> str:
     rows = []
     for task in tasks:
         own = table[table["task"] == task]
-        first, others = best(own) if _settings(own, task) >= TESTABLE else ("", {})
+        first, others = best(scores_of(own)) if _settings(own, task) >= TESTABLE else ("", {})
         for name, one in others.items():
-            if one.verdict != NOT_LEARNED:
+            if one.verdict in TESTED:
                 d = one.interval
                 shown = f"{number(d.estimate, '.3f')} [{number(d.low, '.3f')}, {number(d.high, '.3f')}]"
                 rows.append([task, first, name, shown, str(one.settings), f"{one.p:.2g}", one.verdict])

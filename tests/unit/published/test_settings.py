@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,22 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.statistics import paired_interval, paired_p
-from pe_experiments.published.settings import NOT_LEARNED, best, compared, outcomes
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, WORSE
+from pe_experiments.comparison.statistics import paired_interval, paired_ps
+from pe_experiments.published.settings import SCORE, outcomes
+from pe_experiments.published.verdicts import (
+    BETTER,
+    EARLIEST,
+    NEITHER,
+    NOT_SEPARATED,
+    ONLY_OTHER,
+    ONLY_YOURS,
+    WORSE,
+    best,
+    compared,
+    forecast,
+    may_stop,
+)
+from pe_experiments.terminal.errors import UserError
 
 DRAW = np.random.default_rng(0)
 
@@ -25,10 +39,12 @@ def test_a_paired_test_counts_all_signs_and_its_interval_agrees(differences: lis
     d = np.array(differences, dtype=float)
     signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
     expected = np.mean(np.abs((signs * d).mean(1)) >= abs(d.mean()) - 1e-12)
-    assert paired_p(d) == pytest.approx(expected)
+    (p,) = paired_ps(d[None])
+    assert p == pytest.approx(expected)
+    assert paired_ps(np.array([[*d, np.nan]])) == pytest.approx([p])  # NaN is no pair
     for alpha in (0.3, 0.05, 0.01, 0.001):
         ends = paired_interval(d, alpha)
-        assert (ends.low > 1e-12 or ends.high < -1e-12) == (paired_p(d) <= alpha)
+        assert (ends.low > 1e-12 or ends.high < -1e-12) == (p <= alpha)
 
 
 def test_the_interval_covers_the_mean_of_a_symmetric_variable() -> None:
@@ -36,49 +52,108 @@ def test_the_interval_covers_the_mean_of_a_symmetric_variable() -> None:
     assert 0.92 <= np.mean([one.low <= 0.1 <= one.high for one in made]) <= 0.98
 
 
-def rows(scores: list[float], learned: list[bool] | None = None) -> pd.DataFrame:
-    count = len(scores)
-    return pd.DataFrame({"setting": range(count), "score": scores, "learned": learned or [True] * count})
+def scores(**schemes: list[float]) -> pd.DataFrame:
+    return pd.DataFrame(schemes, dtype=float)
+
+
+NO = math.nan  # not learned
 
 
 def test_schemes_are_compared_within_the_settings_that_both_learned() -> None:
-    mine = rows([0.5 + 0.01 * n for n in range(12)])
-    others = {
-        "below": rows([0.4 + 0.01 * n for n in range(12)]),
-        "above": rows([0.9] * 12),
-        "mixed": rows([0.55, 0.5] * 6),
-        "partly": rows([0.0] * 10 + [1.0, 1.0], [True] * 10 + [False] * 2),
-        "rarely": rows([1.0] * 12, [True] * 8 + [False] * 4),
-    }
-    made = compared(mine, others)
+    table = scores(
+        mine=[0.5 + 0.01 * n for n in range(12)],
+        below=[0.4 + 0.01 * n for n in range(12)],
+        above=[0.9] * 12,
+        mixed=[0.55, 0.5] * 6,
+        partly=[0.0] * 10 + [NO, NO],
+        rarely=[1.0] * 8 + [NO] * 4,
+    )
+    made = compared(table, "mine")
     assert {name: one.verdict for name, one in made.items()} == {
         "below": BETTER,
         "above": WORSE,
         "mixed": NOT_SEPARATED,
-        "partly": BETTER,  # of ten settings; where it did not learn it would win
-        "rarely": NOT_LEARNED,
+        "partly": BETTER,
+        "rarely": ONLY_YOURS,
     }
     assert made["below"].interval.estimate == pytest.approx(0.1)
     assert made["partly"].settings == 10
     for one in made.values():
         excluded = one.interval.low > 0 or one.interval.high < 0
         assert excluded == (one.verdict in (BETTER, WORSE))
+    assert compared(table, "rarely")["mine"].verdict == ONLY_OTHER
+    assert compared(table[["rarely"]].assign(other=NO), "rarely")["other"].verdict == NEITHER
 
 
 def test_verdicts_are_adjusted_for_the_number_of_others() -> None:
-    mine, other = rows([0.5] * 7), rows([0.4 - 0.01 * n for n in range(7)])
-    assert compared(mine, {"one": other})["one"].verdict == BETTER  # p is 2 / 2^7
-    four = compared(mine, dict.fromkeys("abcd", other))
+    mine, other = [0.5] * 7, [0.4 - 0.01 * n for n in range(7)]
+    assert compared(scores(mine=mine, one=other), "mine")["one"].verdict == BETTER  # p is 2 / 2^7
+    four = compared(scores(mine=mine, **dict.fromkeys("abcd", other)), "mine")
     assert {one.verdict for one in four.values()} == {NOT_SEPARATED}
 
 
 def test_no_scheme_is_best_that_did_not_learn() -> None:
-    table = pd.concat([rows([1.0] * 4, [True, True, False, False]).assign(label="lucky"),
-                       rows([0.2] * 4).assign(label="steady")])  # fmt: skip
-    first, others = best(table)
+    first, others = best(scores(lucky=[1.0, 1.0, NO, NO], steady=[0.2] * 4))
     assert first == "steady"
-    assert others["lucky"].verdict == NOT_LEARNED
-    assert best(table[table["label"] == "lucky"]) == ("", {})
+    assert others["lucky"].verdict == ONLY_YOURS
+    assert best(scores(lucky=[1.0, 1.0, NO, NO])) == ("", {})
+
+
+BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
+
+
+def test_a_forecast_from_all_settings_is_the_verdict() -> None:
+    mine = pd.Series([0.5] * 6 + [0.05] * 6)
+    found, final = forecast(mine, BASELINES), compared(BASELINES.assign(mine=mine), "mine")
+    assert {name: one.verdict for name, one in found.items()} == {n: one.verdict for n, one in final.items()}
+    assert [one.change for one in found.values()] == [0, 0, 0]
+
+
+def test_what_is_clear_stops_early_and_what_is_not_goes_on() -> None:
+    clear, mixed = pd.Series([0.5] * 9), pd.Series([0.05, 0.95, 0.2, 0.1] * 2)
+    told = forecast(clear, BASELINES)
+    assert {name: one.verdict for name, one in told.items()} == {
+        "high": WORSE,
+        "low": BETTER,
+        "rare": ONLY_YOURS,
+    }
+    assert may_stop(told.values(), 0.1)
+    assert not may_stop(told.values(), 0.0)  # all settings are asked for
+    assert not may_stop(forecast(mixed, BASELINES).values(), 0.1)
+    assert forecast(pd.Series([NO] * EARLIEST), BASELINES)["high"].verdict == ONLY_OTHER
+
+
+def test_a_further_setting_may_come_out_as_that_of_a_baseline() -> None:
+    """Four settings that agree do not promise that the others do."""
+    assert 0 < forecast(pd.Series([0.5] * 4), BASELINES)["low"].change < 0.5
+
+
+def simulated(draw: np.random.Generator, effect: float) -> tuple[pd.Series, pd.DataFrame]:
+    """Settings that matter more than schemes do, and three baselines."""
+    settings = draw.uniform(size=(12, 1))
+    values = np.clip(settings + draw.normal(scale=0.15, size=(12, 4)), 0, 1)
+    return pd.Series(np.clip(values[:, 0] + effect, 0, 1)), scores(
+        a=values[:, 1], b=values[:, 2], c=values[:, 3]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", [0.0, 0.2])
+def test_verdicts_that_were_stopped_early_are_mostly_those_of_all_settings(effect: float) -> None:
+    draw, agree, false, run, trials = np.random.default_rng(0), 0, 0, 0, 100
+    for _ in range(trials):
+        mine, others = simulated(draw, effect)
+        final = {name: one.verdict for name, one in compared(others.assign(mine=mine), "mine").items()}
+        for done in range(EARLIEST, 13, 2):
+            found = forecast(mine[:done], others)
+            if may_stop(found.values(), 0.1):
+                break
+        agree += sum(one.verdict == final[name] for name, one in found.items())
+        false += sum(final[n] == NOT_SEPARATED != one.verdict for n, one in found.items())
+        run += done
+    assert agree / (3 * trials) >= 0.9
+    assert false / (3 * trials) <= 0.05
+    assert run / trials < 11
 
 
 def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() -> None:
@@ -100,9 +175,15 @@ def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() ->
     floors = pd.DataFrame(
         [{"task": "kth", "setting": s, "content_length": n, "floor": 0.2} for s, n in where]
     )
-    table = outcomes(Runs(pd.DataFrame(made), curves, saved=saved), floors)
+    runs = Runs(pd.DataFrame(made), curves, saved=saved)
+    table = outcomes(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
     assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
     assert list(table["learned"]) == [False, True]
     assert table["score"].to_list() == pytest.approx([(0.75 + 0.25) / 3] * 2)  # above: 1, 0.5, 0, 0
-    assert table["at_2x"].to_list() == [0.6, 0.6]
-    assert table["at_4x"].to_list() == [0.1, 0.1]
+    assert table["exact_match_at_2x"].to_list() == [0.6, 0.6]
+    assert table["exact_match_at_4x"].to_list() == [0.1, 0.1]
+    assert outcomes(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
+    with pytest.raises(
+        UserError, match=r"sweep.metric=exact_match_at_3x: not measured; allowed: score, .*_at_2x"
+    ):
+        outcomes(runs, floors, ["exact_match_at_3x"])

@@ -1,0 +1,123 @@
+"""The page of a scheme against a bank: figures, then a verdict for every task and baseline."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.drawing import drawing, legend_below, length_axis, render, save, styles, text
+from pe_experiments.published.settings import SCORE
+from pe_experiments.published.verdicts import SIGNS, compared
+from pe_experiments.published.versus import Standing, Versus
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.files import write_atomically
+
+KEY = (
+    "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither; "
+    "?: likely, with settings left to run"
+)
+NAMED = 3  # baselines in colour, the highest
+GREY = "0.75"
+
+
+def report(versus: Versus, standings: Sequence[Standing]) -> None:
+    """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
+    folder = versus.results_dir / str(versus.study)
+    rows, table = verdict_rows(standings), versus.outcomes()
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    with drawing():
+        _draw_curves(versus, table, standings, folder / "figures")
+        _draw_scores(versus, standings, folder / "figures")
+    done = sum(len(one.mine) for one in standings)
+    cost = f"{done} of {sum(len(one.others) for one in standings)} settings were run"
+    figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
+    page = render(
+        Path(__file__).with_name("versus.html.j2"),
+        versus=versus,
+        tasks=[(task, own.to_dict("records")) for task, own in rows.groupby("task", sort=False)],
+        figures=[base64.b64encode(one).decode() for one in figures],
+        score=versus.metric == SCORE,
+        cost=cost,
+    )
+    write_atomically(folder / "report.html", page)
+    for name, frame in (("verdicts.csv", rows), ("scores.csv", table)):
+        write_atomically(folder / name, frame.to_csv(index=False))
+    rows["sign"] = rows["verdict"].map(SIGNS) + rows["settled"].map({True: "", False: "?"})
+    say(rows.pivot(index="task", columns="baseline", values="sign").to_string(na_rep=""))
+    say(f"{KEY}\n{cost}\npage: {folder / 'report.html'}")
+
+
+def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
+    """One row per task and baseline; p and interval where all settings have run."""
+    rows: list[dict[str, Any]] = []
+    for one in standings:
+        known = one.others.loc[one.mine.index]
+        apart = -known.sub(one.mine, axis=0)
+        tests = compared(known.assign(**{"": one.mine}), "") if one.settled else {}
+        for name, likely in one.forecasts.items():
+            row = {"task": one.task, "baseline": name, "verdict": likely.verdict, "change": likely.change}
+            row |= {"settled": one.settled, "settings": len(one.mine), "of": len(one.others)}
+            row |= {"learned": one.mine.count(), "mean": one.mine.mean()}
+            row |= {"baseline_learned": known[name].count(), "baseline_mean": known[name].mean()}
+            row |= {"difference": apart[name].mean(), "low": math.nan, "high": math.nan, "p_holm": math.nan}
+            if test := tests.get(name):
+                row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
+    columns = min(3, count)
+    lines = math.ceil(count / columns)
+    figure = Figure(figsize=(2.4 * columns, height * lines), layout="constrained")
+    panels = list(figure.subplots(lines, columns, squeeze=False).ravel())
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    return figure, panels[:count]
+
+
+def _draw_curves(versus: Versus, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
+    """Exact match over input length in training lengths: the mean of the settings that the scheme has run."""
+    figure, panels = _panels(len(standings), 1.9)
+    looks, runs = styles([versus.label, *versus.baselines]), versus.together()
+    curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
+    curves["times"] = curves["content_length"] / curves["max_length"]
+    named = dict.fromkeys([versus.label])
+    for axes, one in zip(panels, standings, strict=True):
+        rows = table[(table["task"] == one.task) & table["setting"].isin(one.mine.index)]
+        points = curves[curves["name"].isin(rows["name"])]
+        means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
+        highest = [str(name) for name in one.others.mean().nlargest(NAMED).index]
+        named |= dict.fromkeys(highest)
+        for label in sorted(map(str, means), key=lambda name: (name == versus.label, name in highest)):
+            colour, marker = looks[label] if label in (*highest, versus.label) else (GREY, "")
+            width = 2.4 if label == versus.label else 1.0
+            axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
+        length_axis(axes, means.index, 1, "exact match")
+        axes.set(title=one.task, xlabel="input length / longest in training")
+    legend_below(figure, looks, named)
+    save(figure, folder, "curves")
+
+
+def _draw_scores(versus: Versus, standings: Sequence[Standing], folder: Path) -> None:
+    """A point per setting that the scheme has run, a bar for the mean; the highest scheme first."""
+    figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
+    colour, _ = styles([versus.label, *versus.baselines])[versus.label]
+    for axes, one in zip(panels, standings, strict=True):
+        scores = one.others.loc[one.mine.index].assign(**{versus.label: one.mine})
+        order = scores.mean().sort_values(na_position="first").index
+        for row, label in enumerate(order):
+            own, dark = (colour, colour) if label == versus.label else (GREY, "0.3")
+            axes.plot(scores[label], [row] * len(scores), "o", color=own, markersize=3, alpha=0.6)
+            axes.plot([scores[label].mean()], [row], "|", color=dark, markersize=9)
+        axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])
+        axes.tick_params(axis="y", labelsize=6)
+        axes.set(title=one.task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
+        axes.spines[["top", "right"]].set_visible(False)
+    save(figure, folder, "scores")
