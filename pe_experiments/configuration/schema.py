@@ -157,7 +157,7 @@ class SweepConfig(Section):
     publish: Literal["seeds", "finished"] = "seeds"
     against: Study | None = None
     metric: Words | None = None  # of the verdicts against that
-    change: Annotated[float, Field(ge=0, le=1)] = 0.1
+    change: Annotated[float, Field(ge=0, le=1)]
 
 
 class EngineConfig(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import drawing, legend_below, length_axis, render, save, styles, text
-from pe_experiments.published.settings import SCORE
-from pe_experiments.published.verdicts import SIGNS, compared
+from pe_experiments.published.settings import SCORE, factors_of
+from pe_experiments.published.verdicts import SIGNS, compared, turning
 from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
@@ -29,7 +29,7 @@ GREY = "0.75"
 def report(versus: Versus, standings: Sequence[Standing]) -> None:
     """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
     folder = versus.results_dir / str(versus.study)
-    rows, table = verdict_rows(standings), versus.outcomes()
+    rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.outcomes()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     with drawing():
         _draw_curves(versus, table, standings, folder / "figures")
@@ -53,8 +53,12 @@ def report(versus: Versus, standings: Sequence[Standing]) -> None:
     say(f"{KEY}\n{cost}\npage: {folder / 'report.html'}")
 
 
-def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
-    """One row per task and baseline; p and interval where all settings have run."""
+def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row per task and baseline; p and interval where all settings have run.
+
+    ``higher`` counts the settings in which the scheme is higher, of the ``pairs`` that both learned;
+    ``turns`` names the factors on which that depends.
+    """
     rows: list[dict[str, Any]] = []
     for one in standings:
         known = one.others.loc[one.mine.index]
@@ -66,6 +70,8 @@ def verdict_rows(standings: Sequence[Standing]) -> pd.DataFrame:
             row |= {"learned": one.mine.count(), "mean": one.mine.mean()}
             row |= {"baseline_learned": known[name].count(), "baseline_mean": known[name].mean()}
             row |= {"difference": apart[name].mean(), "low": math.nan, "high": math.nan, "p_holm": math.nan}
+            row |= {"higher": (apart[name] > 0).sum(), "pairs": apart[name].count()}
+            row |= {"turns": " ".join(turning(apart[name], factors[one.task]))}
             if test := tests.get(name):
                 row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
             rows.append(row)

@@ -62,6 +62,22 @@ def _area(points: pd.DataFrame) -> float:
     return float(np.trapezoid(above.clip(lower=0), x) / (x.iloc[-1] - x.iloc[0]))
 
 
+def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
+    """By task, [settings, factors]: what takes two values in these runs, once where several vary together."""
+    rows: dict[str, dict[int, dict[str, str]]] = {}
+    for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
+        trained = runs.saved[name]["identity"]["trained"]
+        parts = {f"{group}.{key}": str(value) for group in ("task", "model", "training")
+                 for key, value in trained[group].items()}  # fmt: skip
+        rows.setdefault(task, {})[setting] = {key: value for key, value in parts.items() if key != RATE}
+    found = {}
+    for task, by_setting in rows.items():
+        table = pd.DataFrame.from_dict(by_setting, orient="index")
+        table = table.loc[:, table.nunique() == 2]
+        found[task] = table.loc[:, ~table.apply(lambda own: pd.factorize(own)[0]).T.duplicated()]
+    return found
+
+
 def scores_of(rows: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
     """[settings, schemes], from the rows of one task; NaN where a scheme did not learn it in a setting."""
     return rows.assign(value=rows[metric].where(rows["learned"])).pivot(

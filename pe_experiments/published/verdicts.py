@@ -31,6 +31,7 @@ ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task t
 EARLIEST = 4  # settings before a forecast
 PRIOR = 4.0  # settings
 FUTURES = 200
+TURNS = 0.02  # beyond it on both sides, a difference has turned around
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,17 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
         return "", {}
     first = str(means.idxmax())
     return first, compared(scores, first)
+
+
+def turning(apart: pd.Series, factors: pd.DataFrame) -> list[str]:
+    """The factors on whose value it depends which of two schemes has the higher mean.
+
+    Args:
+        apart: their difference by setting, NaN where one did not learn the task.
+        factors: a column per factor, by setting.
+    """
+    means = {str(name): apart.dropna().groupby(factors[name]).mean() for name in factors}
+    return [name for name, values in means.items() if values.min() < -TURNS and values.max() > TURNS]
 
 
 def _learned(scores: pd.DataFrame) -> np.ndarray:

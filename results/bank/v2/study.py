@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,17 @@ from pe_experiments.drawing import save
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, with_settings
 from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED, best
+from pe_experiments.published.verdicts import (
+    BETTER,
+    EARLIEST,
+    NOT_SEPARATED,
+    TESTED,
+    best,
+    compared,
+    forecast,
+    may_stop,
+    turning,
+)
 from pe_experiments.tasks.state import FlipFlop
 
 CONTROL = "majority"
@@ -33,18 +43,42 @@ SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is 
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
 TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
-DRAWN, TURNS = 20_000, 0.02
+DRAWN = 20_000
+EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """The floors of every task, setting and length."""
+    """The floors of every task, setting and length; verdicts of each scheme in turn as the new one, stopped early."""
     del results_dir
     points = runs.curves.drop_duplicates(["task", "seed", "content_length"])
     points = points.merge(with_settings(runs, ignore="task.ignore")[["name", "ignore"]], on="name")
     points["floor"] = [_floor(point) for point in points.itertuples()]
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
+    scores = {task: scores_of(rows) for task, rows in outcomes(runs, points).groupby("task")}
+    rows = [
+        row for task, own in scores.items() if len(own) >= TESTABLE for row in stopped_early(str(task), own)
+    ]
+    pd.DataFrame(rows).to_csv(folder / EARLY, index=False)
+
+
+def stopped_early(task: str, scores: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for name in map(str, scores):
+        others, final = scores.drop(columns=name), compared(scores, name)
+        for run in range(EARLIEST, len(scores) + 1):
+            said = forecast(scores[name].iloc[:run], others)
+            if run == len(scores) or may_stop(said.values(), CHANGE):
+                break
+        agree = sum(said[other].verdict == one.verdict for other, one in final.items())
+        yield {
+            "task": task,
+            "scheme": name,
+            "run": run,
+            "of": len(scores),
+            "agree": agree,
+            "verdicts": len(final),
+        }
 
 
 def _floor(point: Any) -> float:
@@ -136,7 +170,7 @@ def blocks(folder: Path) -> dict[str, str]:
     """The answer per task, all scores, differences, what turns the order around, and what it took."""
     runs, table, schemes, tasks = found(folder)
     seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
-    learned = f"{100 * table['learned'].mean():.0f} %"
+    learned, early = f"{100 * table['learned'].mean():.0f} %", pd.read_csv(folder / EARLY)
     said = [sentence(task, table[table["task"] == task]) for task in tasks if task != CONTROL]
     return {
         "answer": "\n".join([f"{len(schemes)} schemes, two rates in every setting:", "", *said]),
@@ -146,6 +180,8 @@ def blocks(folder: Path) -> dict[str, str]:
         "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own[AT_2X].mean())} / {number(own[AT_4X].mean())}"),
         "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
         "differences": _differences(table, tasks),
+        "early": f"Settings run: {early['run'].sum() / early['of'].sum():.0%}; verdicts that agree with those of all settings: "
+        f"{early['agree'].sum() / early['verdicts'].sum():.0%}.".replace("%", " %"),
     }  # fmt: skip
 
 
@@ -171,12 +207,8 @@ def _turned(learned: pd.DataFrame, first: str) -> str:
     """Whether the sign of the difference between the two highest means depends on a factor."""
     second = str(learned.groupby("label")["score"].mean().drop(first).idxmax())
     wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
-    apart = (wide[first] - wide[second]).dropna()
-    by = {factor: apart.groupby(wide[factor]).mean() for factor in FACTORS}
-    turning = [
-        factor for factor, two in by.items() if len(two) == 2 and two.min() < -TURNS and two.max() > TURNS
-    ]
-    return f" Whether it or `{second}` is higher depends on {listed(turning)}." if turning else ""
+    factors = turning(wide[first] - wide[second], wide[[*FACTORS]])
+    return f" Whether it or `{second}` is higher depends on {listed(factors)}." if factors else ""
 
 
 def _span(values: pd.Series) -> str:
