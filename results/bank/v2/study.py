@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ QUESTIONS = {
 SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
+LEVELS = {"layers": ("2 layers", "4"), "symbols": ("few symbols", "many"), "training length": ("training to 12", "to 24"),
+          "blocks": ("blocks of GPT", "of Llama"), "heads": ("2 heads", "4")}  # fmt: skip
 TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
 DRAWN = 20_000
 EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
@@ -200,7 +203,7 @@ def sentence(task: str, rows: pd.DataFrame) -> str:
     text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
     if {one.verdict for one in others.values()} == {BETTER}:
         text += "; every other is significantly lower"
-    return f"{text}.{_turned(rows[rows['learned']], first)}"
+    return f"{text}.{_turned(rows[rows['learned']], first)}{_hanging(rows[rows['learned']])}"
 
 
 def _turned(learned: pd.DataFrame, first: str) -> str:
@@ -209,6 +212,16 @@ def _turned(learned: pd.DataFrame, first: str) -> str:
     wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
     factors = turning(wide[first] - wide[second], wide[[*FACTORS]])
     return f" Whether it or `{second}` is higher depends on {listed(factors)}." if factors else ""
+
+
+def _hanging(learned: pd.DataFrame) -> str:
+    """The scheme and the factor whose two values are farthest apart in its mean score."""
+    pairs = itertools.product(sorted(set(learned["label"])), FACTORS)
+    effects = {pair: _effect(learned[learned["label"] == pair[0]], pair[1]) for pair in pairs}
+    scheme, factor = max(effects, key=lambda pair: np.nan_to_num(abs(effects[pair])))
+    means = learned[learned["label"] == scheme].groupby(factor)["score"].mean()
+    low, high = (f"{number(mean)} with {words}" for mean, words in zip(means, LEVELS[factor], strict=True))
+    return f" `{scheme}` depends most on a setting: {low}, {high}."
 
 
 def _span(values: pd.Series) -> str:
