@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.drawing import drawing, legend_below, length_axis, render, save, styles, text
+from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.published.settings import SCORE, factors_of
 from pe_experiments.published.verdicts import SIGNS, compared, turning
 from pe_experiments.published.versus import Standing, Versus
@@ -81,7 +81,7 @@ def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFra
 def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
     columns = min(3, count)
     lines = math.ceil(count / columns)
-    figure = Figure(figsize=(2.4 * columns, height * lines), layout="constrained")
+    figure = Figure(figsize=(min(3.6 * columns, WIDTH), height * lines), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False).ravel())
     for axes in panels[count:]:
         axes.set_visible(False)
@@ -91,18 +91,18 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
 def _draw_curves(versus: Versus, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
     """Exact match over input length in training lengths: the mean of the settings that the scheme has run."""
     figure, panels = _panels(len(standings), 1.9)
-    looks, runs = styles([versus.label, *versus.baselines]), versus.together()
+    highest = {one.task: [*map(str, one.others.mean().nlargest(NAMED).index)] for one in standings}
+    named = dict.fromkeys([versus.label, *(name for those in highest.values() for name in those)])
+    looks, runs = styles(named), versus.together()
     curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     curves["times"] = curves["content_length"] / curves["max_length"]
-    named = dict.fromkeys([versus.label])
     for axes, one in zip(panels, standings, strict=True):
         rows = table[(table["task"] == one.task) & table["setting"].isin(one.mine.index)]
         points = curves[curves["name"].isin(rows["name"])]
         means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
-        highest = [str(name) for name in one.others.mean().nlargest(NAMED).index]
-        named |= dict.fromkeys(highest)
-        for label in sorted(map(str, means), key=lambda name: (name == versus.label, name in highest)):
-            colour, marker = looks[label] if label in (*highest, versus.label) else (GREY, "")
+        shown = [*highest[one.task][::-1], versus.label]
+        for label in (*(name for name in means if name not in shown), *shown):
+            colour, marker = looks[label] if label in shown else (GREY, "")
             width = 2.4 if label == versus.label else 1.0
             axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
         length_axis(axes, means.index, 1, "exact match")

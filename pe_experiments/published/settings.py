@@ -35,6 +35,9 @@ def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (
     table = table[counts == table["label"].nunique() * table["rate"].nunique()]
     table = table.sort_values(["loss_in_distribution", "rate"], kind="stable")
     table = table.drop_duplicates(["task", "label", "setting"])
+    columns = ["task", "label", "setting", "name", "rate", "learned", *metrics]
+    if table.empty:
+        return table.reindex(columns=columns)
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
     if floors is None:
         points["floor"] = 0.0
@@ -52,7 +55,6 @@ def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (
             raise UserError(f"sweep.metric={metric}: not measured; allowed: {SCORE}, {known}")
         table[metric] = table["name"].map(measured)
     table["learned"] = table["solved_in_distribution"].eq(True)
-    columns = ["task", "label", "setting", "name", "rate", "learned", *metrics]
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
 
 

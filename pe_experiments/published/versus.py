@@ -92,9 +92,9 @@ class Versus(Sweep):
     def _complete(self, banked: Runs) -> Runs:
         """Of the bank the settings in which all baselines have run."""
         banked = where(banked, banked.runs["label"].isin(self.baselines))
-        settings = outcomes(banked, self.floors)[["task", "setting"]].drop_duplicates()
+        settings = outcomes(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
         if settings.empty:
-            raise UserError(f"sweep.against={self.bank}: no task and seed at which all its schemes have run")
+            raise UserError(f"sweep.against={self.bank}: no task and seed with all schemes at all rates")
         complete = set(settings.itertuples(index=False, name=None))
         pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
         return where(banked, pd.Series([pair in complete for pair in pairs]))
@@ -125,7 +125,7 @@ class Versus(Sweep):
             else:
                 kept.append(run)
         if not kept:
-            task, (why, _) = next(iter(missing.items()))
+            task, (why, _) = min(missing.items(), key=lambda one: (one[1][0] == unknown, len(one[1][0])))
             raise UserError(f"sweep.against={self.bank}, task={task}: {', '.join(why)}; {ALONE}")
         if missing:
             those = ", ".join(f"{count} of {task}" for task, (_, count) in missing.items())

@@ -100,6 +100,11 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
             "sweep.baselines: nobody is not in the bank; allowed: alibi",
         ),
         (("pe=rope", "training.weight_decay=0.5"), "task=kth: training.weight_decay=0.5 (there: 0.01);"),
+        (
+            ("pe=rope", "sweep.metric=loss"),
+            "sweep.metric=loss: not measured; allowed: score, exact_match_at_",
+        ),
+        (("pe=rope", "sweep.against=core"), "sweep.against=core: no task and seed with all schemes"),
         (("pe=rope", "seed=7"), "task=kth: seed=7 (there: 0);"),
         (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (there: ["),
         (("pe=rope", "sweep.tune=seed"), "sweep.tune=seed: bank/v2 says which rates are run"),
