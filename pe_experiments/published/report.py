@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.published.settings import SCORE, factors_of
-from pe_experiments.published.verdicts import SIGNS, compared, turning
+from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
 from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
@@ -63,7 +63,7 @@ def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFra
     for one in standings:
         known = one.others.loc[one.mine.index]
         apart = -known.sub(one.mine, axis=0)
-        tests = compared(known.assign(**{"": one.mine}), "") if one.settled else {}
+        tests = verdicts_on(known.assign(**{"": one.mine}), "") if one.settled else {}
         for name, likely in one.forecasts.items():
             row = {"task": one.task, "baseline": name, "verdict": likely.verdict, "change": likely.change}
             row |= {"settled": one.settled, "settings": len(one.mine), "of": len(one.others)}

@@ -52,7 +52,7 @@ class Forecast:
     change: float
 
 
-def compared(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
+def verdicts_on(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
     """A scheme against every other."""
     others = scores.drop(columns=mine)
     apart = -others.sub(scores[mine], axis=0)
@@ -77,7 +77,7 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
     if means.empty:
         return "", {}
     first = str(means.idxmax())
-    return first, compared(scores, first)
+    return first, verdicts_on(scores, first)
 
 
 def turning(apart: pd.Series, factors: pd.DataFrame) -> list[str]:

@@ -24,10 +24,10 @@ from pe_experiments.published.verdicts import (
     NOT_SEPARATED,
     TESTED,
     best,
-    compared,
     forecast,
     may_stop,
     turning,
+    verdicts_on,
 )
 from pe_experiments.tasks.state import FlipFlop
 
@@ -68,7 +68,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 
 def stopped_early(task: str, scores: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for name in map(str, scores):
-        others, final = scores.drop(columns=name), compared(scores, name)
+        others, final = scores.drop(columns=name), verdicts_on(scores, name)
         for run in range(EARLIEST, len(scores) + 1):
             said = forecast(scores[name].iloc[:run], others)
             if run == len(scores) or may_stop(said.values(), CHANGE):

@@ -22,9 +22,9 @@ from pe_experiments.published.verdicts import (
     ONLY_YOURS,
     WORSE,
     best,
-    compared,
     forecast,
     may_stop,
+    verdicts_on,
 )
 from pe_experiments.terminal.errors import UserError
 
@@ -68,7 +68,7 @@ def test_schemes_are_compared_within_the_settings_that_both_learned() -> None:
         partly=[0.0] * 10 + [NO, NO],
         rarely=[1.0] * 8 + [NO] * 4,
     )
-    made = compared(table, "mine")
+    made = verdicts_on(table, "mine")
     assert {name: one.verdict for name, one in made.items()} == {
         "below": BETTER,
         "above": WORSE,
@@ -81,14 +81,14 @@ def test_schemes_are_compared_within_the_settings_that_both_learned() -> None:
     for one in made.values():
         excluded = one.interval.low > 0 or one.interval.high < 0
         assert excluded == (one.verdict in (BETTER, WORSE))
-    assert compared(table, "rarely")["mine"].verdict == ONLY_OTHER
-    assert compared(table[["rarely"]].assign(other=NO), "rarely")["other"].verdict == NEITHER
+    assert verdicts_on(table, "rarely")["mine"].verdict == ONLY_OTHER
+    assert verdicts_on(table[["rarely"]].assign(other=NO), "rarely")["other"].verdict == NEITHER
 
 
 def test_verdicts_are_adjusted_for_the_number_of_others() -> None:
     mine, other = [0.5] * 7, [0.4 - 0.01 * n for n in range(7)]
-    assert compared(scores(mine=mine, one=other), "mine")["one"].verdict == BETTER  # p is 2 / 2^7
-    four = compared(scores(mine=mine, **dict.fromkeys("abcd", other)), "mine")
+    assert verdicts_on(scores(mine=mine, one=other), "mine")["one"].verdict == BETTER  # p is 2 / 2^7
+    four = verdicts_on(scores(mine=mine, **dict.fromkeys("abcd", other)), "mine")
     assert {one.verdict for one in four.values()} == {NOT_SEPARATED}
 
 
@@ -104,7 +104,7 @@ BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
 
 def test_a_forecast_from_all_settings_is_the_verdict() -> None:
     mine = pd.Series([0.5] * 6 + [0.05] * 6)
-    found, final = forecast(mine, BASELINES), compared(BASELINES.assign(mine=mine), "mine")
+    found, final = forecast(mine, BASELINES), verdicts_on(BASELINES.assign(mine=mine), "mine")
     assert {name: one.verdict for name, one in found.items()} == {n: one.verdict for n, one in final.items()}
     assert [one.change for one in found.values()] == [0, 0, 0]
 
@@ -143,7 +143,7 @@ def test_verdicts_that_were_stopped_early_are_mostly_those_of_all_settings(effec
     draw, agree, false, run, trials = np.random.default_rng(0), 0, 0, 0, 100
     for _ in range(trials):
         mine, others = simulated(draw, effect)
-        final = {name: one.verdict for name, one in compared(others.assign(mine=mine), "mine").items()}
+        final = {name: one.verdict for name, one in verdicts_on(others.assign(mine=mine), "mine").items()}
         for done in range(EARLIEST, 13, 2):
             found = forecast(mine[:done], others)
             if may_stop(found.values(), 0.1):
