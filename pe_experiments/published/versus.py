@@ -19,6 +19,7 @@ from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_
 from pe_experiments.published.replay import crossing, kinds_of
 from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
+from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.identity import identify, scheme_label
 from pe_experiments.store.names import safe_name
 from pe_experiments.sweeps.expansion import Overrides, with_value
@@ -215,7 +216,10 @@ class Versus(Sweep):
     def _standings(self, jobs: Iterable[Job]) -> list[Standing]:
         """Every task of which a setting has been run."""
         made = list[Standing]()
-        if not any(job.state in DONE for job in jobs):
+        done = [job.name for job in jobs if job.state in DONE]
+        if done and not self.dry_run:
+            list_in_study(self.results_dir, str(self.study), *done)  # those trained for another, too
+        if not done or not (self.results_dir / str(self.study) / "manifest.json").exists():
             return made
         for task, rows in self.outcomes().groupby("task"):
             scores = scores_of(rows, self.metric)
