@@ -31,9 +31,7 @@ class Interval:
     high: float = math.nan
 
 
-def mean_interval(
-    values: Sequence[float] | np.ndarray, lowest: float = 0.0, alpha: float = ALPHA
-) -> Interval:
+def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
     """The mean of a variable that lies between ``lowest`` and 1, with Gaffke's 95 % interval.
 
     The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex),
@@ -46,7 +44,7 @@ def mean_interval(
     if not _enough(x):
         return Interval(mean)
     below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
-    return Interval(mean, _quantile(below, alpha / 2), _quantile(above, 1 - alpha / 2))
+    return Interval(mean, _quantile(below, ALPHA / 2), _quantile(above, 1 - ALPHA / 2))
 
 
 def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
@@ -105,28 +103,23 @@ def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] |
     """
     if min(len(first), len(second)) < FEWEST or np.isnan([*first, *second]).any():
         return math.nan
-    return float(permutation_ps(np.array([first], dtype=float), second)[0])
-
-
-def permutation_ps(firsts: np.ndarray, second: Sequence[float] | np.ndarray) -> np.ndarray:
-    """`permutation_p` of each row of ``firsts`` [sets, seeds] against the same seeds."""
-    other = np.asarray(second, dtype=float)
-    n, m = firsts.shape[1], len(other)
-    observed, total = np.abs(firsts.mean(axis=1) - other.mean()), firsts.sum(axis=1) + other.sum()
+    one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    n, m = len(one), len(other)
+    observed, total = abs(one.mean() - other.mean()), one.sum() + other.sum()
+    if observed <= ROUNDING:
+        return 1.0
     # The means of a split are this far apart where the sum of its first group is outside ``low`` to ``high``.
-    apart = np.maximum(observed - ROUNDING, 0.0)
-    low, high = (((total / m + side) / (1 / n + 1 / m))[:, None] for side in (-apart, apart))
+    apart = observed - ROUNDING
+    low, high = ((total / m + side) / (1 / n + 1 / m) for side in (-apart, apart))
     if math.comb(n + m, n) > RESAMPLES:
-        sums = np.hstack([firsts, np.tile(other, (len(firsts), 1))]) @ _drawn(n, m)
-        found = ((sums <= low) | (sums >= high)).mean(axis=1)
-    else:  # the sums of k of the first seeds and n - k of the second: all pairs of two short lists
-        counts = np.zeros(len(firsts))
-        for k in range(max(0, n - m), n + 1):
-            mine, others = firsts @ _subsets(n, k).T, np.sort(_subsets(m, n - k) @ other)
-            counts += np.searchsorted(others, low - mine, "right").sum(axis=1)
-            counts += (len(others) - np.searchsorted(others, high - mine, "left")).sum(axis=1)
-        found = counts / math.comb(n + m, n)
-    return np.where(observed <= ROUNDING, 1.0, found)
+        sums = np.concatenate([one, other]) @ _drawn(n, m)
+        return float(((sums <= low) | (sums >= high)).mean())
+    count = 0  # the sums of k of the first seeds and n - k of the second: all pairs of two short lists
+    for k in range(max(0, n - m), n + 1):
+        mine, others = _subsets(n, k) @ one, np.sort(_subsets(m, n - k) @ other)
+        count += int(np.searchsorted(others, low - mine, "right").sum())
+        count += int((len(others) - np.searchsorted(others, high - mine, "left")).sum())
+    return count / math.comb(n + m, n)
 
 
 def paired_ps(differences: np.ndarray) -> np.ndarray:

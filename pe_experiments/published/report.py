@@ -19,11 +19,11 @@ from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
 
 KEY = (
-    "+ better, - worse, = not separated; (+) only yours learned the task, (-) only the other, 0 neither; "
-    "?: likely, with settings left to run"
+    "+ better, - worse, = not separated, . too few settings; (+) only yours learned the task in three\n"
+    "quarters of the settings, (-) only the other, 0 neither; ?: likely, from some of the settings"
 )
 NAMED = 3  # baselines in colour, the highest
-GREY = "0.75"
+PALE = "0.75"
 
 
 def report(versus: Versus, standings: Sequence[Standing]) -> None:
@@ -99,10 +99,12 @@ def _draw_curves(versus: Versus, table: pd.DataFrame, standings: Sequence[Standi
     for axes, one in zip(panels, standings, strict=True):
         rows = table[(table["task"] == one.task) & table["setting"].isin(one.mine.index)]
         points = curves[curves["name"].isin(rows["name"])]
+        counts = points["times"].value_counts()
+        points = points[points["times"].isin(counts[counts == len(rows)].index)]  # measured in all settings
         means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
         shown = [*highest[one.task][::-1], versus.label]
         for label in (*(name for name in means if name not in shown), *shown):
-            colour, marker = looks[label] if label in shown else (GREY, "")
+            colour, marker = looks[label] if label in shown else (PALE, "")
             width = 2.4 if label == versus.label else 1.0
             axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
         length_axis(axes, means.index, 1, "exact match")
@@ -119,7 +121,7 @@ def _draw_scores(versus: Versus, standings: Sequence[Standing], folder: Path) ->
         scores = one.others.loc[one.mine.index].assign(**{versus.label: one.mine})
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):
-            own, dark = (colour, colour) if label == versus.label else (GREY, "0.3")
+            own, dark = (colour, colour) if label == versus.label else (PALE, "0.3")
             axes.plot(scores[label], [row] * len(scores), "o", color=own, markersize=3, alpha=0.6)
             axes.plot([scores[label].mean()], [row], "|", color=dark, markersize=9)
         axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])

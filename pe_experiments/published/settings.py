@@ -7,7 +7,6 @@ point what it is above a floor, ``(x - floor) / (1 - floor)`` and at least 0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,7 +20,6 @@ from pe_experiments.terminal.errors import UserError
 RATE = "training.learning_rate"
 FLOORS = "floors.csv"  # by task, setting and length: what a predictor without order, or a shortcut, reaches
 SCORE = "score"
-AT = r"exact_match_at_(\d+)x"
 
 
 def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
@@ -46,13 +44,16 @@ def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
     for metric in metrics:
-        if found := re.fullmatch(AT, metric):
-            measured = points[points["times"] == int(found[1])].set_index("name")["exact_match"]
-        else:
+        counts = points["times"].value_counts()
+        known = {
+            f"exact_match_at_{n:g}x": n for n in sorted(counts[counts == len(table)].index) if n % 1 == 0
+        }
+        if metric == SCORE:
             measured = points.groupby("name")[[*points]].apply(_area)
-        if metric != SCORE and (not found or measured.empty):
-            known = ", ".join(f"exact_match_at_{n:g}x" for n in sorted(set(points["times"])) if n % 1 == 0)
-            raise UserError(f"sweep.metric={metric}: not measured; allowed: {SCORE}, {known}")
+        elif metric in known:
+            measured = points[points["times"] == known[metric]].set_index("name")["exact_match"]
+        else:
+            raise UserError(f"sweep.metric={metric}: not measured; allowed: {', '.join([SCORE, *known])}")
         table[metric] = table["name"].map(measured)
     table["learned"] = table["solved_in_distribution"].eq(True)
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
@@ -65,7 +66,7 @@ def _area(points: pd.DataFrame) -> float:
 
 
 def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
-    """By task, [settings, factors]: what takes two values in these runs, once where several vary together."""
+    """By task, [settings, factors]: what takes two values here, named by all keys that vary together."""
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
@@ -76,7 +77,10 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     for task, by_setting in rows.items():
         table = pd.DataFrame.from_dict(by_setting, orient="index")
         table = table.loc[:, table.nunique() == 2]
-        found[task] = table.loc[:, ~table.apply(lambda own: pd.factorize(own)[0]).T.duplicated()]
+        splits: dict[tuple[int, ...], list[str]] = {}
+        for key in table:
+            splits.setdefault(tuple(pd.factorize(table[key])[0]), []).append(str(key))
+        found[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in splits.values()})
     return found
 
 

@@ -24,11 +24,15 @@ import pandas as pd
 from pe_experiments.comparison.statistics import ALPHA, Interval, holm, paired_interval, paired_ps
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
-ONLY_YOURS, ONLY_OTHER, NEITHER = "only yours learned it", "only the other learned it", "neither learned it"
-SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
-TESTED = (BETTER, WORSE, NOT_SEPARATED)  # both learned the task
+TOO_FEW = "too few settings"  # even if all agreed
+ONLY_YOURS, NEITHER = "only yours often enough", "neither often enough"  # learned the task
+ONLY_OTHER = "only the other often enough"
+SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: "."}
+SIGNS |= {ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
+TESTED = (BETTER, WORSE, NOT_SEPARATED)
 ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
 EARLIEST = 4  # settings before a forecast
+FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
 PRIOR = 4.0  # settings
 FUTURES = 200
 TURNS = 0.02  # beyond it on both sides, a difference has turned around
@@ -81,14 +85,19 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
 
 
 def turning(apart: pd.Series, factors: pd.DataFrame) -> list[str]:
-    """The factors on whose value it depends which of two schemes has the higher mean.
+    """The factors on whose value it depends which of two schemes is higher, in all settings but one at most.
 
     Args:
         apart: their difference by setting, NaN where one did not learn the task.
         factors: a column per factor, by setting.
     """
-    means = {str(name): apart.dropna().groupby(factors[name]).mean() for name in factors}
-    return [name for name, values in means.items() if values.min() < -TURNS and values.max() > TURNS]
+    known, found = apart.dropna(), list[str]()
+    for name in map(str, factors) if len(known) >= FEWEST_TURNING else ():
+        means = known.groupby(factors[name]).mean()
+        follow = ((known > 0) == (factors.loc[known.index, name] == means.idxmax())).sum()
+        if means.min() < -TURNS and means.max() > TURNS and follow >= len(known) - 1:
+            found.append(name)
+    return found
 
 
 def _learned(scores: pd.DataFrame) -> np.ndarray:
@@ -108,6 +117,8 @@ def _verdicts(apart: np.ndarray, mine: np.ndarray, others: np.ndarray) -> tuple[
         ps[learned, index] = paired_ps(apart[learned][:, :, index])
     adjusted = np.array([holm(row) for row in ps.tolist()])
     sums = np.nansum(apart, axis=1)
+    smallest = 2.0 ** (1 - (~np.isnan(apart)).sum(axis=1)) * others.sum()  # p, if all signs agreed
+    words[(words == NOT_SEPARATED) & (smallest > ALPHA)] = TOO_FEW
     words[(adjusted <= ALPHA) & (sums > 0)], words[(adjusted <= ALPHA) & (sums < 0)] = BETTER, WORSE
     return words, ps
 

@@ -16,18 +16,20 @@ from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.published.adopt import hold, spoken
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_witness, where
+from pe_experiments.published.pages import with_settings
 from pe_experiments.published.replay import crossing, kinds_of
-from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
+from pe_experiments.published.settings import FLOORS, RATE, SCORE, outcomes, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.identity import identify, scheme_label
 from pe_experiments.store.names import safe_name
-from pe_experiments.sweeps.expansion import Overrides, with_value
+from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, allowed, few
 
+MOST_SETTINGS = 16  # whose signs are all flipped
 STUDY = "versus"  # the folder of its studies, one per scheme
 ALONE = "sweep=baselines trains baselines here instead"
 
@@ -75,6 +77,8 @@ class Versus(Sweep):
         if folder is None:
             raise UserError(f"sweep.against={self.bank}: no published study there ({places[0]})")
         banked, self.witnessed = read_archive(folder), read_witness(folder)
+        if self.label in set(banked.runs["label"]) and configs[0]["label"]:
+            raise UserError(f"label={self.label}: that is a scheme of {self.bank}; take another")
         known = sorted(set(banked.runs["label"]) - {self.label})
         if unknown := [name for name in self.settings.baselines if name not in known]:
             raise UserError(f"sweep.baselines: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
@@ -97,6 +101,10 @@ class Versus(Sweep):
         if settings.empty:
             raise UserError(f"sweep.against={self.bank}: no task and seed with all schemes at all rates")
         complete = set(settings.itertuples(index=False, name=None))
+        if (most := settings.groupby("task").size().max()) > MOST_SETTINGS:
+            raise UserError(
+                f"sweep.against={self.bank}: {most} seeds of a task; at most {MOST_SETTINGS} can be paired"
+            )
         pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
         return where(banked, pd.Series([pair in complete for pair in pairs]))
 
@@ -131,7 +139,16 @@ class Versus(Sweep):
         if missing:
             those = ", ".join(f"{count} of {task}" for task, (_, count) in missing.items())
             say(f"left out, for want of published runs in their settings: {those}")
+        self._require_rates(kept)
         self.runs = kept
+
+    def _require_rates(self, runs: Sequence[Overrides]) -> None:
+        rates = sorted(set(with_settings(self.banked, rate=RATE)["rate"]))
+        for task, seed in dict.fromkeys((value_of(run, "task"), value_of(run, "seed")) for run in runs):
+            own = [run for run in runs if (value_of(run, "task"), value_of(run, "seed")) == (task, seed)]
+            if len(own) < len(rates):
+                each = f"{self.bank} has {', '.join(map(str, rates))} in every setting"
+                raise UserError(f"{RATE}={value_of(own[0], RATE)}: {each}; leave it out")
 
     def carry_out(self) -> tuple[int, list[Job]]:
         if not self.dry_run:
@@ -187,14 +204,17 @@ class Versus(Sweep):
             if standings := self._standings(carried):
                 self.report(self, standings)
             left = self._rest(left, count, standings)
+        run = len({(str(job.config["task"]), job.config["seed"]) for job in carried})
+        if gone := run - sum(len(one.mine) for one in standings):
+            say(f"not compared: {gone} settings that are too few, or in which a run is not finished")
         return carried
 
     def _rest(
         self, left: dict[str, list[list[Job]]], done: int, standings: Iterable[Standing]
     ) -> dict[str, list[list[Job]]]:
         """Of the settings of each task those after the first ``done``, unless its verdicts hold already."""
-        ready = [one for one in standings if len(one.mine) >= EARLIEST]
-        complete = {one.task for one in ready if may_stop(one.forecasts.values(), self.settings.change)}
+        holds = (one for one in standings if may_stop(one.forecasts.values(), self.settings.change))
+        complete = {one.task for one in holds}
         return {task: queue[done:] for task, queue in left.items() if queue[done:] and task not in complete}
 
     def together(self) -> Runs:
@@ -202,6 +222,11 @@ class Versus(Sweep):
         bank = where(self.banked, self.banked.runs["label"].isin(self.baselines))  # without those left out
         mine = read_runs(self.results_dir, str(self.study))
         mine = where(mine, mine.runs["name"].isin(self.names))
+        for frame in (
+            mine.runs,
+            mine.curves,
+        ):  # not as it was trained for another study, or beside earlier code
+            frame["label"] = self.label
         runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
@@ -214,7 +239,7 @@ class Versus(Sweep):
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
     def _standings(self, jobs: Iterable[Job]) -> list[Standing]:
-        """Every task of which a setting has been run."""
+        """Every task of which enough settings have been run."""
         made = list[Standing]()
         done = [job.name for job in jobs if job.state in DONE]
         if done and not self.dry_run:
@@ -223,11 +248,10 @@ class Versus(Sweep):
             return made
         for task, rows in self.outcomes().groupby("task"):
             scores = scores_of(rows, self.metric)
-            if self.label not in scores:
-                continue
             run = rows.loc[rows["label"] == self.label, "setting"]
-            mine, others = scores.loc[run, self.label], scores.drop(columns=self.label)
-            made.append(Standing(str(task), mine, others, forecast(mine, others)))
+            if len(run) >= min(EARLIEST, len(scores)):
+                mine, others = scores.loc[run, self.label], scores.drop(columns=self.label)
+                made.append(Standing(str(task), mine, others, forecast(mine, others)))
         return made
 
 

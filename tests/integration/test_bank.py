@@ -19,7 +19,8 @@ from pe_experiments.published.replay import kinds_of, replayed
 from pe_experiments.store import code
 from pe_experiments.store.code import common_code
 from pe_experiments.terminal.console import Display
-from tests.conftest import Outcome
+from tests.conftest import ROOT, Outcome
+from tests.processes import run_script
 
 pytestmark = pytest.mark.slow
 Script = Callable[..., Outcome]
@@ -91,6 +92,21 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     assert "likely" not in (folder / "report.html").read_text().partition("<h2>Every setting")[0]
 
 
+def test_an_edited_scheme_and_another_label_get_verdicts_of_their_own(bank: Path, tmp_path: Path) -> None:
+    results, mine = shutil.copytree(bank, tmp_path / "results"), tmp_path / "mine.py"
+    text = (ROOT / "tests" / "integration" / "outside.py").read_text()
+    own = ("pe._target_=mine.Recency", "seed=0,1,2,3,4", f"results_dir={results}", *SMALL)
+    command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", *own]
+    for factor in ("1", "2", "1"):  # and back: both codes' runs are there
+        mine.write_text(text.replace("return -self.slope", f"return {factor} * -self.slope"))
+        outcome = run_script(*command, cwd=tmp_path)
+        assert outcome.returncode == 0, outcome.stderr
+        assert "8 of 10 settings were run" in outcome.stdout
+    renamed = run_script(*command, "label=other", cwd=tmp_path)
+    assert "finished already" in renamed.stdout + renamed.stderr
+    assert (results / "versus" / "other" / "verdicts.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -106,6 +122,8 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
             "sweep.metric=loss: not measured; allowed: score, exact_match_at_",
         ),
         (("pe=rope", "sweep.against=core"), "sweep.against=core: no task and seed with all schemes"),
+        (("pe=rope", "label=alibi"), "label=alibi: that is a scheme of bank/v2; take another"),
+        (("pe=rope", "training.learning_rate=0.003"), "0.001, 0.003 in every setting; leave it out"),
         (("pe=rope", "seed=7"), "task=kth: seed=7 (there: 0);"),
         (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (there: ["),
         (("pe=rope", "sweep.tune=seed"), "sweep.tune=seed: bank/v2 says which rates are run"),

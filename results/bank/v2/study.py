@@ -23,6 +23,7 @@ from pe_experiments.published.verdicts import (
     EARLIEST,
     NOT_SEPARATED,
     TESTED,
+    TOO_FEW,
     best,
     forecast,
     may_stop,
@@ -173,7 +174,7 @@ def blocks(folder: Path) -> dict[str, str]:
     """The answer per task, all scores, differences, what turns the order around, and what it took."""
     runs, table, schemes, tasks = found(folder)
     seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
-    learned, early = f"{100 * table['learned'].mean():.0f} %", pd.read_csv(folder / EARLY)
+    learned = f"{100 * table['learned'].mean():.0f} %"
     said = [sentence(task, table[table["task"] == task]) for task in tasks if task != CONTROL]
     return {
         "answer": "\n".join([f"{len(schemes)} schemes, two rates in every setting:", "", *said]),
@@ -183,8 +184,7 @@ def blocks(folder: Path) -> dict[str, str]:
         "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own[AT_2X].mean())} / {number(own[AT_4X].mean())}"),
         "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
         "differences": _differences(table, tasks),
-        "early": f"Settings run: {early['run'].sum() / early['of'].sum():.0%}; verdicts that agree with those of all settings: "
-        f"{early['agree'].sum() / early['verdicts'].sum():.0%}.".replace("%", " %"),
+        "early": "\n".join(_early(pd.read_csv(folder / EARLY))),
     }  # fmt: skip
 
 
@@ -198,8 +198,10 @@ def sentence(task: str, rows: pd.DataFrame) -> str:
         return f"{start}no scheme learned it in three quarters of them."
     text = f"{start}`{first}` is highest, {_span(rows[(rows['label'] == first) & rows['learned']]['score'])}"
     equal = [f"`{name}`" for name, one in others.items() if one.verdict == NOT_SEPARATED]
-    rare = [f"`{name}`" for name, one in others.items() if one.verdict not in TESTED]
+    few = [f"`{name}`" for name, one in others.items() if one.verdict == TOO_FEW]
+    rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
     text += f"; not separated from it: {listed(equal)}" if equal else ""
+    text += f"; too few settings to compare: {listed(few)}" if few else ""
     text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
     if {one.verdict for one in others.values()} == {BETTER}:
         text += "; every other is significantly lower"
@@ -222,6 +224,12 @@ def _hanging(learned: pd.DataFrame) -> str:
     means = learned[learned["label"] == scheme].groupby(factor)["score"].mean()
     low, high = (f"{number(mean)} with {words}" for mean, words in zip(means, LEVELS[factor], strict=True))
     return f" `{scheme}` depends most on a setting: {low}, {high}."
+
+
+def _early(table: pd.DataFrame) -> Iterator[str]:
+    for task, own in table[table["run"] < table["of"]].groupby("task"):
+        agree, every = own["agree"].sum(), own["verdicts"].sum()
+        yield f"- `{task}`: {len(own)} stopped early, after {own['run'].mean():.1f} of {own['of'].iloc[0]} settings; {agree} of {every} verdicts agree."
 
 
 def _span(values: pd.Series) -> str:

@@ -20,10 +20,12 @@ from pe_experiments.published.verdicts import (
     NOT_SEPARATED,
     ONLY_OTHER,
     ONLY_YOURS,
+    TOO_FEW,
     WORSE,
     best,
     forecast,
     may_stop,
+    turning,
     verdicts_on,
 )
 from pe_experiments.terminal.errors import UserError
@@ -89,7 +91,9 @@ def test_verdicts_are_adjusted_for_the_number_of_others() -> None:
     mine, other = [0.5] * 7, [0.4 - 0.01 * n for n in range(7)]
     assert verdicts_on(scores(mine=mine, one=other), "mine")["one"].verdict == BETTER  # p is 2 / 2^7
     four = verdicts_on(scores(mine=mine, **dict.fromkeys("abcd", other)), "mine")
-    assert {one.verdict for one in four.values()} == {NOT_SEPARATED}
+    assert {one.verdict for one in four.values()} == {TOO_FEW}  # four times 2 / 2^7 is more than 0.05
+    mixed = [1.0, *other[1:]]
+    assert verdicts_on(scores(mine=mine, one=mixed), "mine")["one"].verdict == NOT_SEPARATED
 
 
 def test_no_scheme_is_best_that_did_not_learn() -> None:
@@ -97,6 +101,17 @@ def test_no_scheme_is_best_that_did_not_learn() -> None:
     assert first == "steady"
     assert others["lucky"].verdict == ONLY_YOURS
     assert best(scores(lucky=[1.0, 1.0, NO, NO])) == ("", {})
+
+
+def test_a_factor_turns_a_difference_around_if_almost_every_setting_says_so() -> None:
+    factors = pd.DataFrame({"heads": list("24" * 6), "layers": list("222444" * 2)})
+    apart = pd.Series([0.3 if heads == "2" else -0.2 for heads in factors["heads"]])
+    assert turning(apart, factors) == ["heads"]
+    apart[0] = -0.3
+    assert turning(apart, factors) == ["heads"]
+    apart[3] = 0.2
+    assert turning(apart, factors) == []
+    assert turning(pd.Series([0.3, -0.2] * 2), factors[:4]) == []  # of so few, chance makes some
 
 
 BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
