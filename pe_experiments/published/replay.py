@@ -110,10 +110,10 @@ def _half(part: str) -> Half:
 def kinds_of(runs: Runs, witnessed: pd.DataFrame) -> list[Kind]:
     """One run for every scheme and protocol of a study, the longest first.
 
-    Where every protocol is a setting with a seed of its own: for every scheme, task and model.
+    Where most protocols are settings with a seed of their own: for every scheme, task and model.
     """
     rows = runs.runs[(runs.runs["status"] == COMPLETED) & runs.runs["name"].isin(runs.training["name"])]
-    repeated = rows.groupby("protocol")["seed"].nunique().max() > 1
+    repeated = rows.groupby("protocol")["seed"].nunique().median() > 1
     alike = ["protocol"] if repeated else ["task", "model"]
     rows = rows.sort_values("seed", kind="stable").drop_duplicates([*alike, "scheme"])
     kinds = [kind_of_run(runs, row, witnessed) for row in rows.to_dict("records")]
