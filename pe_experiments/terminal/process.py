@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import threading
 from collections.abc import Collection, Iterable
@@ -61,6 +62,8 @@ def endless_threads(since: Collection[threading.Thread] = ()) -> list[str]:
 
 def leave(code: int) -> NoReturn:
     """End this process; threads that do not end are named a few seconds later, and do not hold it up."""
+    for another in (signal.SIGINT, signal.SIGTERM):  # while it leaves, a second one says nothing new
+        signal.signal(another, signal.SIG_IGN)
 
     def tell() -> None:
         threads = endless_threads()
