@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pe_experiments.comparison.statistics import Interval
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.published.settings import SCORE, factors_of
-from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
+from pe_experiments.published.verdicts import SIGNS, Difference, turning, verdicts_on
 from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
@@ -48,7 +49,7 @@ def report(versus: Versus, standings: Sequence[Standing]) -> None:
     write_atomically(folder / "report.html", page)
     for name, frame in (("verdicts.csv", rows), ("scores.csv", table)):
         write_atomically(folder / name, frame.to_csv(index=False))
-    rows["sign"] = rows["verdict"].map(SIGNS) + rows["settled"].map({True: "", False: "?"})
+    rows["sign"] = rows["verdict"].map(SIGNS) + rows["complete"].map({True: "", False: "?"})
     say(rows.pivot(index="task", columns="baseline", values="sign").to_string(na_rep=""))
     say(f"{KEY}\n{cost}\npage: {folder / 'report.html'}")
 
@@ -63,18 +64,17 @@ def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFra
     for one in standings:
         known = one.others.loc[one.mine.index]
         apart = -known.sub(one.mine, axis=0)
-        tests = verdicts_on(known.assign(**{"": one.mine}), "") if one.settled else {}
+        tests = verdicts_on(known.assign(**{"": one.mine}), "") if one.complete else {}
         for name, likely in one.forecasts.items():
+            other, d = known[name], apart[name]
+            test = tests.get(name, Difference(likely.verdict, 0, Interval(math.nan), math.nan))
             row = {"task": one.task, "baseline": name, "verdict": likely.verdict, "change": likely.change}
-            row |= {"settled": one.settled, "settings": len(one.mine), "of": len(one.others)}
+            row |= {"complete": one.complete, "settings": len(one.mine), "of": len(one.others)}
             row |= {"learned": one.mine.count(), "mean": one.mine.mean()}
-            row |= {"baseline_learned": known[name].count(), "baseline_mean": known[name].mean()}
-            row |= {"difference": apart[name].mean(), "low": math.nan, "high": math.nan, "p_holm": math.nan}
-            row |= {"higher": (apart[name] > 0).sum(), "pairs": apart[name].count()}
-            row |= {"turns": " ".join(turning(apart[name], factors[one.task]))}
-            if test := tests.get(name):
-                row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
-            rows.append(row)
+            row |= {"baseline_learned": other.count(), "baseline_mean": other.mean(), "difference": d.mean()}
+            row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
+            row |= {"higher": (d > 0).sum(), "pairs": d.count()}
+            rows.append(row | {"turns": "; ".join(turning(d, factors[one.task]))})
     return pd.DataFrame(rows)
 
 

@@ -20,6 +20,7 @@ from pe_experiments.terminal.errors import UserError
 RATE = "training.learning_rate"
 FLOORS = "floors.csv"  # by task, setting and length: what a predictor without order, or a shortcut, reaches
 SCORE = "score"
+PARTS = ("task", "model", "training")  # sections that make a setting
 
 
 def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
@@ -43,11 +44,10 @@ def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (
         points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
+    counts = points["times"].value_counts()
+    everywhere = sorted(counts[counts == len(table)].index)
+    known = {f"exact_match_at_{n:g}x": n for n in everywhere if n % 1 == 0}
     for metric in metrics:
-        counts = points["times"].value_counts()
-        known = {
-            f"exact_match_at_{n:g}x": n for n in sorted(counts[counts == len(table)].index) if n % 1 == 0
-        }
         if metric == SCORE:
             measured = points.groupby("name")[[*points]].apply(_area)
         elif metric in known:
@@ -70,9 +70,8 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
-        parts = {f"{group}.{key}": str(value) for group in ("task", "model", "training")
-                 for key, value in trained[group].items()}  # fmt: skip
-        rows.setdefault(task, {})[setting] = {key: value for key, value in parts.items() if key != RATE}
+        parts = {f"{part}.{key}": str(trained[part][key]) for part in PARTS for key in trained[part]}
+        rows.setdefault(task, {})[setting] = parts | {RATE: ""}
     found = {}
     for task, by_setting in rows.items():
         table = pd.DataFrame.from_dict(by_setting, orient="index")
@@ -86,6 +85,5 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
 
 def scores_of(rows: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
     """[settings, schemes], from the rows of one task; NaN where a scheme did not learn it in a setting."""
-    return rows.assign(value=rows[metric].where(rows["learned"])).pivot(
-        index="setting", columns="label", values="value"
-    )
+    known = rows.assign(value=rows[metric].where(rows["learned"]))
+    return known.pivot(index="setting", columns="label", values="value")

@@ -132,11 +132,8 @@ def forecast(mine: pd.Series, others: pd.DataFrame) -> dict[str, Forecast]:
     """
     apart, learned = _futures(mine, others)
     words, _ = _verdicts(apart, learned, _learned(others))
-    made = {}
-    for name, column in zip(others, words.T, strict=True):
-        ((word, often),) = Counter(column.tolist()).most_common(1)
-        made[str(name)] = Forecast(word, 1 - often / FUTURES)
-    return made
+    likely = zip(others, (Counter(column.tolist()).most_common(1)[0] for column in words.T), strict=True)
+    return {str(name): Forecast(word, 1 - often / FUTURES) for name, (word, often) in likely}
 
 
 def _futures(mine: pd.Series, others: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from pe_experiments.published.adopt import hold, spoken
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_witness, where
 from pe_experiments.published.pages import with_settings
 from pe_experiments.published.replay import crossing, kinds_of
-from pe_experiments.published.settings import FLOORS, RATE, SCORE, outcomes, scores_of
+from pe_experiments.published.settings import FLOORS, PARTS, RATE, SCORE, outcomes, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.identity import identify, scheme_label
@@ -32,6 +33,7 @@ from pe_experiments.terminal.errors import UserError, allowed, few
 MOST_SETTINGS = 16  # whose signs are all flipped
 STUDY = "versus"  # the folder of its studies, one per scheme
 ALONE = "sweep=baselines trains baselines here instead"
+Queues = dict[str, list[list[Job]]]  # by task, a list for every setting: its runs
 
 
 @dataclass(frozen=True)
@@ -44,20 +46,17 @@ class Standing:
     forecasts: dict[str, Forecast]
 
     @property
-    def settled(self) -> bool:
+    def complete(self) -> bool:
         return len(self.mine) == len(self.others)
+
+
+Report = Callable[["Versus", list[Standing]], None]
 
 
 class Versus(Sweep):
     """A sweep for one scheme that takes its baselines from a bank, a study here or one of the project's."""
 
-    def __init__(
-        self,
-        report: Callable[[Versus, list[Standing]], None],
-        typed: Sequence[str],
-        common: ConfigMapping,
-        *more: Any,
-    ):
+    def __init__(self, report: Report, typed: Sequence[str], common: ConfigMapping, *more: Any):
         """``report`` is told whenever a setting of every task has been run; the others as of `Sweep`."""
         super().__init__(typed, common, *more)
         self.report = report
@@ -102,9 +101,7 @@ class Versus(Sweep):
             raise UserError(f"sweep.against={self.bank}: no task and seed with all schemes at all rates")
         complete = set(settings.itertuples(index=False, name=None))
         if (most := settings.groupby("task").size().max()) > MOST_SETTINGS:
-            raise UserError(
-                f"sweep.against={self.bank}: {most} seeds of a task; at most {MOST_SETTINGS} can be paired"
-            )
+            raise UserError(f"sweep.against={self.bank}: {most} seeds of a task, more than {MOST_SETTINGS}")
         pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
         return where(banked, pd.Series([pair in complete for pair in pairs]))
 
@@ -114,12 +111,11 @@ class Versus(Sweep):
         measured = points.agg(examples=("examples", "first"), lengths=("content_length", list))
         banked: dict[str, list[dict[str, Any]]] = {}
         self.tasks: dict[str, str] = {}  # by class
-        rows: Any = self.banked.runs.itertuples()
-        for row in rows:
-            identity, (count, lengths) = self.banked.saved[row.name]["identity"], measured.loc[row.name]
+        for name, task, seed in self.banked.runs[["name", "task", "seed"]].itertuples(index=False):
+            identity, (count, lengths) = self.banked.saved[name]["identity"], measured.loc[name]
             target = identity["trained"]["task"]["_target_"]
-            banked.setdefault(target, []).append(_flat(identity, row.seed, int(count), lengths))
-            self.tasks[target] = str(row.task)
+            banked.setdefault(target, []).append(_flat(identity, seed, int(count), lengths))
+            self.tasks[target] = task
         unknown = [f"the task is not in {self.bank}; allowed: {allowed(sorted(self.tasks.values()))}"]
         kept, missing = [], dict[str, tuple[list[str], int]]()
         for run, config in zip(self.runs, configs, strict=True):
@@ -137,22 +133,19 @@ class Versus(Sweep):
             task, (why, _) = min(missing.items(), key=lambda one: (one[1][0] == unknown, len(one[1][0])))
             raise UserError(f"sweep.against={self.bank}, task={task}: {', '.join(why)}; {ALONE}")
         if missing:
-            those = ", ".join(f"{count} of {task}" for task, (_, count) in missing.items())
-            say(f"left out, for want of published runs in their settings: {those}")
+            those = [f"{count} of {task}" for task, (_, count) in missing.items()]
+            say(f"left out, for want of published runs in their settings: {', '.join(those)}")
         self._require_rates(kept)
         self.runs = kept
 
     def _require_rates(self, runs: Sequence[Overrides]) -> None:
         rates = sorted(set(with_settings(self.banked, rate=RATE)["rate"]))
-        for task, seed in dict.fromkeys((value_of(run, "task"), value_of(run, "seed")) for run in runs):
-            own = [run for run in runs if (value_of(run, "task"), value_of(run, "seed")) == (task, seed)]
-            if len(own) < len(rates):
-                each = f"{self.bank} has {', '.join(map(str, rates))} in every setting"
-                raise UserError(f"{RATE}={value_of(own[0], RATE)}: {each}; leave it out")
+        counts = Counter((value_of(run, "task"), value_of(run, "seed")) for run in runs)
+        if min(counts.values()) < len(rates):
+            each = f"{self.bank} has {', '.join(map(str, rates))} in every setting"
+            raise UserError(f"{RATE}={value_of(runs[0], RATE)}: {each}; leave it out")
 
     def carry_out(self) -> tuple[int, list[Job]]:
-        if not self.dry_run:
-            say(f"{self.study}: at least {EARLIEST} settings of each task")
         self._require_numbers()
         return super().carry_out()
 
@@ -192,9 +185,8 @@ class Versus(Sweep):
         left = {task: list(own.values()) for task, own in settings.items()}
         if self.dry_run:  # of a task whose verdicts hold, what has been run
             rest = self._rest(left, 0, self._standings(jobs))
-            shown = [job for task, queue in left.items() for own in queue for job in own
-                     if job.state in DONE or task in rest]  # fmt: skip
-            return self._finish(shown)
+            listed = ((task, job) for task, queue in left.items() for own in queue for job in own)
+            return self._finish([job for task, job in listed if job.state in DONE or task in rest])
         carried: list[Job] = []
         while left:
             together = sum(len(queue[0]) for queue in left.values())  # one setting of every task
@@ -209,24 +201,17 @@ class Versus(Sweep):
             say(f"not compared: {gone} settings that are too few, or in which a run is not finished")
         return carried
 
-    def _rest(
-        self, left: dict[str, list[list[Job]]], done: int, standings: Iterable[Standing]
-    ) -> dict[str, list[list[Job]]]:
+    def _rest(self, left: Queues, done: int, standings: Iterable[Standing]) -> Queues:
         """Of the settings of each task those after the first ``done``, unless its verdicts hold already."""
-        holds = (one for one in standings if may_stop(one.forecasts.values(), self.settings.change))
-        complete = {one.task for one in holds}
-        return {task: queue[done:] for task, queue in left.items() if queue[done:] and task not in complete}
+        hold = {one.task for one in standings if may_stop(one.forecasts.values(), self.settings.change)}
+        return {task: queue[done:] for task, queue in left.items() if queue[done:] and task not in hold}
 
     def together(self) -> Runs:
         """The runs of the baselines, and those of the scheme so far."""
         bank = where(self.banked, self.banked.runs["label"].isin(self.baselines))  # without those left out
         mine = read_runs(self.results_dir, str(self.study))
         mine = where(mine, mine.runs["name"].isin(self.names))
-        for frame in (
-            mine.runs,
-            mine.curves,
-        ):  # not as it was trained for another study, or beside earlier code
-            frame["label"] = self.label
+        mine.runs["label"] = mine.curves["label"] = self.label  # trained for another study it has another
         runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
@@ -257,8 +242,8 @@ class Versus(Sweep):
 
 def _flat(identity: Mapping[str, Any], seed: int, examples: int, lengths: Iterable[int]) -> dict[str, Any]:
     """What runs must share to be compared."""
-    sections = {group: identity["trained"][group] for group in ("task", "model", "training")}
-    flat = {f"{group}.{key}": value for group, own in sections.items() for key, value in own.items()}
+    trained = identity["trained"]
+    flat = {f"{part}.{key}": trained[part][key] for part in PARTS for key in trained[part]}
     return flat | {"seed": seed, "evaluation.examples": examples, "evaluation.lengths": sorted(lengths)}
 
 

@@ -88,7 +88,7 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     (folder / "manifest.json").unlink()  # as if they had been trained for another study
     all_settings = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}", "sweep.change=0")
     assert "10 of 10 settings were run" in all_settings.out
-    assert set(pd.read_csv(folder / "verdicts.csv")["settled"]) == {True}
+    assert set(pd.read_csv(folder / "verdicts.csv")["complete"]) == {True}
     assert "likely" not in (folder / "report.html").read_text().partition("<h2>Every setting")[0]
 
 

@@ -223,7 +223,7 @@ def _hanging(learned: pd.DataFrame) -> str:
     scheme, factor = max(effects, key=lambda pair: np.nan_to_num(abs(effects[pair])))
     means = learned[learned["label"] == scheme].groupby(factor)["score"].mean()
     low, high = (f"{number(mean)} with {words}" for mean, words in zip(means, LEVELS[factor], strict=True))
-    return f" `{scheme}` depends most on a setting: {low}, {high}."
+    return f" Largest effect of a factor: `{scheme}`, {low}, {high}."
 
 
 def _early(table: pd.DataFrame) -> Iterator[str]:

@@ -18,6 +18,12 @@ def test_a_kind_is_a_scheme_and_protocol_or_where_settings_do_not_repeat_a_task_
     assert len(kinds_of(settings, nothing)) == 12 * 7
 
 
+def test_settings_stay_settings_where_two_of_a_task_agree_in_all_but_the_seed() -> None:
+    bank = read_archive(SHIPPED / "bank" / "v2")
+    alike = bank.runs.groupby(["task", "model", "scheme"]).ngroups
+    assert len(kinds_of(bank, pd.DataFrame({"name": []}))) == alike < len(bank.runs) / 8
+
+
 def test_a_beginning_is_as_long_before_publishing_as_after() -> None:
     """An archive keeps the rows with a check alone; the training curve of a run has others before it."""
     bank = read_archive(SHIPPED / "bank" / "v1")
