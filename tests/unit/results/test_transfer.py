@@ -12,22 +12,36 @@ from results.transfer import study as transfer
 
 
 def scores(values: np.ndarray, noise: float, seed: int) -> np.ndarray:
-    """[C, S]"""
-    return values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4))
+    """[C, 1, S]"""
+    return (values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4)))[:, None]
 
 
-def test_rho_is_that_of_scipy_with_ties() -> None:
+def test_rho_is_that_of_scipy_with_ties_and_of_schemes_drawn_more_than_once() -> None:
     draw = np.random.default_rng(0)
-    one, other = draw.integers(4, size=(2, 12))
-    assert transfer.rho(one, other) == pytest.approx(stats.spearmanr(one, other).statistic)
+    one, other = draw.integers(4, size=(2, 12)).astype(float)
+    assert transfer.ranked(one) @ transfer.ranked(other) == pytest.approx(
+        stats.spearmanr(one, other).statistic
+    )
+    times = draw.integers(3, size=12)
+    repeated = stats.spearmanr(one.repeat(times), other.repeat(times)).statistic
+    weighted = [transfer.ranked(values, times.astype(float)) for values in (one, other)]
+    assert weighted[0] @ weighted[1] == pytest.approx(repeated)
 
 
 def test_the_partial_correlation_is_that_of_the_residuals_of_ranks() -> None:
     one, other, given = np.random.default_rng(1).normal(size=(3, 12))
-    a, b, c = map(stats.rankdata, (one, other, given))
-    residuals = [x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b)]
-    expected = stats.pearsonr(*residuals).statistic
-    assert transfer.rho(one, other, given) == pytest.approx(expected)
+    times = np.random.default_rng(2).integers(3, size=12)
+    a, b, c = (stats.rankdata(values.repeat(times)) for values in (one, other, given))
+    expected = stats.pearsonr(*(x - np.polyval(np.polyfit(c, x, 1), c) for x in (a, b))).statistic
+    first, second = transfer.residuals([transfer.ranked(x, times.astype(float)) for x in (one, other, given)])
+    assert first @ second == pytest.approx(expected)
+
+
+def test_means_are_over_what_was_learned_in_the_settings_drawn() -> None:
+    values = np.array([[[0.2, np.nan, 0.8], [np.nan, np.nan, np.nan]], [[1.0, 0.0, 0.5], [0.4, np.nan, 0.6]]])
+    every, twice_the_last = transfer.means(values, np.array([[1.0, 1, 1], [1.0, 0, 2]]))
+    assert every.tolist() == pytest.approx([0.25, 0.5])
+    assert twice_the_last.tolist() == pytest.approx([0.3, ((1 + 2 * 0.5) / 3 + (0.4 + 2 * 0.6) / 3) / 2])
 
 
 def test_the_p_value_is_that_of_scipy() -> None:
@@ -50,10 +64,28 @@ def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
     assert made.p == pytest.approx(np.mean(np.array(drawn) >= made.rho), abs=0.02)
 
 
+def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
+    values = np.random.default_rng(8).normal(size=12)
+    one, other = scores(values, 0.5, 0), scores(values, 1.0, 1)
+    made, draw, rhos = transfer.correlate(one, other), np.random.default_rng(9), []
+    place = {scheme: index for index, scheme in enumerate(transfer.SCHEMES)}
+    for _ in range(3000):
+        groups, seeds = (
+            draw.integers(len(transfer.GROUPS), size=len(transfer.GROUPS)),
+            draw.integers(4, size=4),
+        )
+        picked = [place[scheme] for group in groups for scheme in transfer.GROUPS[group]]
+        rhos.append(
+            stats.spearmanr(*(own[picked, 0][:, seeds].mean(axis=1) for own in (one, other))).statistic
+        )
+    assert (made.low, made.high) == pytest.approx(np.nanquantile(rhos, [0.025, 0.975]), abs=0.05)
+    assert 0 < made.error < 0.01
+
+
 def test_a_scheme_without_all_seeds_is_named() -> None:
     rows = pd.DataFrame(
         [(label, seed, 0.5) for label in transfer.SCHEMES for seed in range(3)],
-        columns=["label", "seed", "x"],
+        columns=["label", "setting", "x"],
     )
     assert transfer.grid(rows, "x", "text").shape == (len(transfer.SCHEMES), 3)
     with pytest.raises(UserError, match="text of none is not complete"):
