@@ -14,7 +14,5 @@ from pe_experiments.published.archive import read_archive as read_archive
 from pe_experiments.published.archive import read_table as read_table
 from pe_experiments.published.pages import compare_archived as compare_archived
 from pe_experiments.published.pages import mean_in_words as mean_in_words
-from pe_experiments.published.pages import outcome_table as outcome_table
 from pe_experiments.published.pages import rate_in_words as rate_in_words
-from pe_experiments.published.pages import titled as titled
 from pe_experiments.published.pages import with_settings as with_settings

@@ -7,7 +7,7 @@ import importlib.util
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,8 +21,7 @@ from PIL import Image
 from pe_experiments.comparison import Comparison, Runs, compared, write_comparison
 from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
 from pe_experiments.comparison.words import number
-from pe_experiments.drawing import drawing, markdown_table
-from pe_experiments.evaluation.summary import SOLVED
+from pe_experiments.drawing import drawing
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, few
@@ -30,7 +29,7 @@ from pe_experiments.terminal.errors import UserError, few
 FACTS = (".csv", ".json")
 PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
 BY_HAND = ("plan.md",)  # written before the runs
-DEPTHS = ("*", "*/*")  # core, bank/v1
+DEPTHS = ("*", "*/*")  # text, bank/v2
 COLOURS = 64  # of a published picture; a third of its size
 BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -153,51 +152,19 @@ def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
     return runs.runs.assign(**columns)
 
 
-def titled(runs: Runs) -> pd.DataFrame:
-    """The runs with a column ``title``: the task, of copying with its number of symbols."""
-    table = with_settings(runs, symbols="task.vocab_size")
-    pairs = zip(table["task"], table["symbols"], strict=True)
-    return table.assign(title=[f"copy, {n:g} symbols" if task == "copy" else task for task, n in pairs])
-
-
 def rate_in_words(choice: Mapping[str, Any]) -> str:
     """The learning rate chosen; an asterisk where it is the edge of those tried."""
     tried, chosen = sorted(map(float, choice["tried"])), float(choice["chosen"])
     return f"{chosen:g}" + "*" * (chosen in (tried[0], tried[-1]))
 
 
-def mean_in_words(values: Iterable[float]) -> str:
-    """``0.32 [0.08, 0.70]``; ``1.00 in all 5 seeds`` where they agree; no interval under three seeds."""
+def mean_in_words(values: Iterable[float], of: str = "seed") -> str:
+    """``0.32 [0.08, 0.70]``; ``1.00 in all 5 seeds`` where they agree; no interval under three."""
     numbers = list(values)
     interval = mean_interval(numbers)
     estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))
     if len(numbers) < FEWEST:
-        return f"{estimate} ({len(numbers)} seed{'s' * (len(numbers) > 1)})"
+        return f"{estimate} ({len(numbers)} {of}{'s' * (len(numbers) > 1)})"
     if np.ptp(numbers) <= ROUNDING:
-        return f"{estimate} in all {len(numbers)} seeds"
+        return f"{estimate} in all {len(numbers)} {of}s"
     return f"{estimate} [{low}, {high}]"
-
-
-def outcome_table(runs: pd.DataFrame, rows: str, schemes: Sequence[str]) -> str:
-    """Exact match at twice the training length by a column of the runs and by scheme, as Markdown.
-
-    ``3 of 5`` seeds reach 0.9, if all others are at most 0.1; otherwise the mean. *Not learned*: fewer than
-    half reach 0.9 in distribution. Of several protocols a cell shows the worst and the best.
-    """
-    found: dict[Any, list[tuple[float, str]]] = {}
-    for (row, scheme, _), own in runs.groupby([rows, "label", "protocol"]):
-        found.setdefault((row, scheme), []).append(_outcome(own))
-    cells = {key: dict.fromkeys([min(own)[1], max(own)[1]]) for key, own in found.items()}
-    lines = [
-        [row, *(" to ".join(cells.get((row, s), "–")) for s in schemes)] for row in dict.fromkeys(runs[rows])
-    ]
-    return markdown_table(["exact match at 2x", *schemes], lines)
-
-
-def _outcome(runs: pd.DataFrame) -> tuple[float, str]:
-    values = runs["exact_match_at_2x"].astype(float)
-    if (solved := runs["solved_in_distribution"].eq(True).sum()) < len(runs) / 2:
-        return solved - len(runs), f"not learned ({solved} of {len(runs)})"
-    if all(min(value, 1 - value) <= 1 - SOLVED + 1e-9 for value in values):
-        return values.mean(), f"{(values >= SOLVED).sum()} of {len(runs)}"
-    return values.mean(), mean_in_words(values)

@@ -13,7 +13,8 @@ import pandas as pd
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison import Runs
-from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table, titled
+from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table
+from pe_experiments.published.settings import FLOORS, outcomes
 from pe_experiments.run import evaluate_run
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.terminal.console import say
@@ -24,6 +25,7 @@ from .trained import EXTENSIONS, Trained, of_training
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
 
 HERE = Path(__file__).parent
+BANK = HERE.parent / "bank" / "v2"
 OURS = "ours"  # no document states the claim
 WORDS = {
     HOLDS: "hold",
@@ -66,8 +68,9 @@ def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
 
 def blocks(folder: Path) -> dict[str, str]:
     """How many claims hold, and all of them."""
-    bank = titled(read_archive(HERE.parent / "bank" / "v1"))
-    trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), bank)
+    bank = read_archive(BANK)
+    counted = bank.runs[bank.runs["name"].isin(outcomes(bank, read_table(BANK / FLOORS))["name"])]
+    trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), counted)
     made = verdicts(read_table(folder / "audits.csv"), trained)
     return {"answer": answer(made), "claims": table(made)}
 

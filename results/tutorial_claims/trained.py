@@ -6,6 +6,7 @@ for one-token answers both are the same. Each claim is its own family for Holm's
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -27,15 +28,15 @@ FURTHER = (TWICE, PAST)
 WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past training"}
 TASKS = (("copy", 0), ("precedence", 0))  # and their widths; 0 is that of the study
 OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS}
-BANK = -1  # in place of a width: the bank's runs
+BANK = -1  # in place of a width: the bank's runs, one per setting
 EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 
 
 class Trained:
     """The runs of the study by task, scheme and width; RoPE models also with rescaled frequencies.
 
-    ``extension`` are the curves of these, ``bank`` the bank's runs with their ``title``, ``everywhere`` the
-    bank's tasks and the encoder's, with their widths.
+    ``extension`` are the curves of these, ``bank`` the bank's runs that count, one per setting;
+    ``everywhere`` the bank's tasks and the encoder's, with their widths.
     """
 
     def __init__(self, runs: Runs, extension: pd.DataFrame, bank: pd.DataFrame):
@@ -45,9 +46,9 @@ class Trained:
         self.width = int(table.loc[table["label"] == "rope", "width"].iloc[0])
         groups: Any = table.set_index("seed").groupby(["task", "label", "width"])
         self.groups: dict[Any, pd.DataFrame] = dict(list(groups))
-        for (title, scheme), own in bank.groupby(["title", "label"]):
-            self.groups[title, scheme, BANK] = own
-        self.everywhere = [*((str(title), BANK) for title in sorted(set(bank["title"]))), ("precedence", 0)]
+        for (task, scheme), own in bank.groupby(["task", "label"]):
+            self.groups[task, scheme, BANK] = own.set_index("seed")
+        self.everywhere = [*((str(task), BANK) for task in sorted(set(bank["task"]))), ("precedence", 0)]
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
         self.read_as = dict(list(extension.rename(columns={"length": "content_length"}).groupby("scheme")))
         for scheme in EXTENSIONS:
@@ -56,7 +57,7 @@ class Trained:
             self.groups["copy", scheme, self.width] = pd.DataFrame.from_dict(rows, orient="index")
 
     def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
-        """A row per seed; ``width`` 0 means `self.width`."""
+        """A row per seed or setting; ``width`` 0 means `self.width`."""
         found = self.groups.get((task, scheme, width or self.width))
         if found is None:
             at = f"{task}, {scheme} at d_model={width or self.width}"
@@ -67,23 +68,37 @@ class Trained:
         """Whether at least half of the runs solved the training lengths."""
         return bool(self.of(task, scheme, width)["solved_in_distribution"].eq(True).mean() >= 0.5)
 
+    def values(self, task: str, scheme: str, width: int, metric: str) -> pd.Series:
+        """Of the bank only in settings in which the task was learned, unless the metric says how well."""
+        runs = self.of(task, scheme, width)
+        kept = width != BANK or metric == IN_DISTRIBUTION
+        return runs[metric] if kept else runs.loc[runs["solved_in_distribution"].eq(True), metric]
+
 
 @dataclass(frozen=True)
 class Difference:
-    """Two sets of runs, a value per seed; the claim says that the first is better."""
+    """The mean of one scheme less that of another, which the claim says is worse, and its test.
 
-    first: pd.Series
-    second: pd.Series
+    ``p`` is NaN where all runs have the same value, so that nothing can be tested.
+    """
 
-    @property
-    def mean(self) -> float:
-        return float(self.first.mean() - self.second.mean())
+    mean: float
+    p: float
 
-    @property
-    def p(self) -> float:
-        """Of the permutation test; NaN where all runs have the same value, so that nothing can be tested."""
-        same = np.ptp([*self.first, *self.second]) <= statistics.ROUNDING
-        return float("nan") if same else statistics.permutation_p(list(self.first), list(self.second))
+
+def over_seeds(first: pd.Series, second: pd.Series) -> Difference:
+    """By the permutation test."""
+    same = np.ptp([*first, *second]) <= statistics.ROUNDING
+    p = math.nan if same else statistics.permutation_p(list(first), list(second))
+    return Difference(float(first.mean() - second.mean()), p)
+
+
+def within_settings(first: pd.Series, second: pd.Series) -> Difference:
+    """By flipping signs within the settings that both have."""
+    d = (first - second).dropna().to_numpy(float)
+    apart = np.abs(d).max(initial=0.0) > statistics.ROUNDING
+    p = float(statistics.paired_ps(d[None])[0]) if apart else math.nan
+    return Difference(float(d.sum() / max(1, len(d))), p)
 
 
 Side = tuple[str, int]  # scheme, or task, and width
@@ -94,7 +109,8 @@ def difference(t: Trained, task: str, metric: str, *sides: Side) -> Difference |
     """First scheme against second; None past training where one did not learn the task."""
     if metric != IN_DISTRIBUTION and not all(t.learnt(task, *side) for side in sides):
         return None
-    return Difference(*(t.of(task, *side)[metric] for side in sides))
+    first, second = (t.values(task, *side, metric) for side in sides)
+    return (within_settings if sides[0][1] == BANK else over_seeds)(first, second)
 
 
 def weigh(differences: Sequence[Difference | None]) -> str:
@@ -124,7 +140,7 @@ def weighed(differences: Differences) -> Finding:
 
 
 def solved(values: pd.Series, tests: int = 1) -> bool | None:
-    """Whether every seed reaches 0.9; False only if the mean is below (Bonferroni over tests), else None."""
+    """Whether every one reaches 0.9; False only if the mean is below (Bonferroni over tests), else None."""
     if len(values) < statistics.FEWEST:
         return None
     if values.min() >= SOLVED:
@@ -158,7 +174,7 @@ def order(t: Trained) -> Finding:
     none, sinusoidal = (t.of("precedence", scheme)[IN_DISTRIBUTION] for scheme in ("none", "sinusoidal"))
     measured = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
     measured += f"{mean_in_words(sinusoidal)}; guessing gives {t.chance['precedence']:.2f}."
-    verdict = weigh([Difference(sinusoidal, none)])
+    verdict = weigh([over_seeds(sinusoidal, none)])
     if verdict == HOLDS and (t.learnt("precedence", "none") or not t.learnt("precedence", "sinusoidal")):
         verdict = DEPENDS
     return measured, verdict
@@ -186,9 +202,10 @@ def reach(t: Trained, scheme: str) -> Finding:
     """Whether the scheme works at twice the length on all tasks that it learned, on none, or on some."""
     found, shown = set(), []
     for task, width in t.everywhere:
-        twice, learnt = t.of(task, scheme, width)[TWICE], t.learnt(task, scheme, width)
+        twice, learnt = t.values(task, scheme, width, TWICE), t.learnt(task, scheme, width)
         found |= {solved(twice, len(t.everywhere))} if learnt else set()
-        shown.append(f"{task} {mean_in_words(twice) if learnt else 'not learned'}")
+        words = mean_in_words(twice, "setting" if width == BANK else "seed")
+        shown.append(f"{task} {words if learnt else 'not learned'}")
     one = HOLDS if found == {True} else FAILS if found == {False} else UNSUPPORTED
     return f"At 2x: {'; '.join(shown)}.", DEPENDS if found >= {True, False} else one
 

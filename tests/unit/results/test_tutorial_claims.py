@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,7 +13,16 @@ from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.errors import UserError
 from results.tutorial_claims.audits import NOISE, audited
 from results.tutorial_claims.study import HERE, OURS, answer, quoted, table, verdicts
-from results.tutorial_claims.trained import BANK, EXTENSIONS, Difference, Trained, of_training, solved, weigh
+from results.tutorial_claims.trained import (
+    BANK,
+    EXTENSIONS,
+    Trained,
+    of_training,
+    over_seeds,
+    solved,
+    weigh,
+    within_settings,
+)
 from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
 from tests.conftest import ROOT
 
@@ -129,7 +139,7 @@ def synthetic(seeds: int = 5) -> Trained:
     groups.append(("copy", "decoder", 64, "rope", 0.95, 0.0))
     groups += [
         (task, "bank", 64, label, 1.0, past)
-        for task, past in (("kth", 0.95), ("reverse", 0.0))
+        for task, past in (("kth", 0.95), ("lag", 0.0))
         for label in SCHEMES
     ]
     groups.append(("lag", "decoder", 64, "sinusoidal", 1.0, 0.0))
@@ -140,7 +150,6 @@ def synthetic(seeds: int = 5) -> Trained:
             curves += points
             row = {key: points[0][key] for key in ("name", "label", "seed", "protocol")}
             rows.append(row | {"task": task, "model": model, "max_length": 10} | summarise(points, 10))
-            rows[-1]["title"] = task
             saved[row["name"]] = {"identity": {"trained": {"model": {"d_model": width}}}}
     read = [
         {"scheme": scheme, **point, "length": point["content_length"]}
@@ -213,15 +222,32 @@ def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -
 
 def test_differences_are_adjusted_within_a_claim() -> None:
     """Nine tests of five seeds each: 9 * 2/252 > 0.05, so that not even a perfect separation decides."""
-    apart = Difference(pd.Series([1.0 - 0.01 * s for s in range(5)]), pd.Series([0.01 * s for s in range(5)]))
+    low = pd.Series([0.01 * s for s in range(5)])
+    high = 1 - low
+    apart = over_seeds(high, low)
     assert weigh([apart] * 6) == HOLDS
     assert weigh([apart] * 7) == UNSUPPORTED
-    other = Difference(apart.second, apart.first)
+    other = over_seeds(low, high)
     assert weigh([apart, other]) == DEPENDS
     assert weigh([apart]) == HOLDS
     assert weigh([apart, None]) == UNSUPPORTED  # one of several
-    same = Difference(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
+    same = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
     assert weigh([apart] * 6 + [same] * 9) == HOLDS  # nothing to test, so no test
+
+
+def test_settings_are_paired_and_count_where_both_learned() -> None:
+    """Differences of 0.1 within settings that differ by far more; the last is not learned by the second."""
+    first = pd.Series(np.linspace(0.1, 0.9, 8))
+    second = (first - 0.1).drop(7)
+    assert within_settings(first, second).mean == pytest.approx(0.1)
+    assert within_settings(first, second).p == pytest.approx(2 / 2**7)
+    assert over_seeds(first, second).p > 0.2
+    assert np.isnan(within_settings(first, first).p)
+    t = synthetic()
+    runs = t.groups["kth", "learned", BANK]
+    t.groups["kth", "learned", BANK] = runs.assign(solved_in_distribution=[False, True, True, True, True])
+    assert len(t.values("kth", "learned", BANK, "exact_match_at_2x")) == 4
+    assert len(t.values("kth", "learned", BANK, "exact_match_in_distribution")) == 5
 
 
 def test_a_scheme_works_where_every_seed_does() -> None:
@@ -229,7 +255,7 @@ def test_a_scheme_works_where_every_seed_does() -> None:
     assert solved(pd.Series([0.0] * 8), tests=9) is False
     assert solved(pd.Series([0.89, 1.0, 0.95])) is None
     t = synthetic()
-    t.everywhere = [("reverse", BANK), ("precedence", 0)]
+    t.everywhere = [("lag", BANK), ("precedence", 0)]
     claims = [
         f"{words} to lengths not seen"
         for words in ("Fixed sinusoids generalise", "Learned positions do not generalise")
