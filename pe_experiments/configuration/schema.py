@@ -34,7 +34,7 @@ def _study(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-# A name becomes part of a path and of a command line; bank/v1 is a fair one for a study.
+# A name becomes part of a path and of a command line; bank/v2 is a fair one for a study.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]

@@ -1,7 +1,9 @@
-"""Papers say that one scheme is better than another: both under one protocol, and whether tests agree."""
+"""Papers say that one scheme is better than others: tested under conditions near the paper's."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,34 +11,39 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
-from pe_experiments.published import markdown_table, read_archive, read_table, titled
+from pe_experiments.published import markdown_table, read_archive, read_table, with_settings
 
-RESULTS = Path(__file__).parents[1]
-STUDIES = ("bank/v1", "replications/orderings", "replications/addition")
+HERE = Path(__file__).parent
+STUDIES = ("conditions", "ruoss")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, WAITING = "not learned", "not run yet"
 LEARNED = 0.5  # share of the seeds that solved the training lengths
-WORDS = {
-    "exact_match_at_2x": "exact match at 2x",
-    "exact_match_extrapolation": "exact match past training",
-    "token_accuracy_extrapolation": "token accuracy past training",
-}
-HEADING = (
-    "task", "statement", "metric", "first (in distribution)", "second (in distribution)", "p", "here"
-)  # fmt: skip
+WORDS = {"exact_match_at_2x": "exact match at 2x", "exact_match_extrapolation": "exact match past training",
+         "token_accuracy_extrapolation": "token accuracy past training"}  # fmt: skip
+HEADING = ("task", "pair", "metric", "first (in distribution)", "second (in distribution)", "p", "here")
 
 Row = dict[Any, Any]
 
 
 def read() -> pd.DataFrame:
-    """``statements.csv`` judged by the runs of the studies."""
-    runs = pd.concat([titled(read_archive(RESULTS / study)) for study in STUDIES], ignore_index=True)
-    return judged(read_table(RESULTS / "replications" / "statements.csv", *TEXT), runs)
+    """``statements.csv`` judged by the runs of the studies that are published."""
+    there = [read_archive(HERE / name) for name in STUDIES if (HERE / name / "runs.csv").exists()]
+    columns = {"layers": "model.num_layers", "symbols": "task.vocab_size"}
+    tables = [titled(with_settings(runs, **columns)) for runs in there]
+    runs = pd.concat(tables) if tables else pd.DataFrame(columns=["title", "label"])
+    return judged(read_table(HERE / "statements.csv", *TEXT), runs)
+
+
+def titled(runs: pd.DataFrame) -> pd.DataFrame:
+    """With a column ``title``: ``copy of 10 symbols to 20, 2 layers``."""
+    of = runs["symbols"].map(" of {:g} symbols".format).where(runs["task"] == "copy", "")
+    rest = runs["max_length"].map(" to {:g}, ".format) + runs["layers"].map("{:g} layers".format)
+    return runs.assign(title=runs["task"] + of + rest)
 
 
 def judged(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """With ``means``, ``within`` the training lengths, ``p`` (by Holm per paper) and ``verdict``."""
+    """With ``means``, ``within`` the training lengths, ``p`` (by Holm per paper) and ``verdict``, by pair."""
     made = pd.DataFrame([_compared(row, runs) for row in statements.to_dict("records")])
     for _, group in made.groupby("arxiv"):
         made.loc[group.index, "p"] = holm(group["p"].tolist())
@@ -56,15 +63,29 @@ def _compared(row: Row, runs: pd.DataFrame) -> Row:
     return made | {"verdict": AGREES if made["means"][0] > made["means"][1] else CONTRARY}
 
 
+def as_one(pairs: Collection[str]) -> str:
+    """The verdict on a statement about several pairs: it agrees only if all do."""
+    if CONTRARY in pairs:
+        return CONTRARY
+    alone = set(pairs)
+    return alone.pop() if len(alone) == 1 else WAITING if WAITING in alone else OPEN
+
+
 def blocks(made: pd.DataFrame) -> dict[str, str]:
-    """How many can be decided, these, and a table per paper."""
-    counts = made["verdict"].value_counts()
-    said = [f"*{verdict}* {counts[verdict]}" for verdict in (AGREES, CONTRARY, OPEN) if verdict in counts]
-    left = [f"in {counts[verdict]} *{verdict}*" for verdict in (NOT_LEARNED, WAITING) if verdict in counts]
-    decided = made[made["p"].notna()]
-    tables = {str(paper): _table(group) for paper, group in made.groupby("arxiv")}
-    head = f"Of {len(made)} statements {len(decided)} can be decided ({', '.join(said)}); {', '.join(left)}."
-    return tables | {"statements": f"{head}\n\n{_table(decided)}"}
+    """How many can be decided, and a table per paper."""
+    groups: Any = made.groupby(["arxiv", "task"], sort=False)["verdict"]
+    whole = {key: as_one(own.tolist()) for key, own in groups}
+    counts = Counter(whole.values())
+    said = ", ".join(
+        f"{counts[one]} {one}" for one in (AGREES, CONTRARY, OPEN, NOT_LEARNED, WAITING) if counts[one]
+    )
+    papers = {}
+    for paper, group in made.groupby("arxiv"):
+        ones = [f"{task}: *{one}*" for (arxiv, task), one in whole.items() if arxiv == paper]
+        papers[str(paper)] = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
+    return {
+        "statements": f"{len(whole)} statements, {len(made)} pairs of schemes. The statements: {said}."
+    } | papers
 
 
 def _table(statements: pd.DataFrame) -> str:
@@ -75,5 +96,10 @@ def _row(row: Row) -> list[str]:
     both = zip(row["means"], row["within"], strict=True)
     p = "–" if np.isnan(row["p"]) else f"{row['p']:.3f}"
     measured = [*(f"{mean:.2f} ({within:.2f})" for mean, within in both), p] if row["means"] else "–––"
-    pair = f"`{row['better']}` over `{row['worse']}`"
-    return [row["task"], pair, WORDS[row["metric"]], *measured, row["verdict"]]
+    return [
+        row["task"],
+        f"`{row['better']}` over `{row['worse']}`",
+        WORDS[row["metric"]],
+        *measured,
+        row["verdict"],
+    ]

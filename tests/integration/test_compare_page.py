@@ -206,7 +206,7 @@ CUT = """() => {
 }"""
 
 
-@pytest.mark.parametrize("study", ["bank/v1", "core", "text", "replications/path"])
+@pytest.mark.parametrize("study", ["tutorial_claims", "text", "replications/path"])
 def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
     """Names are whole, in the matrix and of the lines; tables scroll in their frames."""
     page = opened(browser, ROOT / "results" / study, PHONE)

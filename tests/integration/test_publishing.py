@@ -66,7 +66,7 @@ def written(tiny: Callable[..., Experiment], results: Path, monkeypatch: pytest.
 
 
 def test_a_study_may_have_a_version(written: Path) -> None:
-    """``bank/v1``: found, published and made from its CSVs like any other."""
+    """``bank/v2``: found, published and made from its CSVs like any other."""
     for run in runs_of(written):
         list_in_study(written, "many/v1", run.name)
     folder = written / "many" / "v1"

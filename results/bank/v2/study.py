@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import listed, number
-from pe_experiments.drawing import save
+from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, with_settings
 from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
@@ -117,8 +117,11 @@ def found(folder: Path) -> tuple[Runs, pd.DataFrame, list[str], list[str]]:
 
 
 def pages(folder: Path) -> None:
-    """Two figures: scores with how many settings were learned, and what each factor does to them."""
-    _, table, schemes, tasks = found(folder)
+    """Curves; scores with how many settings were learned; what each factor does to them."""
+    runs, table, schemes, tasks = found(folder)
+    lengths = runs.runs[["name", "max_length"]]
+    points = runs.curves.merge(lengths[lengths["name"].isin(table.loc[table["learned"], "name"])], on="name")
+    _draw_curves(points, schemes, tasks, folder / "figures")
     figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(schemes)), layout="constrained")
     axes, means = figure.subplots(), np.full((len(schemes), len(tasks)), np.nan)
     cells: Any = table.groupby(["label", "task"])
@@ -135,6 +138,32 @@ def pages(folder: Path) -> None:
     known = [task for task in tasks if task != CONTROL and _settings(table, task) >= TESTABLE]
     if known:
         _draw_factors(table, schemes, known, folder / "figures")
+
+
+def _draw_curves(points: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
+    """Mean exact match at multiples of the training length, over the settings in which a scheme learned the task."""
+    figure, looks = Figure(figsize=(7.2, 4.6), layout="constrained"), styles(schemes)
+    points["times"] = points["content_length"] / points["max_length"]
+    means: Any = (
+        points[points["times"] >= 1].groupby(["task", "label", "times"])["exact_match"].agg(["mean", "size"])
+    )
+    panels = figure.subplots(2, -(-len(tasks) // 2), sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, task in zip(panels, tasks, strict=False):
+        for scheme, (colour, marker) in looks.items():
+            if (task, scheme) in means.index:
+                curve = means.loc[task, scheme]
+                curve = curve[curve["size"] == curve["size"].max()]
+                axes.plot(curve.index, curve["mean"], color=colour, marker=marker, markersize=3, linewidth=1)
+        axes.set_title(f"{task}: {QUESTIONS[task]}", fontsize=7)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([1, 2, 4, 8], ["1x", "2x", "4x", "8x"])
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlabel("length, in training lengths" if axes in panels[len(tasks) // 2 :] else "")
+    for axes in panels[len(tasks) :]:
+        axes.remove()
+    figure.supylabel("exact match, mean over settings", fontsize=8)
+    legend_below(figure, looks, schemes)
+    save(figure, folder, "curves")
 
 
 def _draw_factors(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:

@@ -11,11 +11,10 @@ from pe_experiments.published.replay import BEYOND, kinds_of
 
 
 def test_a_kind_is_a_scheme_and_protocol_or_where_settings_do_not_repeat_a_task_and_model() -> None:
-    bank = read_archive(SHIPPED / "bank" / "v1")
-    nothing = pd.DataFrame({"name": []})
-    assert len(kinds_of(bank, nothing)) == 12 * 8
-    settings = where(bank, bank.runs["seed"] == 0)  # copying is there with two vocabularies
-    assert len(kinds_of(settings, nothing)) == 12 * 7
+    study, nothing = read_archive(SHIPPED / "precision"), pd.DataFrame({"name": []})
+    assert len(kinds_of(study, nothing)) == 3 * 3 * 2  # schemes, tasks and precisions
+    settings = where(study, study.runs["seed"] == 0)
+    assert len(kinds_of(settings, nothing)) == 3 * 3
 
 
 def test_settings_stay_settings_where_two_of_a_task_agree_in_all_but_the_seed() -> None:
@@ -26,9 +25,10 @@ def test_settings_stay_settings_where_two_of_a_task_agree_in_all_but_the_seed() 
 
 def test_a_beginning_is_as_long_before_publishing_as_after() -> None:
     """An archive keeps the rows with a check alone; the training curve of a run has others before it."""
-    bank = read_archive(SHIPPED / "bank" / "v1")
-    name = bank.runs["name"].iloc[0]
-    row = bank.training[bank.training["name"] == name].iloc[:1].assign(step=10.0, token_accuracy=float("nan"))
-    before = replace(bank, training=pd.concat([row, bank.training]))
+    study = read_archive(SHIPPED / "precision")
+    name = study.runs["name"].iloc[0]
+    row = study.training[study.training["name"] == name].iloc[:1]
+    row = row.assign(step=10.0, token_accuracy=float("nan"))
+    before = replace(study, training=pd.concat([row, study.training]))
     own = where(before, before.runs["name"] == name)
     assert kinds_of(own, pd.DataFrame({"name": []}))[0].beginning().until == 100 + BEYOND

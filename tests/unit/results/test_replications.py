@@ -61,3 +61,21 @@ def test_a_statement_agrees_only_where_seeds_separate_the_schemes() -> None:
     assert statement_verdicts(low, high) == [statements.CONTRARY, statements.WAITING]
     assert statement_verdicts(high, [0.1, 0.9, 0.9, 0.9, 0.9])[0] == statements.OPEN
     assert statement_verdicts(high, low, learned=False)[0] == statements.NOT_LEARNED
+
+
+def test_a_statement_about_several_pairs_agrees_only_if_all_do() -> None:
+    agrees, contrary, open_ = statements.AGREES, statements.CONTRARY, statements.OPEN
+    assert statements.as_one([agrees, agrees]) == agrees
+    assert statements.as_one([agrees, contrary, open_]) == contrary
+    assert statements.as_one([agrees, open_]) == statements.as_one([agrees, statements.NOT_LEARNED]) == open_
+    assert statements.as_one([statements.NOT_LEARNED] * 2) == statements.NOT_LEARNED
+
+
+def test_runs_are_titled_by_what_a_statement_is_about() -> None:
+    row = {"label": "none", "max_length": 20, "layers": 2}
+    runs = pd.DataFrame([row | {"task": "copy", "symbols": 10}, row | {"task": "lag", "symbols": 10}])
+    assert statements.titled(runs)["title"].tolist() == [
+        "copy of 10 symbols to 20, 2 layers",
+        "lag to 20, 2 layers",
+    ]
+    assert set(statements.read()["verdict"])  # every statement has one, run or not

@@ -6,7 +6,6 @@ import filecmp
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ import torch
 
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published import mean_in_words, outcome_table, read_archive, with_settings
+from pe_experiments.published import mean_in_words, read_archive, with_settings
 from pe_experiments.published.archive import EVALUATED, FILES, joined, where, write_archive
 from pe_experiments.published.pages import (
     BLOCK,
@@ -28,7 +27,6 @@ from pe_experiments.published.pages import (
 from pe_experiments.published.publish import require_one_known_source
 from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
-from results.core import study as core
 from results.precision import study as precision
 from tests import stranger
 from tests.conftest import ROOT
@@ -36,7 +34,7 @@ from tests.synthetic import write_study
 
 RESULTS = ROOT / "results"
 STUDIES = (
-    "bank/v1", "bank/v2", "core", "implementations", "precision", "replications", "robustness", "text",
+    "bank/v2", "implementations", "precision", "replications", "text",
     "transfer", "tutorial_claims",
 )  # fmt: skip
 
@@ -179,9 +177,9 @@ def test_a_study_with_code_of_its_own_is_what_that_writes(
 
 
 def test_code_that_came_with_somebody_elses_results_is_not_run(tmp_path: Path) -> None:
-    (tmp_path / "core").mkdir()
-    (tmp_path / "core" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert hasattr(code_of(tmp_path / "core"), "SCHEMES")  # the project's study of that name
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert hasattr(code_of(tmp_path / "text"), "blocks")  # the project's study of that name
     assert not hasattr(code_of(tmp_path / "other"), "blocks")
     assert not (tmp_path / "ran").exists()
 
@@ -189,11 +187,12 @@ def test_code_that_came_with_somebody_elses_results_is_not_run(tmp_path: Path) -
 def test_values_read_alike_everywhere() -> None:
     assert mean_in_words([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
     assert mean_in_words([0.5]) == "0.50 (1 seed)"
+    assert mean_in_words([0.0] * 9, "setting") == "0.00 in all 9 settings"
     assert mean_in_words([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", ["core", "tutorial_claims", "bank/v1"])
+@pytest.mark.parametrize("study", ["precision", "tutorial_claims", "replications/huang"])
 def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) -> None:
     """With the protocol's runs read from the CSV, by code that shares nothing with ours."""
     folder = RESULTS / study
@@ -251,81 +250,10 @@ def test_rows_that_cannot_move_are_left_out() -> None:
     assert change([0.0] * 5, [1.0] * 5).can_move
 
 
-@pytest.fixture
-def varied() -> Runs:
-    """Copying with two vocabularies and two learning rates, of which one is bad for all and one for ALiBi."""
-    rows, saved = [], {}
-    for vocabulary, rate in itertools.product((10, 100), (0.001, 0.003)):
-        learnt = (vocabulary, rate) != (100, 0.001)
-        for scheme, seed in itertools.product(("rope", "alibi"), range(3)):
-            name, twice = (
-                f"{scheme}-{vocabulary}-{rate}-{seed}",
-                0.7 if (scheme, rate) == ("alibi", 0.001) else 1.0,
-            )
-            row: dict[str, Any] = {
-                "name": name,
-                "label": scheme,
-                "seed": seed,
-                "task": "copy",
-                "model": "decoder",
-            }
-            row |= {"protocol": f"{vocabulary}-{rate}", "max_length": 10, "solved_in_distribution": learnt}
-            rows.append(row | {"exact_match_at_2x": twice if learnt else 0.2})
-            trained = {"task": {"vocab_size": vocabulary}, "training": {"learning_rate": rate}}
-            saved[name] = {"identity": {"trained": trained}}
-    curves = pd.DataFrame(
-        [{"name": name, "content_length": 20, "answer_tokens": 20, "chance": 0.1} for name in saved]
-    )
-    return Runs(pd.DataFrame(rows), curves, saved=saved)
-
-
-def cells_of(table: str) -> dict[str, list[str]]:
-    rows = [
-        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines() if "|" in line
-    ]
-    return {row[0]: row[1:] for row in rows}
-
-
-def test_an_answer_shows_the_worst_setting_and_the_best(varied: Runs) -> None:
-    rows = cells_of(outcome_table(core.with_questions(varied), "question", core.SCHEMES))
-    assert rows["copy, 10 different symbols"] == [
-        "–",
-        "–",
-        "–",
-        "3 of 3",
-        "0.70 in all 3 seeds to 3 of 3",
-        "–",
-    ]
-    assert rows["copy, 100 different symbols"][3] == "not learned (0 of 3) to 3 of 3"
-    varied.runs["exact_match_at_2x"] = [1.0, 0.95, 0.0] * 8
-    rows = cells_of(outcome_table(core.with_questions(varied), "setting", ["rope"]))
-    assert rows["10 symbols, rate 0.001"] == ["2 of 3"]
-    varied.runs["exact_match_at_2x"] = [1.0, 0.5, 0.0] * 8
-    rows = cells_of(outcome_table(core.with_questions(varied), "setting", ["rope"]))
-    assert rows["10 symbols, rate 0.001"][0].startswith("0.50 [")
-
-
-def test_one_setting_is_changed_at_a_time(varied: Runs) -> None:
-    robustness = code_of(RESULTS / "robustness")
-    for saved in varied.saved.values():
-        saved["identity"]["trained"]["model"] = {"dropout": 0.0}
-        saved["identity"]["trained"]["training"]["max_length"] = 10
-    table = robustness.with_changes(varied)
-    assert robustness.schemes_of(table) == ["alibi", "rope"]
-    rows = cells_of(outcome_table(table, "change", ["rope", "alibi"]))
-    assert list(rows)[2:] == [
-        "as in core",
-        "100 symbols",
-        "100 symbols, learning rate 0.001",
-        "learning rate 0.001",
-    ]
-    assert rows["learning rate 0.001"] == ["3 of 3", "0.70 in all 3 seeds"]
-    assert rows["100 symbols, learning rate 0.001"] == ["not learned (0 of 3)"] * 2
-
-
-def test_settings_are_those_that_were_trained(varied: Runs) -> None:
-    table = with_settings(varied, symbols="task.vocab_size", nothing="task.nothing")
-    assert sorted(set(table["symbols"])) == [10, 100]
+def test_settings_are_those_that_were_trained() -> None:
+    runs = read_archive(RESULTS / "tutorial_claims")
+    table = with_settings(runs, width="model.d_model", nothing="task.nothing")
+    assert set(table["width"]) > {64, 128}
     assert table["nothing"].isna().all()
 
 
@@ -347,7 +275,7 @@ def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
 
 
 def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
-    for name in ("core", "precision", "tutorial_claims"):
+    for name in ("text", "precision", "tutorial_claims"):
         assert callable(code_of(RESULTS / name).blocks)
 
 
@@ -356,7 +284,7 @@ def test_the_published_results_are_small() -> None:
 
 
 def _tracked() -> list[Path]:
-    kept = ("core", "tutorial_claims", "precision", "benchmark", "encodings")
+    kept = ("bank", "tutorial_claims", "precision", "benchmark", "encodings")
     files = [path for name in kept for path in (RESULTS / name).rglob("*") if path.is_file()]
     return [
         path for path in files if path.suffix not in (".svg", ".pdf", ".tex", ".pyc") and path.name[0] != "."
