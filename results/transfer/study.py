@@ -185,24 +185,17 @@ def pages(folder: Path) -> None:
 
 
 def draw_scores(bank: Scores, text: Scores, folder: Path) -> None:
-    """Each scheme's score on text over its score in the bank; bars span the seeds of text."""
-    figure, looks = Figure(figsize=(7.2, 3.4), layout="constrained"), styles(SCHEMES)
-    for axes, part in zip(figure.subplots(1, 2), (PAST, IN), strict=True):
-        for scheme, x, own in zip(SCHEMES, whole(bank[part]), -text[part][:, 0], strict=True):
-            (colour, marker), y = looks[scheme], own.mean()
-            face: Any = "white" if scheme in UNSEEN else colour
-            ends = [[y - own.min()], [own.max() - y]]
-            axes.errorbar(
-                x, y, ends, None, color=colour, marker=marker, markersize=5, elinewidth=0.7, mfc=face
-            )
-        axes.invert_yaxis()  # the best is at the top right
-        axes.set_title(part)
-        axes.set_xlabel(
-            "bank: score, 1x to 8x, mean over tasks" if part == PAST else "bank: exact match, mean over tasks"
-        )
-        axes.spines[["top", "right"]].set_visible(False)
-        rise = f"text: bits per byte at {LONGEST:,} minus {TRAINED} bytes"
-        axes.set_ylabel(rise if part == PAST else f"text: bits per byte at {TRAINED} bytes")
+    """Past training, each scheme's score on text over its score in the bank; bars span the seeds of text."""
+    figure, looks = Figure(figsize=(4.8, 3.4), layout="constrained"), styles(SCHEMES)
+    axes = figure.subplots()
+    for scheme, x, own in zip(SCHEMES, whole(bank[PAST]), -text[PAST][:, 0], strict=True):
+        (colour, marker), y = looks[scheme], own.mean()
+        look: Any = {"color": colour, "marker": marker, "mfc": "white" if scheme in UNSEEN else colour}
+        axes.errorbar(x, y, [[y - own.min()], [own.max() - y]], markersize=5, elinewidth=0.7, **look)
+    axes.invert_yaxis()  # the best is at the top right
+    axes.set_xlabel("bank: score, 1x to 8x, mean over tasks")
+    axes.set_ylabel(f"text: bits per byte at {LONGEST:,} minus {TRAINED} bytes")
+    axes.spines[["top", "right"]].set_visible(False)
     legend_below(figure, looks, SCHEMES)
     save(figure, folder, "answer")
 
@@ -238,7 +231,7 @@ def blocks(folder: Path) -> dict[str, str]:
         f"{main.interval}, where 1 is the same order and 0 none (p {p_in_words(main.p)}). {outcome(main)} Knowing only whether "
         f"longer inputs bring vectors or angles that were not trained gives {known.rho:+.2f}; {verdict} (p {p_in_words(added.p)}).",
         "hypotheses": markdown_table(["scores", "rho, approximate 95 % interval", "one-sided p", "ceiling"], rows),
-        "error": f"{RESAMPLES:,} resamples; the Monte Carlo error of the main interval's lower end is {main.error:.4f}.",
+        "error": f"- {RESAMPLES:,} resamples; the Monte Carlo error of the main interval's lower end is {main.error:.4f}.",
         "tasks": markdown_table(["task of the bank", "settings run", "rho"], list(_by_task(bank, text[PAST], tasks))),
     }  # fmt: skip
 
