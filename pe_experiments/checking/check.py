@@ -11,7 +11,7 @@ from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import NotApplicable
 
-Outcome = tuple[bool | None, str]  # the first two of a `Result`
+Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not apply), and what was measured
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 
 
@@ -24,7 +24,7 @@ class Result(NamedTuple):
 class Check(NamedTuple):
     """One promise of the contract of schemes or of that of tasks."""
 
-    run: Callable[[Any], Outcome]
+    run: Callable[[Any], Measurement]
     usually: str  # the usual cause of a failure
 
     def __call__(self, subject: Any) -> Result:
@@ -37,10 +37,10 @@ class Check(NamedTuple):
             return Result(False, in_a_line(error), raised=True)
 
 
-def listed(checks: dict[str, Check]) -> Callable[[str, str], Callable[[Callable[[Any], Outcome]], None]]:
+def listed(checks: dict[str, Check]) -> Callable[[str, str], Callable[[Callable[[Any], Measurement]], None]]:
     """A decorator ``(name, usual cause of a failure)`` that lists a function in ``checks``."""
 
-    def check(name: str, usually: str) -> Callable[[Callable[[Any], Outcome]], None]:
+    def check(name: str, usually: str) -> Callable[[Callable[[Any], Measurement]], None]:
         return lambda run: checks.update({name: Check(run, usually)})
 
     return check

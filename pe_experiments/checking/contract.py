@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.check import Check, Outcome, listed
+from pe_experiments.checking.check import Check, Measurement, listed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.backbone import MakeEncoding
@@ -90,16 +90,16 @@ def apart(got: Tensor, expected: Tensor) -> float:
     return difference / largest if largest else 0.0 if difference == 0 else float("inf")
 
 
-def within(difference: float, tolerance: float = ROUNDING) -> Outcome:
+def within(difference: float, tolerance: float = ROUNDING) -> Measurement:
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Outcome:
+def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
     return within(apart(got, expected), tolerance)
 
 
 @check(REPEATABLE, "dropout, or a random draw, that evaluation does not end")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens = subject.model(), random_tokens(2, LENGTH)
     with global_randomness() as touched:
         once, again = model(tokens), model(tokens)
@@ -109,14 +109,14 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("finite at every length", "a table or a cache that ends with training")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)
     bad = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
     return not bad, f"{'not ' * bool(bad)}finite at {', '.join(map(str, bad or lengths))} tokens"
 
 
 @check("no look-ahead", "something is computed from all keys before the mask is applied")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder looks ahead"
     model, worst = subject.model(), 0.0
@@ -128,7 +128,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("padding and batch composition change nothing", "the batch's length is read, not the row's (tokens_B)")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, worst = subject.model(), 0.0
     for length in (7, 40):
         short, long = random_tokens(2, length), random_tokens(2, length + 5)
@@ -139,7 +139,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("decoding token by token agrees with teacher forcing", "tokens so far are counted (see at.tokens_B)")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
     model, tokens, declared = subject.model(), random_tokens(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
@@ -149,7 +149,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("gaps, offsets and unsorted positions work", "positions are taken to be 0 .. n-1; use the ids in `at`")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
         if not model(random_tokens(1, 6), torch.tensor([ids])).isfinite().all():
@@ -161,7 +161,7 @@ def _(subject: Subject) -> Outcome:
     "fractional positions work or are refused",
     "ids are cast to whole numbers; raise a ValueError that says 'fractional'",
 )
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens = subject.model(), random_tokens(1, 6)
     ids = torch.tensor([[0.0, 0.5, 1.5, 3.0, 3.4, 6.2]], dtype=torch.float64)
     try:
@@ -180,13 +180,13 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("rows may share their positions", "a batch dimension of 1 is not broadcast")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
     return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
 
 
 @check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
     model, tokens = subject.model(), random_tokens(2, LENGTH)
@@ -196,7 +196,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("invariance as stated", "ids are ignored, or a scheme called relative depends on absolute ones")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     promise, model, tokens = subject.invariant_to, subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
@@ -216,7 +216,7 @@ def _(subject: Subject) -> Outcome:
     "far positions stay exact",
     "angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
 )
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
     if subject.invariant_to == "nothing" or apart(model(tokens, here + 3), model(tokens, here)) > ROUNDING:
         return None, "only for schemes that a common shift leaves alone"
@@ -225,7 +225,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("autocast loses nothing", "positions or biases are cast to the dtype of q")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     """Under bfloat16, which cannot hold whole numbers above 256, far positions stay apart."""
     model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
     tokens = random_tokens(1, LENGTH)
@@ -238,7 +238,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("gradient reaches every parameter", "a parameter is detached or unused (an encoding never applied)")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model = subject.model()
     parameters = trainable(model.encodings)
     if not parameters:
@@ -249,7 +249,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     trained, other, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
     expected = trained(tokens)  # a cache must not enter the state
@@ -261,7 +261,7 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("instances do not touch each other", "a cache on the class or module")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     first, tokens = subject.model(), random_tokens(2, 2 * LENGTH)
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
@@ -269,21 +269,21 @@ def _(subject: Subject) -> Outcome:
 
 
 @check("copies are equal", "a cache that is not copied, or randomness outside the seed")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens = subject.model(), random_tokens(2, 30)
     model(random_tokens(1, 5))
     return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
 @check("training and evaluation mode agree", "dropout or noise in the scheme")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, tokens = subject.model(), random_tokens(2, LENGTH)
     with torch.no_grad():
         return equal(model.train()(tokens), model.eval()(tokens), 0)
 
 
 @check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     model, worst = subject.model(), 0.0
     for length in (5, 300):
         tokens, lengths, results = random_tokens(2, length), torch.tensor([length, length - 2]), {}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import Outcome
+from pe_experiments.checking.check import Measurement
 from pe_experiments.checking.contract import Subject, apart, check, within
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.models.scores import Inputs
@@ -131,30 +131,30 @@ def _in_use(subject: Subject) -> PositionalEncoding:
 
 
 @torch.no_grad()
-def _alike(subject: Subject, *names: str) -> Outcome:
+def _alike(subject: Subject, *names: str) -> Measurement:
     scheme = _in_use(subject)
     return within(max(company_apart(scheme, SCENES[name]) for name in names))
 
 
 @check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     return _alike(subject, "rows at the same offset", "rows at ids of their own")
 
 
 @check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
     return _alike(subject, "decoding with cached keys", "decoding after left padding")
 
 
 @check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     return _alike(subject, "left padding")
 
 
 @check("packed documents change nothing", "positions or neighbours are counted across documents")
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     return _alike(subject, "packed documents")
 
 
@@ -168,7 +168,7 @@ def _late() -> Scene:
     "frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
 )
 @torch.no_grad()
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     scheme, scene = _in_use(subject), _late()
     inputs, cast = draw_content(scheme.shape, scene.positions_BT), copy.deepcopy(scheme)
     for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
@@ -183,7 +183,7 @@ def _(subject: Subject) -> Outcome:
     "inputs keep their values and their gradient",
     "queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
 )
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     scheme = _in_use(subject)
     watch_inputs(scheme)  # raises where q, k or positions change
     inputs, again = (draw_content(scheme.shape, OWN_IDS.positions_BT) for _ in range(2))
@@ -201,7 +201,7 @@ def _(subject: Subject) -> Outcome:
 
 @check("earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call")
 @torch.no_grad()
-def _(subject: Subject) -> Outcome:
+def _(subject: Subject) -> Measurement:
     scheme = _in_use(subject)
     used, late = copy.deepcopy(scheme), _late()
     one = Scene(late.positions_BT[:1, :1], late.documents_BT[:1, :1])

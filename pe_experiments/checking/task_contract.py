@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import Check, Outcome, listed, run_checks
+from pe_experiments.checking.check import Check, Measurement, listed, run_checks
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import Section, validated
 from pe_experiments.data.formats import format_for
@@ -35,7 +35,7 @@ def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
 
 
 @check("samples obey the rule", "solve or sample is off by one at an end of the input")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     for seed, length in enumerate(makeable(task)):
         inputs, targets = draw(task, length, 50, seed)
         if what := broken_rule(task, length, inputs, targets):
@@ -44,7 +44,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     made = [(asked, task.nearest_length(asked)) for asked in range(1, 120)]
     for asked, length in made:
         if length is not None and not (1 <= length <= asked and task.nearest_length(length) == length):
@@ -54,7 +54,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("the generator decides", "torch.randint without generator=, or something kept on self")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     length = makeable(task)[-1]
     with global_randomness() as touched:
         first = draw(task, length, 50, 3)
@@ -69,7 +69,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("order matters as said", "order_sensitive is left at True for a control")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     shares = []
     for length in (n for n in makeable(task, (4, 7, 12)) if n > 1):
         inputs, targets = draw(task, length, 400)
@@ -81,7 +81,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("chance is uniform", "chance counts vocab_size where targets hold fewer symbols")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     if why := getattr(task, "chance_unchecked", None):
         return None, why
     for length in makeable(task, (1, 2, 4, 9, 13, 20)):
@@ -93,7 +93,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("the ceiling is possible", "bag_ceiling of an answer that order decides")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     for length, _, ceiling in _ceilings(task, makeable(task, (1, 20, 100, 160))):
         if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
             return False, f"length {length}: {ceiling:.4g}, chance {task.chance(length):.4g}"
@@ -103,7 +103,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("the ceiling is reached", "return None where the ceiling is not known")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     counted_any = None
     for length, prefix, ceiling in _ceilings(task, makeable(task, (4, 7))):
         low, high, error = _counted(task, length, prefix)
@@ -147,7 +147,7 @@ def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float
 
 
 @check("the blind guess is modal", "input_blind of another length")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     known = None
     for length in makeable(task, (3, 12)):
         if (blind := task.input_blind(length)) is None:
@@ -161,7 +161,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("layouts score the targets", "target_length is not the width of targets")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     for causal in (True, False):
         layout, length = format_for(task, causal), makeable(task, (1, 2, 4, 8))[-1]
         inputs, targets = draw(task, length, 10)
@@ -175,7 +175,7 @@ def _(task: Task) -> Outcome:
 
 
 @check("ids precede the answer", "position_ids reads the targets' values")
-def _(task: Task) -> Outcome:
+def _(task: Task) -> Measurement:
     """`position_ids` follow from the inputs and the number of targets alone, up to max(N, M) + 1."""
     kinds: set[str] = set()
     for length in makeable(task, (3, 9, 20)):

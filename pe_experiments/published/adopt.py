@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from pe_experiments.published.archive import DIGITS, FILES, read_archive, read_witness
-from pe_experiments.published.replay import RECORDED, Kind, Outcome, Request, kinds_of, replayed, weightless
+from pe_experiments.published.replay import RECORDED, Kind, Numbers, Request, kinds_of, replayed, weightless
 from pe_experiments.store.code import FILE, Half, known, write_known
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, few, nearest
@@ -32,7 +32,7 @@ CARRIED = 30  # how much farther than a nudge another order of sums may be carri
 
 @dataclass
 class Finding:
-    """The outcome of replaying the beginnings of kinds, and of some the ``whole`` run."""
+    """What replaying gave: the beginnings of kinds, and of some the ``whole`` run."""
 
     kinds: Sequence[Kind]
     whole: Sequence[Kind]
@@ -126,8 +126,8 @@ def witness(kinds: Sequence[Kind], whole: int, steps: int | None, scratch: Path,
         raise UserError(f"nothing is known of how {unwitnessed[0]} begins; publish its study again")
     finding = Finding(kinds, _drawn(kinds, whole))
     requests = [kind.beginning(steps) for kind in kinds] + [Request(kind) for kind in finding.whole]
-    outcomes = replayed(requests, scratch, display)
-    begun = list(zip(kinds, outcomes, strict=False))
+    numbers = replayed(requests, scratch, display)
+    begun = list(zip(kinds, numbers, strict=False))
     drifting = [  # first as witnessed, and apart from it later
         (kind, mine)
         for kind, mine in begun
@@ -138,7 +138,7 @@ def witness(kinds: Sequence[Kind], whole: int, steps: int | None, scratch: Path,
         _allow_rounding(mine, other)
     for kind, mine in begun:
         finding.note(kind, apart(mine, kind.witnessed, DOUBLE))
-    for kind, mine in zip(finding.whole, outcomes[len(kinds) :], strict=True):
+    for kind, mine in zip(finding.whole, numbers[len(kinds) :], strict=True):
         if apart(mine, kind.published, 10**-DIGITS):
             finding.note(kind, beyond_rounding(kind, mine))
             finding.agrees = "come out as published up to rounding"
@@ -154,11 +154,11 @@ def _drawn(kinds: Sequence[Kind], whole: int) -> list[Kind]:
     return draw.sample(among, min(whole, len(among))) if among or not whole else [kinds[-1]]
 
 
-def _first(mine: Outcome) -> Outcome:
+def _first(mine: Numbers) -> Numbers:
     return mine | {"rows": mine["rows"][:1], "curve": [], "until": 0}
 
 
-def _allow_rounding(mine: Outcome, nudged: Outcome) -> None:
+def _allow_rounding(mine: Numbers, nudged: Numbers) -> None:
     """Note in every row of a beginning how far rounding is carried there, from one with other rounding."""
     far = 0.0
     for key in ("rows", "curve"):
@@ -167,7 +167,7 @@ def _allow_rounding(mine: Outcome, nudged: Outcome) -> None:
             one["rounding"] = CARRIED * far
 
 
-def apart(mine: Outcome, published: Outcome, tolerance: float = 0.0) -> str:
+def apart(mine: Numbers, published: Numbers, tolerance: float = 0.0) -> str:
     """How a replayed run or its beginning first differs from what is published of it, or nothing."""
     if error := mine.get("error"):
         return f"cannot be replayed: {error}"
@@ -182,12 +182,12 @@ def apart(mine: Outcome, published: Outcome, tolerance: float = 0.0) -> str:
     return _curve_apart(mine if last >= end else weightless(mine, few=True), published, tolerance)
 
 
-def _end_apart(mine: Outcome, published: Outcome) -> str:
+def _end_apart(mine: Numbers, published: Numbers) -> str:
     last, end = mine["rows"][-1]["step"], int(published["rows"][-1]["step"])
     return "" if last == end else f"ends at step {last}, published at {end}"
 
 
-def _curve_apart(mine: Outcome, published: Outcome, tolerance: float) -> str:
+def _curve_apart(mine: Numbers, published: Numbers, tolerance: float) -> str:
     """How the curve of a replayed run first differs, in the columns that both have."""
     points = {point["content_length"]: point for point in published["curve"]}
     evaluated = {point["length"] for point in mine["curve"]}
@@ -203,7 +203,7 @@ def _curve_apart(mine: Outcome, published: Outcome, tolerance: float) -> str:
     return ""
 
 
-def _first_apart(mine: Outcome, published: Outcome, keys: Iterable[str], tolerance: float) -> str:
+def _first_apart(mine: Numbers, published: Numbers, keys: Iterable[str], tolerance: float) -> str:
     """The first of these columns in which two rows differ, in words."""
     relative = max(tolerance, mine.get("rounding", 0.0))
     for key in keys:
@@ -217,7 +217,7 @@ def _first_apart(mine: Outcome, published: Outcome, keys: Iterable[str], toleran
     return ""
 
 
-def beyond_rounding(kind: Kind, mine: Outcome) -> str:
+def beyond_rounding(kind: Kind, mine: Numbers) -> str:
     """How a whole run replayed with another rounding differs by more than that may cause, or nothing.
 
     It must end at the same step, columns of the curve that depend on no weights must agree, and of a steady
@@ -241,14 +241,14 @@ def beyond_rounding(kind: Kind, mine: Outcome) -> str:
     return ""
 
 
-def witnessed(outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def witnessed(numbers: Sequence[Numbers]) -> pd.DataFrame:
     """Beginnings that were replayed, as a table: a row per recorded step, then one per evaluated length."""
-    rows: list[Outcome] = []
-    for outcome in outcomes:
-        if error := outcome.get("error"):
-            raise UserError(f"{outcome['run']} cannot be replayed: {error}")
-        named = {"name": outcome["run"]}
-        rows += [named | row for row in outcome["rows"]]
-        rows += [named | point | {"length": point["content_length"]} for point in outcome["curve"]]
+    rows: list[Numbers] = []
+    for made in numbers:
+        if error := made.get("error"):
+            raise UserError(f"{made['run']} cannot be replayed: {error}")
+        named = {"name": made["run"]}
+        rows += [named | row for row in made["rows"]]
+        rows += [named | point | {"length": point["content_length"]} for point in made["curve"]]
     table = pd.DataFrame(rows, columns=["name", "step", "length", *RECORDED])
     return table.astype({"step": "Int64", "length": "Int64"})

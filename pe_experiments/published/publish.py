@@ -17,7 +17,7 @@ from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
 from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
 from pe_experiments.published.pages import code_of, make, mirror
-from pe_experiments.published.replay import Kind, Outcome, Request, kind_of_run, kinds_of, replayed
+from pe_experiments.published.replay import Kind, Numbers, Request, kind_of_run, kinds_of, replayed
 from pe_experiments.store.directory import COMPLETED, run_directory
 from pe_experiments.store.identity import CODE_OF, identify, is_code
 from pe_experiments.terminal.console import Lines, say
@@ -119,14 +119,14 @@ def repeat_some(study: str, made: Runs, kinds: list[Kind], before: pd.DataFrame)
     requests = [Request(kind) for kind in drawn]
     requests += [kind.beginning() for kind in kinds if not kind.witnessed]
     with TemporaryDirectory() as scratch:
-        outcomes = replayed(requests, Path(scratch), Lines())
-    for kind, mine in zip(drawn, outcomes, strict=False):
+        numbers = replayed(requests, Path(scratch), Lines())
+    for kind, mine in zip(drawn, numbers, strict=False):
         _require_repeated(study, kind, mine)
     kept = before[before["name"].isin({kind.run for kind in kinds})]
-    return pd.concat([kept, witnessed(outcomes[len(drawn) :])], ignore_index=True)
+    return pd.concat([kept, witnessed(numbers[len(drawn) :])], ignore_index=True)
 
 
-def _require_repeated(study: str, kind: Kind, mine: Outcome) -> None:
+def _require_repeated(study: str, kind: Kind, mine: Numbers) -> None:
     """A run must come out to the last digit; on another kind of machine, up to rounding."""
     if not (said := apart(mine, kind.published)):
         return

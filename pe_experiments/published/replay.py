@@ -44,7 +44,7 @@ RECORDED = ("loss", "exact_match", "token_accuracy")
 OF_WEIGHTS = (*RECORDED, "exact_match_low", "exact_match_high", "exact_match_without_end")
 OF_EXAMPLES = ("examples", "seen", "largest_position", "untrained_positions")
 
-Outcome = dict[str, Any]
+Numbers = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Kind:
     task: str
     trained: dict[str, Any]
     environment: dict[str, Any]
-    published: Outcome  # its recorded ``rows`` and its ``curve``
-    witnessed: Outcome  # the same of its beginning in double precision; empty where nobody replayed it yet
+    published: Numbers  # its recorded ``rows`` and its ``curve``
+    witnessed: Numbers  # the same of its beginning in double precision; empty where nobody replayed it yet
     seconds: float  # of one of its steps
     steady: bool  # every seed gets nearly all answers right at the lengths trained on, whatever rounding
     code: Digests  # today's, by part
@@ -149,7 +149,7 @@ def kind_of_run(runs: Runs, row: Mapping[Any, Any], witnessed: pd.DataFrame) -> 
     )
 
 
-def _beginning(witnessed: pd.DataFrame, published: Outcome) -> Outcome:
+def _beginning(witnessed: pd.DataFrame, published: Numbers) -> Numbers:
     """Witnessed numbers, beside the columns of the published curve that depend on no weights."""
     steps, lengths = witnessed[witnessed["length"].isna()], witnessed[witnessed["length"].notna()]
     measured = {one["length"]: {key: one[key] for key in RECORDED} for one in lengths.to_dict("records")}
@@ -158,8 +158,8 @@ def _beginning(witnessed: pd.DataFrame, published: Outcome) -> Outcome:
     return {"rows": steps[["step", *RECORDED]].to_dict("records"), "curve": curve}
 
 
-def weightless(made: Outcome, few: bool = False) -> Outcome:
-    """An outcome without what depends on weights in its curve, or on how many examples are seen."""
+def weightless(made: Numbers, few: bool = False) -> Numbers:
+    """Numbers without what depends on weights in its curve, or on how many examples are seen."""
     columns = (*OF_WEIGHTS, *OF_EXAMPLES) if few else OF_WEIGHTS
     points = [{key: point[key] for key in point if key not in columns} for point in made["curve"]]
     return made | {"curve": points}
@@ -183,8 +183,8 @@ def crossing(kinds: Sequence[Kind]) -> list[Kind]:
     return chosen
 
 
-def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> list[Outcome]:
-    """The outcome of each request (the longest first); those that lie in ``scratch`` are not repeated."""
+def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> list[Numbers]:
+    """The numbers of each request (the longest first); those that lie in ``scratch`` are not repeated."""
     scratch.mkdir(parents=True, exist_ok=True)
     asked = [(kind.run, kind.code, until, nudge) for kind, until, nudge in requests]
     paths = [scratch / f"{short_hash(one)}.json" for one in asked]
@@ -193,7 +193,7 @@ def replayed(requests: Sequence[Request], scratch: Path, display: Display) -> li
     display.start("replaying published runs", len(requests), done)
     pool = ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_begin)
     try:
-        begun = {pool.submit(outcome, request): path for request, path in left}
+        begun = {pool.submit(replay, request): path for request, path in left}
         for number, ended in enumerate(as_completed(begun), done + 1):
             write_atomically(begun[ended], json.dumps(ended.result()))
             display.step(number)
@@ -216,7 +216,7 @@ class _FarEnough(Exception):
     pass
 
 
-def outcome(request: Request) -> Outcome:
+def replay(request: Request) -> Numbers:
     """``rows`` of the training curve, the ``lengths`` asked for and the ``curve`` there; or an ``error``."""
     kind, until, nudge = request
     rows: list[dict[str, Any]] = []
@@ -226,7 +226,7 @@ def outcome(request: Request) -> Outcome:
         if until is not None and row["step"] >= until:
             raise _FarEnough
 
-    made: Outcome = {"run": kind.run, "until": until, "rows": rows, "curve": []}
+    made: Numbers = {"run": kind.run, "until": until, "rows": rows, "curve": []}
     torch.set_default_dtype(torch.float32 if until is None else torch.float64)
     try:
         experiment = kind.experiment(None if until is None else FEW)

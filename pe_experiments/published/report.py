@@ -30,7 +30,7 @@ PALE = "0.75"
 def report(versus: Versus, standings: Sequence[Standing]) -> None:
     """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
     folder = versus.results_dir / str(versus.study)
-    rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.outcomes()
+    rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.scored()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     with drawing():
         _draw_curves(versus, table, standings, folder / "figures")

@@ -23,7 +23,7 @@ SCORE = "score"
 PARTS = ("task", "model", "training")  # sections that make a setting
 
 
-def outcomes(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
+def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
     """One row per task, scheme and setting, of settings in which all schemes have run at all rates.
 
     Columns: ``task, label, setting, name, rate, learned`` and the metrics: ``score``, or exact match at a

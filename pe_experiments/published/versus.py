@@ -19,7 +19,7 @@ from pe_experiments.published.adopt import hold, spoken
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_witness, where
 from pe_experiments.published.pages import with_settings
 from pe_experiments.published.replay import crossing, kinds_of
-from pe_experiments.published.settings import FLOORS, PARTS, RATE, SCORE, outcomes, scores_of
+from pe_experiments.published.settings import FLOORS, PARTS, RATE, SCORE, scored, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.identity import identify, scheme_label
@@ -96,7 +96,7 @@ class Versus(Sweep):
     def _complete(self, banked: Runs) -> Runs:
         """Of the bank the settings in which all baselines have run."""
         banked = where(banked, banked.runs["label"].isin(self.baselines))
-        settings = outcomes(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
+        settings = scored(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
         if settings.empty:
             raise UserError(f"sweep.against={self.bank}: no task and seed with all schemes at all rates")
         complete = set(settings.itertuples(index=False, name=None))
@@ -215,12 +215,12 @@ class Versus(Sweep):
         runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
-    def outcomes(self) -> pd.DataFrame:
-        """The outcomes of the baselines in all settings, and of the scheme in those that it has run."""
+    def scored(self) -> pd.DataFrame:
+        """The scores of the baselines in all settings, and of the scheme in those that it has run."""
         runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
         own = runs.runs["label"] == self.label
-        both = outcomes(runs, self.floors, metrics)
-        bank = outcomes(where(runs, ~own), self.floors, metrics)
+        both = scored(runs, self.floors, metrics)
+        bank = scored(where(runs, ~own), self.floors, metrics)
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
     def _standings(self, jobs: Iterable[Job]) -> list[Standing]:
@@ -231,7 +231,7 @@ class Versus(Sweep):
             list_in_study(self.results_dir, str(self.study), *done)  # those trained for another, too
         if not done or not (self.results_dir / str(self.study) / "manifest.json").exists():
             return made
-        for task, rows in self.outcomes().groupby("task"):
+        for task, rows in self.scored().groupby("task"):
             scores = scores_of(rows, self.metric)
             run = rows.loc[rows["label"] == self.label, "setting"]
             if len(run) >= min(EARLIEST, len(scores)):

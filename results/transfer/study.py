@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison.statistics import ALPHA, holm
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import markdown_table, read_archive
-from pe_experiments.published.settings import FLOORS, SCORE, outcomes
+from pe_experiments.published.settings import FLOORS, SCORE, scored
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError
 
@@ -71,7 +71,7 @@ def grid(rows: pd.DataFrame, value: str, what: str) -> np.ndarray:
 def bank_scores(folder: Path) -> tuple[Scores, list[str]]:
     """The bank's scores of every task in the settings that were run, and the tasks."""
     runs = read_archive(folder)
-    table = outcomes(runs, pd.read_csv(folder / FLOORS), (SCORE,))
+    table = scored(runs, pd.read_csv(folder / FLOORS), (SCORE,))
     table = table[table["label"].isin(SCHEMES) & (table["task"] != CONTROL)]
     table = table.join(runs.runs.set_index("name")["exact_match_in_distribution"].rename(IN), on="name")
     tasks, settings = sorted(set(table["task"])), table["setting"].max() + 1

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison import Runs
 from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table
-from pe_experiments.published.settings import FLOORS, outcomes
+from pe_experiments.published.settings import FLOORS, scored
 from pe_experiments.run import evaluate_run
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.terminal.console import say
@@ -69,7 +69,7 @@ def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
 def blocks(folder: Path) -> dict[str, str]:
     """How many claims hold, and all of them."""
     bank = read_archive(BANK)
-    counted = bank.runs[bank.runs["name"].isin(outcomes(bank, read_table(BANK / FLOORS))["name"])]
+    counted = bank.runs[bank.runs["name"].isin(scored(bank, read_table(BANK / FLOORS))["name"])]
     trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), counted)
     made = verdicts(read_table(folder / "audits.csv"), trained)
     return {"answer": answer(made), "claims": table(made)}

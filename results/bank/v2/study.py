@@ -17,7 +17,7 @@ from pe_experiments.comparison.words import listed, number
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, with_settings
-from pe_experiments.published.settings import FLOORS, SCORE, outcomes, scores_of
+from pe_experiments.published.settings import FLOORS, SCORE, scored, scores_of
 from pe_experiments.published.verdicts import (
     BETTER,
     EARLIEST,
@@ -60,7 +60,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     points["floor"] = [_floor(point) for point in points.itertuples()]
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
-    scores = {task: scores_of(rows) for task, rows in outcomes(runs, points).groupby("task")}
+    scores = {task: scores_of(rows) for task, rows in scored(runs, points).groupby("task")}
     rows = [
         row for task, own in scores.items() if len(own) >= TESTABLE for row in stopped_early(str(task), own)
     ]
@@ -104,9 +104,9 @@ def majority_of_bits(ignore: float, length: int) -> float:
 
 
 def found(folder: Path) -> tuple[Runs, pd.DataFrame, list[str], list[str]]:
-    """The runs; the outcomes with a column per factor, false or true; schemes by name, since no mean ranks them; tasks."""
+    """The runs; their scores with a column per factor, false or true; schemes by name, since no mean ranks them; tasks."""
     runs = read_archive(folder)
-    table = outcomes(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
+    table = scored(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
     keys = {key: key for several in FACTORS.values() for key in several}
     levels = with_settings(runs, **keys).set_index("name")
     for name, several in FACTORS.items():  # the higher of its two values; of blocks those of Llama
@@ -284,7 +284,7 @@ def _cells(
 
 
 def _with_steps(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
-    """The outcomes with the step at which a training batch was first right in nine of ten examples."""
+    """The scores with the step at which a training batch was first right in nine of ten examples."""
     training = runs.training[runs.training["exact_match"] >= SOLVED]
     return table.join(training.groupby("name")["step"].min(), on="name")
 

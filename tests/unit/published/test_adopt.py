@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pe_experiments.published.adopt import DOUBLE, apart, witnessed
-from pe_experiments.published.replay import Outcome, weightless
+from pe_experiments.published.replay import Numbers, weightless
 from pe_experiments.terminal.errors import UserError
 
 
-def replay(until: int | None = 30, **changes: Any) -> Outcome:
+def replay(until: int | None = 30, **changes: Any) -> Numbers:
     """Three recorded rows and a curve of two lengths."""
     rows = [
         {"step": step, "loss": 3 / step, "exact_match": None, "learning_rate": 1} for step in (10, 20, 30)
@@ -24,7 +24,7 @@ def replay(until: int | None = 30, **changes: Any) -> Outcome:
     return made | changes
 
 
-def published(**cells: Any) -> Outcome:
+def published(**cells: Any) -> Numbers:
     """The same, as a table holds it; with other values in the last row of the training or of the curve."""
     made = replay()
     rows = [row | {"step": float(row["step"]), "exact_match": float("nan")} for row in made["rows"]]

@@ -12,7 +12,7 @@ import pytest
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.published.settings import SCORE, outcomes
+from pe_experiments.published.settings import SCORE, scored
 from pe_experiments.published.verdicts import (
     BETTER,
     EARLIEST,
@@ -191,14 +191,14 @@ def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() ->
         [{"task": "kth", "setting": s, "content_length": n, "floor": 0.2} for s, n in where]
     )
     runs = Runs(pd.DataFrame(made), curves, saved=saved)
-    table = outcomes(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
+    table = scored(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
     assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
     assert list(table["learned"]) == [False, True]
     assert table["score"].to_list() == pytest.approx([(0.75 + 0.25) / 3] * 2)  # above: 1, 0.5, 0, 0
     assert table["exact_match_at_2x"].to_list() == [0.6, 0.6]
     assert table["exact_match_at_4x"].to_list() == [0.1, 0.1]
-    assert outcomes(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
+    assert scored(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
     with pytest.raises(
         UserError, match=r"sweep.metric=exact_match_at_3x: not measured; allowed: score, .*_at_2x"
     ):
-        outcomes(runs, floors, ["exact_match_at_3x"])
+        scored(runs, floors, ["exact_match_at_3x"])
