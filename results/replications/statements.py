@@ -18,6 +18,7 @@ STUDIES = ("conditions", "ruoss")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, WAITING = "not learned", "not run yet"
+SEEDS = 5  # of each scheme; fewer are not judged
 LEARNED = 0.5  # share of the seeds that solved the training lengths
 WORDS = {"exact_match_at_2x": "exact match at 2x", "exact_match_extrapolation": "exact match past training",
          "token_accuracy_extrapolation": "token accuracy past training"}  # fmt: skip
@@ -43,17 +44,18 @@ def titled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def judged(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """With ``means``, ``within`` the training lengths, ``p`` (by Holm per paper) and ``verdict``, by pair."""
+    """By pair, with ``means``, ``within`` the training lengths, ``p`` (Holm, by statement), ``verdict``."""
     made = pd.DataFrame([_compared(row, runs) for row in statements.to_dict("records")])
-    for _, group in made.groupby("arxiv"):
+    for _, group in made.groupby(["arxiv", "task"]):
         made.loc[group.index, "p"] = holm(group["p"].tolist())
-    return made.assign(verdict=made["verdict"].mask(made["p"] > ALPHA, OPEN))
+    tested = made["verdict"].isin([AGREES, CONTRARY])
+    return made.assign(verdict=made["verdict"].mask(tested & ~(made["p"] <= ALPHA), OPEN))
 
 
 def _compared(row: Row, runs: pd.DataFrame) -> Row:
     of = runs[runs["title"] == row["task"]]
     first, second = (of[of["label"] == row[side]] for side in ("better", "worse"))
-    if first.empty or second.empty:
+    if min(len(first), len(second)) < SEEDS:
         return row | {"means": (), "within": (), "p": np.nan, "verdict": WAITING}
     columns = {"means": row["metric"], "within": "exact_match_in_distribution"}
     made = row | {name: (first[of].mean(), second[of].mean()) for name, of in columns.items()}
@@ -64,11 +66,11 @@ def _compared(row: Row, runs: pd.DataFrame) -> Row:
 
 
 def as_one(pairs: Collection[str]) -> str:
-    """The verdict on a statement about several pairs: it agrees only if all do."""
-    if CONTRARY in pairs:
-        return CONTRARY
-    alone = set(pairs)
-    return alone.pop() if len(alone) == 1 else WAITING if WAITING in alone else OPEN
+    """The verdict on a statement about several pairs, once all have run: it agrees only if all do."""
+    for one in (WAITING, CONTRARY):
+        if one in pairs:
+            return one
+    return OPEN if len(set(pairs)) > 1 else next(iter(pairs))
 
 
 def blocks(made: pd.DataFrame) -> dict[str, str]:
@@ -83,9 +85,7 @@ def blocks(made: pd.DataFrame) -> dict[str, str]:
     for paper, group in made.groupby("arxiv"):
         ones = [f"{task}: *{one}*" for (arxiv, task), one in whole.items() if arxiv == paper]
         papers[str(paper)] = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
-    return {
-        "statements": f"{len(whole)} statements, {len(made)} pairs of schemes. The statements: {said}."
-    } | papers
+    return {"statements": f"Of {len(whole)} statements about {len(made)} pairs of schemes: {said}."} | papers
 
 
 def _table(statements: pd.DataFrame) -> str:

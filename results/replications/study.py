@@ -23,13 +23,14 @@ LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that 
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
-ALONE, WAITING = "no order to test", "not run yet"
+ALONE, WAITING, SURE = "no order to test", "not run yet", "could not fail"
 WORDS = {
     REPRODUCED: "are reproduced in value",
     ORDER: "in their order among the schemes",
     OPEN: "are open (ours lie too close together)",
     NOT: "are not reproduced",
     ALONE: "have no order to test (published within 1 point of the other schemes)",
+    SURE: "could not fail (all of their column, published and ours, lie within a point of 0)",
     WAITING: "have not been run yet",
 }
 KEYS = ["arxiv", "task", "setting", "scheme"]
@@ -97,6 +98,8 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     if np.isnan(row["mean"]):
         return WAITING
     unit = UNITS[row["arxiv"]][1]
+    if unit == ERROR and group[["published", "mean"]].max(axis=None) <= TIED[unit]:
+        return SURE
     near = max(CLOSE, min(FAR, row["published"] / 4))
     if unit == ERROR and abs(row["mean"] - row["published"]) <= near:
         return REPRODUCED

@@ -26,6 +26,7 @@ from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
+SETTINGS = 9  # of a task of the bank; with fewer it decides nothing
 OURS = "ours"  # no document states the claim
 WORDS = {
     HOLDS: "hold",
@@ -69,7 +70,9 @@ def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
 def blocks(folder: Path) -> dict[str, str]:
     """How many claims hold, and all of them."""
     bank = read_archive(BANK)
-    counted = bank.runs[bank.runs["name"].isin(scored(bank, read_table(BANK / FLOORS))["name"])]
+    rows = scored(bank, read_table(BANK / FLOORS))
+    rows = rows[rows.groupby("task")["setting"].transform("nunique") >= SETTINGS]
+    counted = bank.runs[bank.runs["name"].isin(rows["name"])]
     trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), counted)
     made = verdicts(read_table(folder / "audits.csv"), trained)
     return {"answer": answer(made), "claims": table(made)}

@@ -200,14 +200,16 @@ def added_or_concatenated(t: Trained, width: int) -> Differences:
 
 def reach(t: Trained, scheme: str) -> Finding:
     """Whether the scheme works at twice the length on all tasks that it learned, on none, or on some."""
-    found, shown = set(), []
+    found, shown = list[bool | None](), []
     for task, width in t.everywhere:
         twice, learnt = t.values(task, scheme, width, TWICE), t.learnt(task, scheme, width)
-        found |= {solved(twice, len(t.everywhere))} if learnt else set()
+        found += [solved(twice, len(t.everywhere))] if learnt else []
         words = mean_in_words(twice, "setting" if width == BANK else "seed")
         shown.append(f"{task} {words if learnt else 'not learned'}")
-    one = HOLDS if found == {True} else FAILS if found == {False} else UNSUPPORTED
-    return f"At 2x: {'; '.join(shown)}.", DEPENDS if found >= {True, False} else one
+    decided = [one for one in found if one is not None]
+    if len(decided) < min(2, len(t.everywhere)):
+        return f"At 2x: {'; '.join(shown)}.", UNSUPPORTED
+    return f"At 2x: {'; '.join(shown)}.", HOLDS if all(decided) else DEPENDS if any(decided) else FAILS
 
 
 def compared(t: Trained, tasks: Sequence[Side], metrics: Sequence[str], first: str, second: str) -> Finding:

@@ -29,6 +29,17 @@ def test_a_scheme_out_of_order_is_named() -> None:
     assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
 
 
+def test_a_column_where_nothing_is_apart_from_nought_could_not_fail() -> None:
+    ledger = pd.DataFrame({"scheme": ["a", "b"], "published": [0.0, 0.01], "setting": "up to 50"})
+    ledger = ledger.assign(arxiv=study.HUANG, task="majority")
+    for ours, verdict in ((0.3, study.SURE), (5.0, study.REPRODUCED)):
+        found = {
+            (study.HUANG, "majority", "up to 50", scheme): np.full(3, x)
+            for scheme, x in (("a", 0.1), ("b", ours))
+        }
+        assert study.judged(ledger, found)["verdict"].iloc[0] == verdict
+
+
 def test_values_too_close_together_have_no_order() -> None:
     made = verdicts({"a": 14.9, "b": 15.0, "c": 60.0})
     assert made == [study.OPEN, study.OPEN, study.ORDER]
@@ -61,6 +72,8 @@ def test_a_statement_agrees_only_where_seeds_separate_the_schemes() -> None:
     assert statement_verdicts(low, high) == [statements.CONTRARY, statements.WAITING]
     assert statement_verdicts(high, [0.1, 0.9, 0.9, 0.9, 0.9])[0] == statements.OPEN
     assert statement_verdicts(high, low, learned=False)[0] == statements.NOT_LEARNED
+    assert statement_verdicts(high[:4], low)[0] == statements.WAITING  # a seed is missing
+    assert statement_verdicts(high, [*low[:4], np.nan])[0] == statements.OPEN
 
 
 def test_a_statement_about_several_pairs_agrees_only_if_all_do() -> None:
@@ -69,6 +82,7 @@ def test_a_statement_about_several_pairs_agrees_only_if_all_do() -> None:
     assert statements.as_one([agrees, contrary, open_]) == contrary
     assert statements.as_one([agrees, open_]) == statements.as_one([agrees, statements.NOT_LEARNED]) == open_
     assert statements.as_one([statements.NOT_LEARNED] * 2) == statements.NOT_LEARNED
+    assert statements.as_one([contrary, statements.WAITING]) == statements.WAITING
 
 
 def test_runs_are_titled_by_what_a_statement_is_about() -> None:
