@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy import stats
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import t_interval
+from pe_experiments.comparison.statistics import ALPHA, holm, t_interval
 from pe_experiments.comparison.words import listed
 from pe_experiments.drawing import legend_below, length_axis, save, styles
 from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive
@@ -21,6 +23,9 @@ UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run 
 ARGUMENTS = r"\([^)]*\)"  # of a scheme, which the bank leaves out
 SHOWN = ("fox", "kerple_log", "alibi", "t5", "sinusoidal", "rope")  # in the project's README
 KEPT = 0.05  # bits per byte; a rise of less counts as no loss
+RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
+HERE = Path(__file__).parent
+FURTHER = {"rope": HERE / "rope", "depth": HERE.parent / "replications" / "text", "prose": HERE / "prose"}
 
 
 def scores(runs: Runs, windows: str = "sliding", value: str = "bits_per_byte") -> pd.DataFrame:
@@ -42,7 +47,7 @@ def pages(folder: Path) -> None:
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Bits per byte over context length: the mean as a line, each seed as a dot."""
     lengths = lengths_of(table)
-    means = table.groupby("label")[lengths].mean().loc[_order(table)[::-1]]
+    means = table.groupby("label")[lengths].mean().sort_values(lengths[-1], ascending=False)
     looks = styles(means.index)
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -71,11 +76,32 @@ def in_words(values: pd.Series) -> str:
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """The answer, a row per scheme, and how well strings are copied."""
-    runs = read_archive(folder)
-    table, copied = scores(runs).set_index("seed"), scores(runs, "copy", "accuracy")
-    lengths = lengths_of(table)
-    groups = {label: table[table["label"] == label] for label in _order(table)}
+    """The answer, a row per scheme, how well strings are copied, and what was run further."""
+    del folder
+    runs = read_archive(HERE)
+    groups, copied = by_scheme(runs), scores(runs, "copy", "accuracy")
+    most = 100 * copied[lengths_of(copied)].max().max()
+    further = {name: read_archive(at) if (at / "runs.csv").exists() else None for name, at in FURTHER.items()}
+    tables = {name: rises_table(one) if one else "Not run yet." for name, one in further.items()}
+    extended = f"\n\n{extension_table(by_scheme(further['rope']))}" if further["rope"] else ""
+    return {
+        "answer": answer(groups),
+        "table": rises_table(runs),
+        "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so models of this size do not copy.",
+    } | tables | {"rope": tables["rope"] + extended}  # fmt: skip
+
+
+def by_scheme(runs: Runs) -> dict[str, pd.DataFrame]:
+    """`scores` by seed, the scheme with the lowest loss at the longest context first."""
+    table = scores(runs).set_index("seed")
+    means = table.groupby("label")[max(lengths_of(table))].mean().sort_values()
+    return {str(label): table[table["label"] == label] for label in means.index}
+
+
+def rises_table(runs: Runs) -> str:
+    """A row per scheme: bits per byte at the training length, and how much they rise with the context."""
+    groups = by_scheme(runs)
+    lengths = lengths_of(next(iter(groups.values())))
     rates = {re.sub(ARGUMENTS, "", choice["scheme"]): rate_in_words(choice) for choice in runs.tuning}
     best = min(groups, key=lambda label: groups[label][TRAINED].mean())
     rows = [
@@ -86,16 +112,39 @@ def blocks(folder: Path) -> dict[str, str]:
     ]  # fmt: skip
     heading = ["scheme", f"at {TRAINED} bytes", f"minus `{best}`, at {TRAINED}"]
     heading += [*(f"rise to {length:,}" for length in lengths[1:]), "learning rate"]
-    most = 100 * copied[lengths].max().max()
-    return {
-        "answer": answer(groups, lengths[-1]),
-        "table": markdown_table(heading, rows),
-        "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so models of this size do not copy.",
-    }
+    return markdown_table(heading, rows)
 
 
-def answer(groups: dict[str, pd.DataFrame], longest: int) -> str:
+def extension_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Whether a rescaled RoPE rises less than RoPE, and no more than ALiBi: t tests within seeds, by Holm's method."""
+    lengths = lengths_of(groups["rope"])[1:]
+    rises = {name: {length: own[length] - own[TRAINED] for length in lengths} for name, own in groups.items()}
+    cases = list(product(RESCALED, lengths))
+    apart = [
+        rises[name][length] - rises[other][length] for name, length in cases for other in ("rope", "alibi")
+    ]
+    ps = np.reshape(holm([float(stats.ttest_1samp(d, 0).pvalue) for d in apart]), (-1, 2))
+    rows = []
+    for (name, length), (rope, alibi), own in zip(
+        cases, zip(apart[::2], apart[1::2], strict=True), ps, strict=True
+    ):
+        extends = own[0] <= ALPHA and rope.mean() < 0
+        as_far = extends and not (own[1] <= ALPHA and alibi.mean() > 0)
+        said = "as far as ALiBi" if as_far else "further than RoPE" if extends else "no"
+        rows.append(
+            [
+                f"`{name}`",
+                f"{length:,}",
+                *(f"{in_words(d)} (p {p:.2g})" for d, p in zip((rope, alibi), own, strict=True)),
+                said,
+            ]
+        )
+    return markdown_table(["scheme", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
+
+
+def answer(groups: dict[str, pd.DataFrame]) -> str:
     """Six schemes, a row each, and what the intervals of the rises say of all."""
+    longest = max(lengths_of(next(iter(groups.values()))))
     rises = {label: own[longest] - own[TRAINED] for label, own in groups.items()}
     made = {label: t_interval(rise.to_numpy(float)) for label, rise in rises.items()}
     kept = [f"`{name}`" for name, rise in made.items() if rise.high < KEPT]
@@ -115,9 +164,3 @@ def answer(groups: dict[str, pd.DataFrame], longest: int) -> str:
 def lengths_of(table: pd.DataFrame) -> list[int]:
     """The context lengths, of which there is a column each."""
     return [column for column in table if isinstance(column, int)]
-
-
-def _order(table: pd.DataFrame) -> list[str]:
-    """Schemes, the one with the lowest loss at the longest context first."""
-    means = table.groupby("label")[lengths_of(table)[-1]].mean()
-    return [str(label) for label in means.sort_values().index]

@@ -102,7 +102,7 @@ def test_every_run_of_a_prepared_sweep_can_be_carried_out(
     """Every choice it names exists and nothing in it is a mistake: some run has each of its settings."""
     config = OmegaConf.load(CONFIG_DIR / "sweep" / f"{name}.yaml")
     assert config.hydra.mode == "MULTIRUN"
-    folder = name.replace("replicate_", "replications/")
+    folder = name.replace("replicate_", "replications/").replace("text_", "text/")
     assert config.study == folder.replace("bank_", "bank/")
     alone = "sweep.against=null"  # what it is compared with needs not be there
     runs = planned(script, f"sweep={name}", "seed=0", f"results_dir={results}", alone)

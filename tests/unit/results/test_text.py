@@ -1,0 +1,43 @@
+"""The study of text: what extends RoPE, by tests within seeds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from results.text import study as text
+
+
+def rising(by: dict[int, float], noise: int) -> pd.DataFrame:
+    """Bits per byte of five seeds that rise by so much to each context."""
+    seeds = np.arange(5)
+    wobble = 0.01 * np.random.default_rng(noise).normal(size=5)
+    base = 2 + 0.1 * seeds
+    return pd.DataFrame({256: base, **{n: base + rise + wobble for n, rise in by.items()}}, index=seeds)
+
+
+def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
+    groups = {"rope": rising({512: 2.0, 1024: 3.0}, 0), "alibi": rising({512: 0.0, 1024: 0.0}, 1)}
+    rises = {
+        "rope_linear": (0.0, 3.0),
+        "rope_ntk": (1.0, 1.0),
+        "rope_dynamic_ntk": (2.5, 3.0),
+        "rope_yarn": (0.0, 0.0),
+    }
+    for index, (name, pair) in enumerate(rises.items()):
+        groups[name] = rising(dict(zip((512, 1024), pair, strict=True)), 2 + index)
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in text.extension_table(groups).splitlines()[2:]
+    ]
+    assert {(row[0], row[1]): row[-1] for row in rows} == {
+        ("`rope_linear`", "512"): "as far as ALiBi", ("`rope_linear`", "1,024"): "no",
+        ("`rope_ntk`", "512"): "further than RoPE", ("`rope_ntk`", "1,024"): "further than RoPE",
+        ("`rope_dynamic_ntk`", "512"): "no", ("`rope_dynamic_ntk`", "1,024"): "no",
+        ("`rope_yarn`", "512"): "as far as ALiBi", ("`rope_yarn`", "1,024"): "as far as ALiBi",
+    }  # fmt: skip
+    rise = {name: own[512] - own[256] for name, own in groups.items()}
+    raw = stats.ttest_rel(rise["rope_ntk"], rise["rope"]).pvalue
+    told = next(row for row in rows if row[:2] == ["`rope_ntk`", "512"])
+    assert raw <= float(told[2].partition("(p ")[2].rstrip(")")) <= 16.001 * raw  # Holm's factor
