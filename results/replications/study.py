@@ -98,7 +98,7 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     if np.isnan(row["mean"]):
         return WAITING
     unit = UNITS[row["arxiv"]][1]
-    if unit == ERROR and group[["published", "mean"]].max(axis=None) <= TIED[unit]:
+    if unit == ERROR and np.nanmax(group[["published", "mean"]].to_numpy(float)) <= TIED[unit]:
         return SURE
     near = max(CLOSE, min(FAR, row["published"] / 4))
     if unit == ERROR and abs(row["mean"] - row["published"]) <= near:

@@ -47,7 +47,8 @@ def pages(folder: Path) -> None:
 def draw(table: pd.DataFrame, folder: Path) -> None:
     """Bits per byte over context length: the mean as a line, each seed as a dot."""
     lengths = lengths_of(table)
-    means = table.groupby("label")[lengths].mean().sort_values(lengths[-1], ascending=False)
+    means = table.groupby("label")[lengths].mean()
+    means = means.loc[means[lengths[-1]].sort_values(ascending=False).index]
     looks = styles(means.index)
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()

@@ -16,20 +16,9 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import listed, number
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published import markdown_table, read_archive, with_settings
+from pe_experiments.published import markdown_table, read_archive, verdicts, with_settings
 from pe_experiments.published.settings import FLOORS, SCORE, scored, scores_of
-from pe_experiments.published.verdicts import (
-    BETTER,
-    EARLIEST,
-    NOT_SEPARATED,
-    TESTED,
-    TOO_FEW,
-    best,
-    forecast,
-    may_stop,
-    turning,
-    verdicts_on,
-)
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED, TOO_FEW
 from pe_experiments.tasks.state import FlipFlop
 
 CONTROL = "majority"
@@ -60,29 +49,24 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     points["floor"] = [_floor(point) for point in points.itertuples()]
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
-    scores = {task: scores_of(rows) for task, rows in scored(runs, points).groupby("task")}
+    scores = {str(task): scores_of(rows) for task, rows in scored(runs, points).groupby("task")}
     rows = [
-        row for task, own in scores.items() if len(own) >= TESTABLE for row in stopped_early(str(task), own)
+        (task, *row) for task, own in scores.items() if len(own) >= TESTABLE for row in stopped_early(own)
     ]
-    pd.DataFrame(rows).to_csv(folder / EARLY, index=False)
+    columns = ["task", "scheme", "run", "of", "agree", "verdicts"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / EARLY, index=False)
 
 
-def stopped_early(task: str, scores: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def stopped_early(scores: pd.DataFrame) -> Iterator[tuple[str, int, int, int, int]]:
+    """Of each scheme how many settings were run of how many, and how many of its verdicts are the final ones."""
     for name in map(str, scores):
-        others, final = scores.drop(columns=name), verdicts_on(scores, name)
-        for run in range(EARLIEST, len(scores) + 1):
-            said = forecast(scores[name].iloc[:run], others)
-            if run == len(scores) or may_stop(said.values(), CHANGE):
+        others, final = scores.drop(columns=name), verdicts.verdicts_on(scores, name)
+        for run in range(verdicts.EARLIEST, len(scores) + 1):
+            said = verdicts.forecast(scores[name].iloc[:run], others)
+            if run == len(scores) or verdicts.may_stop(said.values(), CHANGE):
                 break
         agree = sum(said[other].verdict == one.verdict for other, one in final.items())
-        yield {
-            "task": task,
-            "scheme": name,
-            "run": run,
-            "of": len(scores),
-            "agree": agree,
-            "verdicts": len(final),
-        }
+        yield name, run, len(scores), agree, len(final)
 
 
 def _floor(point: Any) -> float:
@@ -222,7 +206,7 @@ def sentence(task: str, rows: pd.DataFrame) -> str:
     start = f"- *{QUESTIONS[task]}* (`{task}`, {_settings(rows, task)} of 12 settings): "
     if _settings(rows, task) < TESTABLE:
         return f"{start}too few to tell."
-    first, others = best(scores_of(rows))
+    first, others = verdicts.best(scores_of(rows))
     if not first:
         return f"{start}no scheme learned it in three quarters of them."
     text = f"{start}`{first}` is highest, {_span(rows[(rows['label'] == first) & rows['learned']]['score'])}"
@@ -241,7 +225,7 @@ def _turned(learned: pd.DataFrame, first: str) -> str:
     """Whether the sign of the difference between the two highest means depends on a factor."""
     second = str(learned.groupby("label")["score"].mean().drop(first).idxmax())
     wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
-    factors = turning(wide[first] - wide[second], wide[[*FACTORS]])
+    factors = verdicts.turning(wide[first] - wide[second], wide[[*FACTORS]])
     return f" Whether it or `{second}` is higher depends on {listed(factors)}." if factors else ""
 
 
@@ -293,7 +277,7 @@ def _differences(table: pd.DataFrame, tasks: list[str]) -> str:
     rows = []
     for task in tasks:
         own = table[table["task"] == task]
-        first, others = best(scores_of(own)) if _settings(own, task) >= TESTABLE else ("", {})
+        first, others = verdicts.best(scores_of(own)) if _settings(own, task) >= TESTABLE else ("", {})
         for name, one in others.items():
             if one.verdict in TESTED:
                 d = one.interval
