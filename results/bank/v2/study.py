@@ -33,8 +33,8 @@ QUESTIONS = {
 SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
-LEVELS = {"layers": ("2 layers", "4"), "symbols": ("few symbols", "many"), "training length": ("training to 12", "to 24"),
-          "blocks": ("blocks of GPT", "of Llama"), "heads": ("2 heads", "4")}  # fmt: skip
+LEVELS = {"layers": ("2 layers", "4"), "symbols": ("few symbols", "many"), "training length": ("training to 12", "training to 24"),
+          "blocks": ("GPT's blocks", "Llama's"), "heads": ("2 heads", "4")}  # fmt: skip
 TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
 DRAWN = 20_000
 EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
