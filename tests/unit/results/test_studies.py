@@ -192,10 +192,9 @@ def test_values_read_alike_everywhere() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("study", ["precision", "tutorial_claims", "replications/huang"])
-def test_a_stranger_recomputes_the_published_tables_from_curves_csv(study: str) -> None:
+def test_a_stranger_recomputes_a_published_table_from_curves_csv() -> None:
     """With the protocol's runs read from the CSV, by code that shares nothing with ours."""
-    folder = RESULTS / study
+    folder = RESULTS / "tutorial_claims"
     rows, pairs, curves = (stranger.read_csv(folder / f"{name}.csv") for name in ("table", "pairs", "curves"))
     tested = 0
     for protocol in {row["protocol"] for row in rows}:
