@@ -30,7 +30,7 @@ FACTS = (".csv", ".json")
 PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
 BY_HAND = ("plan.md",)  # written before the runs
 DEPTHS = ("*", "*/*")  # text, bank/v2
-COLOURS = 64  # of a published picture; a third of its size
+COLOURS = 128  # of a published picture; a third of its size
 BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -33,7 +33,7 @@ TESTED = (BETTER, WORSE, NOT_SEPARATED)
 ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
 EARLIEST = 4  # settings before a forecast
 FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
-PRIOR = 4.0  # settings
+PRIOR = 2.0  # settings
 FUTURES = 200
 TURNS = 0.02  # beyond it on both sides, a difference has turned around
 

@@ -12,7 +12,7 @@ from pe_experiments.terminal.files import read_json
 # Beginning of a phrase: part, case and beginning of the setting of a row of table.csv.
 RATIOS = {
     "": ("peers: fastest at its default", "pe_experiments", "d=128"),
-    "with that at its best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
+    "at its best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
     "beside a bare training loop the harness takes ": ("loop", "whole training", "defaults"),
     "beside no encoding RoPE takes ": ("schemes", "rope", "defaults"),
     "ALiBi ": ("schemes", "alibi", "defaults"),
@@ -32,5 +32,5 @@ def blocks(folder: Path) -> dict[str, str]:
         if here.sum() != 1:
             raise UserError(f"{folder}/table.csv has no {part}, {case}, {setting}; run scripts/benchmark.py")
         said.append(f"{words}{table.loc[here, 'ratio'].iloc[0]:.2f}x")
-    start = f"On {core} a float32 training step takes, compared with the fastest of x-transformers, PyTorch's own, GPT-2 and Llama (d=128, 4 layers),"
-    return {"answer": f"{start} {', '.join(said[:2])}; {', '.join(said[2:])}."}
+    start = f"A float32 training step on {core} takes {said[0]} the time of the fastest of x-transformers, PyTorch's own, GPT-2 and Llama"
+    return {"answer": f"{start}, {said[1]} (d=128, 4 layers); {', '.join(said[2:])}."}

@@ -84,7 +84,8 @@ def blocks(made: pd.DataFrame) -> dict[str, str]:
     papers = {}
     for paper, group in made.groupby("arxiv"):
         ones = [f"{task}: *{one}*" for (arxiv, task), one in whole.items() if arxiv == paper]
-        papers[str(paper)] = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
+        pairs = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
+        papers[str(paper)] = "Not run yet." if set(group["verdict"]) == {WAITING} else pairs
     return {"statements": f"Of {len(whole)} statements about {len(made)} pairs of schemes: {said}."} | papers
 
 

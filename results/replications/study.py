@@ -23,13 +23,12 @@ LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that 
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
-ALONE, WAITING, SURE = "no order to test", "not run yet", "could not fail"
+WAITING, SURE = "not run yet", "could not fail"
 WORDS = {
     REPRODUCED: "are reproduced in value",
     ORDER: "in their order among the schemes",
     OPEN: "are open (ours lie too close together)",
     NOT: "are not reproduced",
-    ALONE: "have no order to test (published within 1 point of the other schemes)",
     SURE: "could not fail (all of their column, published and ours, lie within a point of 0)",
     WAITING: "have not been run yet",
 }
@@ -106,7 +105,7 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     others = group[(group["scheme"] != row["scheme"]) & group["mean"].notna()]
     apart = others[(others["published"] - row["published"]).abs() > TIED[unit]]
     if apart.empty:
-        return ALONE
+        return f"{NOT}: in value; it has no order" if unit == ERROR else OPEN
     mine, theirs = apart["mean"] - row["mean"], apart["published"] - row["published"]
     if turned := apart["scheme"][(mine * theirs < 0) & (mine.abs() > TIED[unit])].tolist():
         return f"{NOT}: against {', '.join(turned)}"

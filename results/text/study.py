@@ -88,7 +88,7 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "answer": answer(groups),
         "table": rises_table(runs),
-        "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so models of this size do not copy.",
+        "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so these models do not copy.",
     } | tables | {"rope": tables["rope"] + extended}  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def answer(groups: dict[str, pd.DataFrame]) -> str:
     ]
     open_ones = [f"`{name}`" for name in made if f"`{name}`" not in (*kept, *lost)]
     said = f"Of all {len(made)}, {listed(kept) or 'no scheme'} rise by less than {KEPT}, {listed(lost) or 'no scheme'} by more"
-    said += f"; of {listed(open_ones)} the seeds do not say." if open_ones else "."
+    said += f"; {listed(open_ones)} {'are' if len(open_ones) > 1 else 'is'} unclear." if open_ones else "."
     return f"{markdown_table(heading, rows)}\n\n{said}"
 
 

@@ -98,7 +98,10 @@ def quoted(row: dict[Any, Any]) -> str:
 def answer(made: pd.DataFrame) -> str:
     """How many claims hold, by who states them."""
     said, ours = [], made["source"] == OURS
-    for who, own in (("statements of four tutorials", made[~ours]), ("claims of ours", made[ours])):
+    for who, own in (
+        ("statements of four tutorials", made[~ours]),
+        ("claims that no source states", made[ours]),
+    ):
         counts = own["verdict"].value_counts()
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if verdict in counts)
         said.append(f"Of {len(own)} {who} {words}.")

@@ -21,7 +21,7 @@ from pe_experiments.evaluation.summary import SOLVED, summarise
 from pe_experiments.published import mean_in_words, with_settings
 from pe_experiments.terminal.errors import UserError
 
-from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, Finding
+from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, Finding
 
 IN_DISTRIBUTION, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
 FURTHER = (TWICE, PAST)
@@ -46,9 +46,11 @@ class Trained:
         self.width = int(table.loc[table["label"] == "rope", "width"].iloc[0])
         groups: Any = table.set_index("seed").groupby(["task", "label", "width"])
         self.groups: dict[Any, pd.DataFrame] = dict(list(groups))
-        for (task, scheme), own in bank.groupby(["task", "label"]):
-            self.groups[task, scheme, BANK] = own.set_index("seed")
-        self.everywhere = [*((str(task), BANK) for task in sorted(set(bank["task"]))), ("precedence", 0)]
+        for (title, scheme), own in bank.groupby(["task", "label"]):
+            self.groups[title, scheme, BANK] = own.set_index("seed")
+        banked = sorted(set(map(str, bank["task"])))
+        mine = [task for task in ("copy", "precedence") if task not in banked]
+        self.everywhere = [*((task, BANK) for task in banked), *((task, 0) for task in mine)]
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
         self.read_as = dict(list(extension.rename(columns={"length": "content_length"}).groupby("scheme")))
         for scheme in EXTENSIONS:
@@ -114,11 +116,13 @@ def difference(t: Trained, task: str, metric: str, *sides: Side) -> Difference |
 
 
 def weigh(differences: Sequence[Difference | None]) -> str:
-    """Holds or fails by the tests after Holm, depends where they disagree, else not supported.
+    """Holds or fails by the tests after Holm, depends where they disagree, else not supported, or not tested.
 
     One significant test decides only where it is the only one.
     """
-    made = [d for d in differences if d is not None]
+    made = [d for d in differences if d is not None and not math.isnan(d.p)]
+    if not made:
+        return UNTESTED
     adjusted = holm([d.p for d in made])
     decided = [d.mean for d, p in zip(made, adjusted, strict=True) if p <= ALPHA]
     if len(decided) < min(2, len(differences)):
@@ -165,7 +169,7 @@ def of_training(t: Trained) -> dict[str, Finding]:
         "Learned positions adapt better to the task": adapted,
         "Fixed sinusoids reach further than learned positions": further,
         "A learned table should start from sinusoids": initialised,
-        "Sinusoids reach further than no positions": compared(t, TASKS, FURTHER, "sinusoidal", "none"),
+        "Sinusoids reach further than no positions": compared(t, t.everywhere, FURTHER, "sinusoidal", "none"),
         "Rescaled frequencies carry RoPE to longer inputs without training": extended(t),
     }
 

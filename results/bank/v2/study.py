@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ CONTROL = "majority"
 QUESTIONS = {
     "copy": "copy all symbols",
     "lag": "repeat the symbol three back",
-    "kth": "find the third symbol",
+    "kth": "find the third symbol, a trained position",
     "induction": "recall what followed a mark",
     "flip_flop": "recall the bit written last",
     CONTROL: "a control: which bit is more frequent",
@@ -39,6 +39,8 @@ TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any
 DRAWN = 20_000
 EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
+
+Standing = tuple[str, dict[str, verdicts.Difference]]  # the scheme with the highest mean, and its differences
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -188,28 +190,55 @@ def blocks(folder: Path) -> dict[str, str]:
     runs, table, schemes, tasks = found(folder)
     seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
     learned = f"{100 * table['learned'].mean():.0f} %"
-    said = [sentence(task, table[table["task"] == task]) for task in tasks if task != CONTROL]
+    of = {task: table[table["task"] == task] for task in tasks}
+    standings = {
+        task: verdicts.best(scores_of(own)) for task, own in of.items() if _settings(own, task) >= TESTABLE
+    }
     return {
-        "answer": "\n".join([f"{len(schemes)} schemes, two rates in every setting:", "", *said]),
+        "answer": "\n".join(_answer(of, standings)),
         "effort": f"{len(runs.runs):,} runs, {seconds:.0f} s of training each on one core, on average; of a scheme on a "
         f"task in a setting, {learned} are learned.",
         "score": _cells(table, schemes, tasks, "score, 1x to 8x", lambda own: _span(own["score"])),
         "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own[AT_2X].mean())} / {number(own[AT_4X].mean())}"),
         "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
-        "differences": _differences(table, tasks),
+        "differences": _differences(standings),
         "early": "\n".join(_early(pd.read_csv(folder / EARLY))),
     }  # fmt: skip
 
 
-def sentence(task: str, rows: pd.DataFrame) -> str:
+def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -> Iterator[str]:
+    """What holds on every task, a line for each, and what has not been run."""
+    known = {task: one for task, one in standings.items() if task != CONTROL and one[0]}
+    if known:
+        yield f"- *On each of these {len(known)} tasks*: {_on_all(list(known.values()))}"
+    for task, own in of.items():
+        if task != CONTROL:
+            yield sentence(task, own, *standings.get(task, ("", {})))
+    if left := [f"`{task}`" for task in QUESTIONS if task not in of]:
+        yield f"- Not run yet: {listed(left)}."
+
+
+def _on_all(standings: Sequence[Standing]) -> str:
+    """The schemes that are highest or not separated from the highest on every task; those that are lower on every."""
+    high = [
+        {first, *(name for name, one in others.items() if one.verdict == NOT_SEPARATED)}
+        for first, others in standings
+    ]
+    low = [{name for name, one in others.items() if one.verdict == BETTER} for _, others in standings]
+    best, worst = ([f"`{name}`" for name in sorted(set.intersection(*sets))] for sets in (high, low))
+    text = f"{listed(best) or 'no scheme'} {'are' if len(best) > 1 else 'is'} highest or not separated from the highest"
+    return text + (f"; significantly lower on each: {listed(worst)}." if worst else ".")
+
+
+def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, verdicts.Difference]) -> str:
     """The highest mean on a task, what is not separated from it, and which factor turns it around."""
     start = f"- *{QUESTIONS[task]}* (`{task}`, {_settings(rows, task)} of 12 settings): "
     if _settings(rows, task) < TESTABLE:
         return f"{start}too few to tell."
-    first, others = verdicts.best(scores_of(rows))
     if not first:
         return f"{start}no scheme learned it in three quarters of them."
-    text = f"{start}`{first}` is highest, {_span(rows[(rows['label'] == first) & rows['learned']]['score'])}"
+    mine = rows[(rows["label"] == first) & rows["learned"]]["score"]
+    text = f"{start}`{first}` is highest, {number(mine.mean())} (lowest setting {number(mine.min())})"
     equal = [f"`{name}`" for name, one in others.items() if one.verdict == NOT_SEPARATED]
     few = [f"`{name}`" for name, one in others.items() if one.verdict == TOO_FEW]
     rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
@@ -236,7 +265,7 @@ def _hanging(learned: pd.DataFrame) -> str:
     scheme, factor = max(effects, key=lambda pair: np.nan_to_num(abs(effects[pair])))
     means = learned[learned["label"] == scheme].groupby(factor)["score"].mean()
     low, high = (f"{number(mean)} with {words}" for mean, words in zip(means, LEVELS[factor], strict=True))
-    return f" Largest effect of a factor: `{scheme}`, {low}, {high}."
+    return f" Largest of {len(effects)} effects of a factor (not tested): `{scheme}`, {low}, {high}."
 
 
 def _early(table: pd.DataFrame) -> Iterator[str]:
@@ -273,14 +302,12 @@ def _with_steps(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     return table.join(training.groupby("name")["step"].min(), on="name")
 
 
-def _differences(table: pd.DataFrame, tasks: list[str]) -> str:
+def _differences(standings: Mapping[str, Standing]) -> str:
     rows = []
-    for task in tasks:
-        own = table[table["task"] == task]
-        first, others = verdicts.best(scores_of(own)) if _settings(own, task) >= TESTABLE else ("", {})
+    for task, (first, others) in standings.items():
         for name, one in others.items():
             if one.verdict in TESTED:
                 d = one.interval
-                shown = f"{number(d.estimate, '.3f')} [{number(d.low, '.3f')}, {number(d.high, '.3f')}]"
+                shown = f"{number(d.estimate, '.3f')} [{number(d.low, '.4f')}, {number(d.high, '.4f')}]"
                 rows.append([task, first, name, shown, str(one.settings), f"{one.p:.2g}", one.verdict])
     return markdown_table(["task", "highest", "other", "difference", "settings", "p", "verdict"], rows)

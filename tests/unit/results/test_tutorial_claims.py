@@ -170,9 +170,10 @@ def test_every_row_of_the_claims_table_has_a_verdict(audits: pd.DataFrame) -> No
         assert found["claim"].str.contains(words, regex=False).any(), words
     assert set(found["verdict"]) == {HOLDS, FAILS, DEPENDS, UNSUPPORTED, UNTESTED}
     untested = found[found["verdict"] == UNTESTED]
-    assert [words.split()[0] for words in untested["claim"]] == ["Training", "Addition", "A"]
+    same = "Learned positions adapt better to the task"  # at the ceiling: every run has the same value
+    assert [words.split()[0] for words in untested["claim"]] == ["Training", "Addition", "A", "Learned"]
     assert set(of_training(synthetic())) == set(found.loc[found["holds_if"] == "", "claim"]) - {
-        *untested["claim"]
+        *untested["claim"][untested["claim"] != same]
     }
     assert (found["source"].eq(OURS) == found["quotation"].eq("")).all()
     assert all(measured and "nan" not in measured for measured in found["measured"])
@@ -217,7 +218,7 @@ def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -
     t = synthetic()
     for runs in t.groups.values():
         runs["exact_match_extrapolation"] = 0.0
-    assert of_training(t)[claim][1] == UNSUPPORTED
+    assert of_training(t)[claim][1] == UNTESTED
 
 
 def test_differences_are_adjusted_within_a_claim() -> None:
@@ -266,7 +267,8 @@ def test_a_scheme_works_where_every_seed_does() -> None:
 def test_too_few_seeds_decide_nothing() -> None:
     found = of_training(synthetic(seeds=2))
     measured, verdict = found["Fixed sinusoids generalise to lengths not seen"]
-    assert verdict == found["Add, do not concatenate (a vector as large)"][1] == UNSUPPORTED
+    assert verdict == UNSUPPORTED
+    assert found["Add, do not concatenate (a vector as large)"][1] == UNTESTED
     assert "(2 seeds)" in measured
     assert "[" not in measured
 
@@ -293,7 +295,7 @@ def test_the_page_shows_every_claim_and_its_figure(audits: pd.DataFrame) -> None
     stated = made[made["source"] != OURS]
     said = answer(made)
     assert f"Of {len(stated)} statements of four tutorials {(stated['verdict'] == HOLDS).sum()} hold" in said
-    assert f"Of {len(made) - len(stated)} claims of ours" in said
+    assert f"Of {len(made) - len(stated)} claims that no source states" in said
 
 
 def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:
