@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ import pandas as pd
 import torch
 from pydantic import Field
 
-import pe_experiments
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
@@ -28,7 +26,7 @@ from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import write_atomically
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import prepare_hardware, processor
+from pe_experiments.training.hardware import describe_environment, prepare_hardware
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
@@ -71,7 +69,7 @@ HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: Annotated[list[Literal["small", "peers", "schemes", "loop", "lengths"]], Field(min_length=1)]
+    parts: Annotated[list[Literal["small", "peers", "schemes", "lengths"]], Field(min_length=1)]
     repeats: Annotated[int, Field(ge=1, le=1000)]  # the usual 15 take six minutes
     threads: Count
     out: Folder
@@ -186,15 +184,6 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
         yield from paired_ratios("schemes", setting, seconds, "none")
 
 
-def loop(repeats: int, display: Display) -> Iterator[Row]:
-    """The whole training against a bare loop."""
-    arguments = experiment(**{"training.steps": 200}), matmul.faster_backend()
-    ways = {"bare loop": bare_training, "whole training": whole_training}
-    cases = {name: partial(of_new_model, way, *arguments) for name, way in ways.items()}
-    seconds = interleave(cases, min(3, repeats), display, "loop, 200 steps each", warm_up=1)
-    yield from paired_ratios("loop", "defaults, 200 steps", seconds, "bare loop")
-
-
 def lengths(repeats: int, display: Display) -> Iterator[Row]:
     """Evaluation time per example and peak memory over the length."""
     cases = [(tokens, name) for tokens in LENGTHS for name in LONG_SCHEMES]
@@ -210,10 +199,10 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure what `configs/benchmark.yaml` asks for; what is measured is written after each part."""
     asked = validated(BenchmarkSettings, config)
     prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
-    machine, folder, display = describe_machine(asked.threads), Path(asked.out), Lines()
+    machine, folder, display = describe_machine(), Path(asked.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    parts = {"small": small, "peers": peers, "schemes": schemes, "loop": loop, "lengths": lengths}
+    parts = {"small": small, "peers": peers, "schemes": schemes, "lengths": lengths}
     say(" | ".join(HEADING))
     for part in asked.parts:
         try:
@@ -231,19 +220,11 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def describe_machine(threads: int) -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     """What it was measured on."""
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "platform": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "pe_experiments": pe_experiments.__version__,
-        "matmul": matmul.faster_backend(),
-        "onednn_keeps_float32": matmul.onednn_keeps_float32(),
-    }
+    made = describe_environment("cpu")
+    kept = ("processor", "threads", "python", "pe_experiments", "matmul")
+    return {key: made[key] for key in kept} | {"cores": os.cpu_count(), "torch": torch.__version__}
 
 
 def _cells(row: Row) -> tuple[str, ...]:

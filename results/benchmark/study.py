@@ -13,7 +13,6 @@ from pe_experiments.terminal.files import read_json
 RATIOS = {
     "": ("peers: fastest at its default", "pe_experiments", "d=128"),
     "at its best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
-    "beside a bare training loop the harness takes ": ("loop", "whole training", "defaults"),
     "beside no encoding RoPE takes ": ("schemes", "rope", "defaults"),
     "ALiBi ": ("schemes", "alibi", "defaults"),
     "T5 ": ("schemes", "t5", "defaults"),

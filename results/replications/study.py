@@ -39,8 +39,9 @@ Found = dict[Any, np.ndarray]  # by `KEYS` a value per seed
 
 def ours() -> Found:
     """Our values: wrong reads of flip-flop, wrong answers of Huang's tasks, bits per byte of text."""
-    flips = trials()
-    flips = flips[flips["recipe"]].assign(arxiv=PATH, task="flip-flop", value=flips["error"])
+    flips = read_table(HERE / "path" / "errors.csv", "setting")
+    flips = flips[flips["steps"].eq(STEPS) & flips["learning_rate"].eq(RATE)]
+    flips = flips.assign(arxiv=PATH, task="flip-flop", value=flips["error"])
     curves = read_table(HERE / "huang" / "curves.csv")
     curves["scheme"] = curves["label"].str.partition("(")[0]
     answers = []
@@ -55,25 +56,6 @@ def ours() -> Found:
     bits = bits.assign(arxiv=TEXT, task="next token", setting=bits["length"].map(LENGTHS))
     everything: Any = pd.concat([flips, *answers, bits]).groupby(KEYS)
     return {key: own["value"].to_numpy() for key, own in everything}
-
-
-def trials() -> pd.DataFrame:
-    """The runs of flip-flop, with a column ``recipe``."""
-    table = read_table(HERE / "path" / "errors.csv", "setting")
-    return table.assign(recipe=table["steps"].eq(STEPS) & table["learning_rate"].eq(RATE))
-
-
-def trials_table() -> str:
-    """What other steps and learning rates make of one seed."""
-    table = trials()
-    table = table[(table["seed"] == 0) & table["scheme"].isin(table.loc[~table["recipe"], "scheme"])]
-    by: Any = ["steps", "learning_rate", "scheme"]
-    wide = table.pivot_table(index=by, columns="setting", values="error")
-    rows = [
-        [f"{steps:,}", f"{rate:g}", f"`{scheme}`", *(f"{error:.1f}" for error in errors)]
-        for (steps, rate, scheme), *errors in wide.itertuples()
-    ]
-    return markdown_table(["steps", "learning rate", "scheme", *wide.columns], rows)
 
 
 def ledger() -> pd.DataFrame:
@@ -133,7 +115,7 @@ def table(group: pd.DataFrame) -> str:
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """How many values are reproduced, a table per paper, trials of PaTH's; and the same of the statements."""
+    """How many values are reproduced, a table per paper; and the same of the statements."""
     del folder
     made = ledger()
     counts = made["verdict"].str.partition(":")[0].value_counts()
@@ -141,6 +123,5 @@ def blocks(folder: Path) -> dict[str, str]:
     return {
         "answer": f"Of {len(made)} published values {', '.join(words)}.",
         **{str(arxiv): table(group) for arxiv, group in made.groupby("arxiv")},
-        "trials": trials_table(),
         **statements.blocks(statements.read()),
     }

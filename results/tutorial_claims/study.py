@@ -10,18 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison import Runs
 from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table
 from pe_experiments.published.settings import FLOORS, scored
-from pe_experiments.run import evaluate_run
-from pe_experiments.store.csv_files import read_curve
-from pe_experiments.terminal.console import say
-from pe_experiments.terminal.files import CONFIG_DIR
 
 from . import audits
-from .trained import EXTENSIONS, Trained, of_training
+from .trained import Trained, of_training
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
 
 HERE = Path(__file__).parent
@@ -35,27 +30,14 @@ WORDS = {
     UNSUPPORTED: "are not supported",
     UNTESTED: "were not tested",
 }
-COLUMNS = ("length", "exact_match", "token_accuracy")
 pages = compare_archived
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``audits.csv``, and ``extension.csv``: every RoPE run evaluated as trained and rescaled, per length."""
+    """``audits.csv``."""
+    del runs, results_dir
     audits.audited().to_csv(folder / "audits.csv", index=False)
-    rows = []
-    for run in runs.runs[runs.runs["label"] == "rope"].to_dict("records"):
-        path = results_dir / "runs" / run["name"]
-        quiet = {**runs.saved[run["name"]]["logger"], "mode": "disabled"}
-        for scheme in ("rope", *EXTENSIONS):
-            curve = read_curve(path / "extrapolation.csv")
-            if scheme != "rope":
-                say(f"{run['name']}: evaluated as {scheme}")
-                pe = yaml.safe_load((CONFIG_DIR / "pe" / f"{scheme}.yaml").read_text())
-                curve = evaluate_run(path, {"pe": pe, "logger": quiet}).curve
-            common = {"name": run["name"], "seed": run["seed"], "scheme": scheme}
-            rows += [common | {key: point[key] for key in COLUMNS} for point in curve]
-    pd.DataFrame(rows).to_csv(folder / "extension.csv", index=False)
 
 
 def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
@@ -73,7 +55,7 @@ def blocks(folder: Path) -> dict[str, str]:
     rows = scored(bank, read_table(BANK / FLOORS))
     rows = rows[rows.groupby("task")["setting"].transform("nunique") >= SETTINGS]
     counted = bank.runs[bank.runs["name"].isin(rows["name"])]
-    trained = Trained(read_archive(folder), read_table(folder / "extension.csv"), counted)
+    trained = Trained(read_archive(folder), counted)
     made = verdicts(read_table(folder / "audits.csv"), trained)
     return {"answer": answer(made), "claims": table(made)}
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs, statistics
 from pe_experiments.comparison.statistics import ALPHA, holm
-from pe_experiments.evaluation.summary import SOLVED, summarise
+from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import mean_in_words, with_settings
 from pe_experiments.terminal.errors import UserError
 
@@ -29,21 +29,20 @@ WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past trainin
 TASKS = (("copy", 0), ("precedence", 0))  # and their widths; 0 is that of the study
 OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS}
 BANK = -1  # in place of a width: the bank's runs, one per setting
-EXTENSIONS = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 
 
 class Trained:
-    """The runs of the study by task, scheme and width; RoPE models also with rescaled frequencies.
+    """The runs of the study by task, scheme and width.
 
-    ``extension`` are the curves of these, ``bank`` the bank's runs that count, one per setting;
-    ``everywhere`` the bank's tasks and the encoder's, with their widths.
+    ``bank`` are the bank's runs that count, one per setting; ``everywhere`` the bank's tasks and the
+    encoder's, with their widths.
     """
 
-    def __init__(self, runs: Runs, extension: pd.DataFrame, bank: pd.DataFrame):
+    def __init__(self, runs: Runs, bank: pd.DataFrame):
         table = with_settings(runs, width="model.d_model")
         self.longest = int(table["max_length"].iloc[0])
-        # Schemes are compared at the width of the RoPE runs; other widths have sinusoidal only.
-        self.width = int(table.loc[table["label"] == "rope", "width"].iloc[0])
+        # Schemes are compared at the width of the learned ones; other widths have sinusoidal only.
+        self.width = int(table.loc[table["label"] == "learned", "width"].iloc[0])
         groups: Any = table.set_index("seed").groupby(["task", "label", "width"])
         self.groups: dict[Any, pd.DataFrame] = dict(list(groups))
         for (title, scheme), own in bank.groupby(["task", "label"]):
@@ -52,11 +51,6 @@ class Trained:
         mine = [task for task in ("copy", "precedence") if task not in banked]
         self.everywhere = [*((task, BANK) for task in banked), *((task, 0) for task in mine)]
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
-        self.read_as = dict(list(extension.rename(columns={"length": "content_length"}).groupby("scheme")))
-        for scheme in EXTENSIONS:
-            curves: Any = self.read_as[scheme].groupby("seed")
-            rows = {seed: summarise(points.to_dict("records"), self.longest) for seed, points in curves}
-            self.groups["copy", scheme, self.width] = pd.DataFrame.from_dict(rows, orient="index")
 
     def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
         """A row per seed or setting; ``width`` 0 means `self.width`."""
@@ -170,7 +164,6 @@ def of_training(t: Trained) -> dict[str, Finding]:
         "Fixed sinusoids reach further than learned positions": further,
         "A learned table should start from sinusoids": initialised,
         "Sinusoids reach further than no positions": compared(t, t.everywhere, FURTHER, "sinusoidal", "none"),
-        "Rescaled frequencies carry RoPE to longer inputs without training": extended(t),
     }
 
 
@@ -222,18 +215,3 @@ def compared(t: Trained, tasks: Sequence[Side], metrics: Sequence[str], first: s
     for (task, width), metric in product(tasks, metrics):
         made[f"{task}, {WORDS[metric]}"] = difference(t, task, metric, (first, width), (second, width))
     return weighed(made)
-
-
-def extended(t: Trained) -> Finding:
-    text, better = weighed({name: difference(t, "copy", PAST, (name, 0), ("rope", 0)) for name in EXTENSIONS})
-    twice = {name: t.of("copy", name)[TWICE] for name in EXTENSIONS}
-    found = [solved(values, len(twice)) for values in twice.values()]
-    linear = t.read_as["rope_linear"].set_index("content_length")["exact_match"]
-    first = min(length for length in linear.index if length > t.longest)
-    shown = ", ".join(f"{name} {mean_in_words(values)}" for name, values in twice.items())
-    measured = f"At {2 * t.longest} digits: {shown}. rope_linear at {first} digits: "
-    measured += f"{mean_in_words(linear[first])} (the final length must be known beforehand). "
-    measured += f"Change past training, against RoPE as trained: {text}"
-    if True in found:
-        return measured, HOLDS
-    return measured, DEPENDS if better == HOLDS else FAILS if False in found else UNSUPPORTED

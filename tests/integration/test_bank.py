@@ -121,7 +121,10 @@ def test_an_edited_scheme_and_another_label_get_verdicts_of_their_own(bank: Path
             ("pe=rope", "sweep.metric=loss"),
             "sweep.metric=loss: not measured; allowed: score, exact_match_at_",
         ),
-        (("pe=rope", "sweep.against=tutorial_claims"), "sweep.against=tutorial_claims: no task and seed with all schemes"),
+        (
+            ("pe=rope", "sweep.against=tutorial_claims"),
+            "sweep.against=tutorial_claims: no task and seed with all schemes",
+        ),
         (("pe=rope", "label=alibi"), "label=alibi: that is a scheme of bank/v2; take another"),
         (("pe=rope", "training.learning_rate=0.003"), "0.001, 0.003 in every setting; leave it out"),
         (("pe=rope", "seed=7"), "task=kth: seed=7 (there: 0);"),
