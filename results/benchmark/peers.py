@@ -65,13 +65,9 @@ def _gpt2(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
 def _llama(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {
-        "hidden_size": shape.d_model,
-        "intermediate_size": 8 * shape.d_model // 3,  # three matrices of the gated MLP weigh as our two
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "max_position_embeddings": shape.train_length,
-    }
+    sizes = {"hidden_size": shape.d_model, "num_hidden_layers": shape.num_layers}
+    sizes |= {"num_attention_heads": shape.num_heads, "max_position_embeddings": shape.train_length}
+    sizes |= {"intermediate_size": 8 * shape.d_model // 3}  # its gated MLP's three matrices weigh as our two
     return _HuggingFace(LlamaConfig, LlamaForCausalLM, vocabulary, attention, **sizes)
 
 

@@ -96,11 +96,8 @@ def at(path: str) -> Any:
 
 def in_file(package: str, path: str, name: str) -> Any:
     """A name of one file of a package whose other files need more than is installed."""
-    spec = importlib.util.spec_from_file_location(
-        f"{package}_part", str(distribution(package).locate_file(path))
-    )
-    assert spec
-    assert spec.loader
+    place = str(distribution(package).locate_file(path))
+    spec: Any = importlib.util.spec_from_file_location(f"{package}_part", place)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)
@@ -112,11 +109,9 @@ def arrays(call: Callable[[Any], Any], asarray: Callable[[Any], Any], x: Tensor)
 
 
 def llama(shape: ModelShape, **rope: Any) -> Any:
+    sizes = {"hidden_size": shape.d_model, "max_position_embeddings": shape.train_length}
     config = at("transformers:LlamaConfig")(
-        hidden_size=shape.d_model,
-        num_attention_heads=shape.num_heads,
-        max_position_embeddings=shape.train_length,
-        rope_parameters={"rope_theta": 1e4, **rope},
+        num_attention_heads=shape.num_heads, rope_parameters={"rope_theta": 1e4, **rope}, **sizes
     )
     return at(f"{HF}.llama.modeling_llama:LlamaRotaryEmbedding")(config)
 

@@ -115,9 +115,8 @@ def write_table(folder: Path, packages: list[str]) -> None:
         for check, result, reason in found:
             short = " ".join(reason.split())[:300]
             made.append(about | {"check": check, "result": result, "reason": short, "date": today})
-        say(
-            f"{row.package}, {row.name}: {', '.join(check for check, result, _ in found if result == 'fail')}"
-        )
+        failed = [check for check, result, _ in found if result == "fail"]
+        say(f"{row.package}, {row.name}: {', '.join(failed)}")
     write_atomically(path, pd.DataFrame(made).to_csv(index=False))
 
 

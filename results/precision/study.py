@@ -6,11 +6,11 @@ the training lengths counts as no change, and two one-sided tests decide. All fl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 from pe_experiments.comparison import Runs
@@ -37,56 +37,41 @@ def equivalence_p(differences: np.ndarray) -> float:
     return max(sign_flip_p(side, "greater") for side in (MARGIN - differences, MARGIN + differences))
 
 
-@dataclass(frozen=True)
-class Change:
-    """bfloat16 (``half``) minus float32 (``full``) of one scheme on one task, a value per seed."""
-
-    task: str
-    scheme: str
-    full: dict[int, float]
-    half: dict[int, float]
-
-    @property
-    def differences(self) -> np.ndarray:
-        return np.array([self.half[seed] - self.full[seed] for seed in sorted(self.full)])
-
-    @property
-    def can_move(self) -> bool:
-        """Whether the runs are neither all 0 nor all 1."""
-        return {*self.full.values(), *self.half.values()} not in ({0.0}, {1.0})
-
-    @property
-    def reading(self) -> str:
-        """``equivalent`` within the margin, ``changed``, or ``not decided``; the two tests are unadjusted."""
-        if equivalence_p(self.differences) <= ALPHA:
-            return "equivalent"
-        return "changed" if sign_flip_p(self.differences, "two-sided") <= ALPHA else "not decided"
+def reading(differences: np.ndarray) -> str:
+    """``equivalent`` within the margin, ``changed``, or ``not decided``; the two tests are unadjusted."""
+    if equivalence_p(differences) <= ALPHA:
+        return "equivalent"
+    return "changed" if sign_flip_p(differences, "two-sided") <= ALPHA else "not decided"
 
 
-def changes(runs: Runs, metric: str = "exact_match_extrapolation") -> list[Change]:
-    """One per task and scheme that was run in both."""
+def pairs_of(runs: Runs, metric: str = "exact_match_extrapolation") -> dict[tuple[str, str], pd.DataFrame]:
+    """By task and scheme the values [seeds, precisions] of what was run in both."""
     table = with_settings(runs, precision="training.precision")
     wide = table.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
-    both = ("float32", "bfloat16")
-    groups: Any = wide.groupby(level=["task", "label"])
-    return [Change(*key, *(own.droplevel([0, 1])[kind].to_dict() for kind in both)) for key, own in groups]
+    groups: Any = wide[["float32", "bfloat16"]].groupby(level=["task", "label"])
+    return dict(list(groups))
+
+
+def can_move(pair: pd.DataFrame) -> bool:
+    """Whether the runs are neither all 0 nor all 1."""
+    return set(pair.to_numpy().ravel()) not in ({0.0}, {1.0})
 
 
 def blocks(folder: Path) -> dict[str, str]:
     """A row for each that can move, which cannot, and how much the training lengths do."""
     runs = read_archive(folder)
-    made = changes(runs)
-    rows = [_row(change, change.differences) for change in made if change.can_move]
-    still = ", ".join(f"{change.scheme} on {change.task}" for change in made if not change.can_move)
-    within = [np.abs(change.differences).max() for change in changes(runs, "exact_match_in_distribution")]
+    pairs, within = pairs_of(runs), pairs_of(runs, "exact_match_in_distribution")
+    rows = [_row(*key, pair) for key, pair in pairs.items() if can_move(pair)]
+    still = ", ".join(f"{scheme} on {task}" for (task, scheme), pair in pairs.items() if not can_move(pair))
+    most = max(np.abs(pair["bfloat16"] - pair["float32"]).max() for pair in within.values())
     return {
         "table": markdown_table(HEADING, rows),
         "answer": f"Left out, since the exact match of every run is 0, or that of every run is 1: {still}. Within the "
-        f"training lengths the exact match of no run changes by more than {max(within):.3f}.",
+        f"training lengths the exact match of no run changes by more than {most:.3f}.",
     }
 
 
-def _row(change: Change, d: np.ndarray) -> list[str]:
-    means = (mean_in_words(runs.values()) for runs in (change.full, change.half))
+def _row(task: str, scheme: str, pair: pd.DataFrame) -> list[str]:
+    d = (pair["bfloat16"] - pair["float32"]).to_numpy(float)
     sizes = f"{round(d.mean(), 3) + 0.0:+.3f}", f"{np.abs(d).max():.3f}", f"{equivalence_p(d):.2g}"
-    return [change.task, change.scheme, *means, *sizes, change.reading]
+    return [task, scheme, *(mean_in_words(pair[kind]) for kind in pair), *sizes, reading(d)]

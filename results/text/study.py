@@ -151,11 +151,8 @@ def answer(groups: dict[str, pd.DataFrame]) -> str:
     kept = [f"`{name}`" for name, rise in made.items() if rise.high < KEPT]
     lost = [f"`{name}`" for name, rise in made.items() if rise.low > KEPT]
     rows = [[f"`{n}`", f"{groups[n][TRAINED].mean():.2f}", in_words(rises[n])] for n in groups if n in SHOWN]
-    heading = [
-        "bits per byte (lower is better)",
-        f"{TRAINED} bytes, as in training",
-        f"rise at {longest:,} bytes",
-    ]
+    heading = ["bits per byte (lower is better)", f"{TRAINED} bytes, as in training"]
+    heading += [f"rise at {longest:,} bytes"]
     open_ones = [f"`{name}`" for name in made if f"`{name}`" not in (*kept, *lost)]
     said = f"Of all {len(made)}, {listed(kept) or 'no scheme'} rise by less than {KEPT}, {listed(lost) or 'no scheme'} by more"
     said += f"; {listed(open_ones)} {'are' if len(open_ones) > 1 else 'is'} unclear." if open_ones else "."

@@ -51,24 +51,11 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     points["floor"] = [_floor(point) for point in points.itertuples()]
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
-    scores = {str(task): scores_of(rows) for task, rows in scored(runs, points).groupby("task")}
-    rows = [
-        (task, *row) for task, own in scores.items() if len(own) >= TESTABLE for row in stopped_early(own)
-    ]
+    scores: Any = ((task, scores_of(rows)) for task, rows in scored(runs, points).groupby("task"))
+    known = ((task, own) for task, own in scores if len(own) >= TESTABLE)
+    rows = [(task, *row) for task, own in known for row in verdicts.stopped_early(own, CHANGE)]
     columns = ["task", "scheme", "run", "of", "agree", "verdicts"]
     pd.DataFrame(rows, columns=columns).to_csv(folder / EARLY, index=False)
-
-
-def stopped_early(scores: pd.DataFrame) -> Iterator[tuple[str, int, int, int, int]]:
-    """Of each scheme how many settings were run of how many, and how many of its verdicts are the final ones."""
-    for name in map(str, scores):
-        others, final = scores.drop(columns=name), verdicts.verdicts_on(scores, name)
-        for run in range(verdicts.EARLIEST, len(scores) + 1):
-            said = verdicts.forecast(scores[name].iloc[:run], others)
-            if run == len(scores) or verdicts.may_stop(said.values(), CHANGE):
-                break
-        agree = sum(said[other].verdict == one.verdict for other, one in final.items())
-        yield name, run, len(scores), agree, len(final)
 
 
 def _floor(point: Any) -> float:

@@ -208,16 +208,11 @@ def test_a_stranger_recomputes_a_published_table_from_curves_csv() -> None:
     assert tested > 5
 
 
-def change(full: list[float], half: list[float]) -> precision.Change:
-    return precision.Change("copy", "rope", dict(enumerate(full)), dict(enumerate(half)))
-
-
 def test_equivalence_is_a_reading_of_its_own() -> None:
-    full = [0.5, 0.4, 0.6, 0.0, 0.1]
-    assert change(full, [0.55, 0.35, 0.6, 0.01, 0.1]).reading == "equivalent"
-    assert change(full, [0.5, 0.4, 0.6, 0.2, 0.1]).reading == "not decided"  # one seed moves by 0.2
-    ten = [0.1 * n for n in range(8)]
-    assert change(ten, [x + 0.2 + 0.001 * n for n, x in enumerate(ten)]).reading == "changed"
+    full = np.array([0.5, 0.4, 0.6, 0.0, 0.1])
+    assert precision.reading(np.array([0.55, 0.35, 0.6, 0.01, 0.1]) - full) == "equivalent"
+    assert precision.reading(np.array([0.5, 0.4, 0.6, 0.2, 0.1]) - full) == "not decided"  # a seed by 0.2
+    assert precision.reading(0.2 + 0.001 * np.arange(8)) == "changed"
 
 
 @pytest.mark.parametrize(
@@ -243,10 +238,8 @@ def test_equivalence_needs_every_one_of_five_within_the_margin() -> None:
 
 
 def test_rows_that_cannot_move_are_left_out() -> None:
-    assert not change([0.0] * 5, [0.0] * 5).can_move
-    assert not change([1.0] * 5, [1.0] * 5).can_move
-    assert change([1.0] * 5, [1.0, 1.0, 1.0, 1.0, 0.9]).can_move
-    assert change([0.0] * 5, [1.0] * 5).can_move
+    pairs = ([0.0, 0.0], [0.0, 0.0]), ([1.0, 1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, 0.9]), ([0.0], [1.0])
+    assert [precision.can_move(pd.DataFrame(pair)) for pair in pairs] == [False, False, True, True]
 
 
 def test_settings_are_those_that_were_trained() -> None:
