@@ -29,6 +29,7 @@ LONGEST = 5000  # positions the printed module has room for
 WIDTH = 64  # d_model of the study
 NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
 NOISE_FLOAT32 = 1e-5  # the same of quantities in float32
+PAIR = "dog bites man against man bites dog, pooled"
 ROWS = 20  # positions of a learned table
 WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
 # The function of *Introduction to Natural Language Processing with Transformers*, 5.2; a word of it is torn.
@@ -188,9 +189,9 @@ def order() -> Measured:
             found[name + "pooled output"] = _largest(here_TD.mean(0) - there_TD.mean(0))
         else:
             found[name + "last output, the prefix permuted"] = _largest(here_TD[-1] - there_TD[-1])
-        pooled = order_blindness(PositionalEncoding, shape)[0]
-        found[name + "dog bites man against man bites dog, pooled"] = pooled
-    return found
+        found[f"{name}{PAIR}"] = order_blindness(PositionalEncoding, shape)[0]
+    beside = order_blindness(Sinusoidal, _shape(32))[0]
+    return found | {f"order, encoder, sinusoidal, {PAIR}": beside}
 
 
 def vectors() -> Measured:
