@@ -78,8 +78,7 @@ def in_words(values: pd.Series) -> str:
 
 def blocks(folder: Path) -> dict[str, str]:
     """The answer, a row per scheme, how well strings are copied, and what was run further."""
-    del folder
-    runs = read_archive(HERE)
+    runs = read_archive(folder)
     groups, copied = by_scheme(runs), scores(runs, "copy", "accuracy")
     most = 100 * copied[lengths_of(copied)].max().max()
     further = {name: read_archive(at) if (at / "runs.csv").exists() else None for name, at in FURTHER.items()}

@@ -195,9 +195,10 @@ def blocks(folder: Path) -> dict[str, str]:
 
 def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -> Iterator[str]:
     """What holds on every task, a line for each, and what has not been run."""
-    known = {task: one for task, one in standings.items() if task != CONTROL and one[0]}
-    if known:
-        yield f"- *On each of these {len(known)} tasks*: {_on_all(list(known.values()))}"
+    tried = [one for task, one in standings.items() if task != CONTROL]
+    tested = [one for one in tried if {d.verdict for d in one[1].values()} & {*TESTED}]
+    if tested:
+        yield f"- *On each of the {len(tested)} tasks with a test*: {_on_all(tested)}"
     for task, own in of.items():
         if task != CONTROL:
             yield sentence(task, own, *standings.get(task, ("", {})))
@@ -207,14 +208,15 @@ def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -
 
 def _on_all(standings: Sequence[Standing]) -> str:
     """The schemes that are highest or not separated from the highest on every task; those that are lower on every."""
-    high = [
-        {first, *(name for name, one in others.items() if one.verdict == NOT_SEPARATED)}
-        for first, others in standings
-    ]
-    low = [{name for name, one in others.items() if one.verdict == BETTER} for _, others in standings]
+    high = [{first} | _with(others, NOT_SEPARATED) for first, others in standings]
+    low = [_with(others, BETTER) for _, others in standings]
     best, worst = ([f"`{name}`" for name in sorted(set.intersection(*sets))] for sets in (high, low))
     text = f"{listed(best) or 'no scheme'} {'are' if len(best) > 1 else 'is'} highest or not separated from the highest"
     return text + (f"; significantly lower on each: {listed(worst)}." if worst else ".")
+
+
+def _with(others: Mapping[str, verdicts.Difference], verdict: str) -> set[str]:
+    return {name for name, one in others.items() if one.verdict == verdict}
 
 
 def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, verdicts.Difference]) -> str:
@@ -226,11 +228,11 @@ def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, ver
         return f"{start}no scheme learned it in three quarters of them."
     mine = rows[(rows["label"] == first) & rows["learned"]]["score"]
     text = f"{start}`{first}` is highest, {number(mine.mean())} (lowest setting {number(mine.min())})"
-    equal = [f"`{name}`" for name, one in others.items() if one.verdict == NOT_SEPARATED]
-    few = [f"`{name}`" for name, one in others.items() if one.verdict == TOO_FEW]
+    equal = [f"`{name}`" for name in sorted(_with(others, NOT_SEPARATED))]
+    few = len(_with(others, TOO_FEW))
     rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
     text += f"; not separated from it: {listed(equal)}" if equal else ""
-    text += f"; too few settings to compare: {listed(few)}" if few else ""
+    text += f"; too few settings to compare it with {few} of {len(others)} others" if few else ""
     text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
     if {one.verdict for one in others.values()} == {BETTER}:
         text += "; every other is significantly lower"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
+from pe_experiments.comparison.statistics import Interval
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
 from pe_experiments.published.archive import EVALUATED, FILES, joined, where, write_archive
@@ -25,6 +26,7 @@ from pe_experiments.published.pages import (
     with_blocks,
 )
 from pe_experiments.published.publish import require_one_known_source
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TOO_FEW, Difference
 from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
@@ -306,6 +308,29 @@ def test_a_stranger_finds_the_second_banks_differences() -> None:
             assert (verdict == "better") == (holm <= 0.05)
             highest = {name: np.mean(list(by.values())) for (t, name), by in scores.items() if t == task}
             assert first == max(highest, key=highest.__getitem__)
+
+
+def test_what_holds_on_every_task_is_told_of_tested_ones_alone() -> None:
+    bank = code_of(RESULTS / "bank" / "v2")
+
+    def standing(first: str, **others: str) -> tuple[str, dict[str, Difference]]:
+        one = Interval(float("nan"))
+        return first, {name: Difference(verdict, 12, one, 0.5) for name, verdict in others.items()}
+
+    rows = pd.DataFrame({"label": [*"abcd"] * 12, "setting": np.repeat(range(12), 4), "score": 0.5})
+    rows = rows.assign(learned=True, **dict.fromkeys(bank.FACTORS, rows["setting"] > 5))
+    standings = {
+        "kth": standing("a", b=NOT_SEPARATED, c=BETTER, d=BETTER),
+        "induction": standing("b", a=NOT_SEPARATED, c=NOT_SEPARATED, d=BETTER),
+        "lag": standing("c", a=TOO_FEW, b=TOO_FEW, d=TOO_FEW),
+        "majority": standing("d", a=BETTER, b=BETTER, c=BETTER),
+    }
+    first, *lines = bank._answer({task: rows.assign(task=task) for task in standings}, standings)
+    assert first == (
+        "- *On each of the 2 tasks with a test*: `a` and `b` are highest or not separated from the highest; "
+        "significantly lower on each: `d`."
+    )
+    assert lines[-1] == "- Not run yet: `copy` and `flip_flop`."
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])

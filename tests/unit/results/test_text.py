@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -41,3 +44,13 @@ def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
     raw = stats.ttest_rel(rise["rope_ntk"], rise["rope"]).pvalue
     told = next(row for row in rows if row[:2] == ["`rope_ntk`", "512"])
     assert raw <= float(told[2].partition("(p ")[2].rstrip(")")) <= 16.001 * raw  # Holm's factor
+
+
+def test_the_page_is_made_from_the_csvs_of_the_folder_it_is_given(tmp_path: Path) -> None:
+    """When a study is published, its new CSVs are not yet in its place."""
+    shutil.copytree(text.HERE, tmp_path / "text")
+    lines = pd.read_csv(tmp_path / "text" / "text.csv")
+    lines.assign(bits_per_byte=lines["bits_per_byte"] + 1).to_csv(tmp_path / "text" / "text.csv", index=False)
+    there, here = (text.blocks(folder)["answer"] for folder in (tmp_path / "text", text.HERE))
+    assert "| `fox` | 3.12 |" in there
+    assert "| `fox` | 2.12 |" in here

@@ -109,3 +109,18 @@ def test_outcomes_follow_the_interval() -> None:
     assert said[0].startswith("**Useful**")
     assert said[1].startswith("**Not useful**")
     assert said[2].startswith("**Open**")
+
+
+def test_there_is_no_verdict_before_all_tasks_have_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(3)
+    shape = (len(transfer.SCHEMES), len(transfer.TASKS), transfer.SETTINGS)
+    whole = {part: draw.random(shape) for part in (transfer.IN, transfer.PAST)}
+    part_run = {part: scores.copy() for part, scores in whole.items()}
+    for scores in part_run.values():
+        scores[:, 0, -1] = np.nan
+    monkeypatch.setattr(transfer, "RESAMPLES", 2000)
+    for bank, words in ((whole, "**"), (part_run, "*Interim*: 4 of 5 tasks")):
+        monkeypatch.setattr(transfer, "bank_scores", lambda folder, bank=bank: (bank, list(transfer.TASKS)))
+        said = transfer.blocks(transfer.RESULTS / "transfer")["answer"]
+        assert words in said
+        assert ("**" in said) == (bank is whole)
