@@ -176,9 +176,10 @@ def paired_scores(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
             continue
         for label, two in own.items():
             run = min(two, key=lambda one: float(one["loss_in_distribution"]))
-            if run["solved_in_distribution"] != "True":
-                continue
             first = int(run["max_length"])
+            low = floors[task, setting, first]
+            if run["solved_in_distribution"] != "True" or points[run["name"]][first] - low < (1 - low) / 2:
+                continue
             past = sorted(n for n in points[run["name"]] if first <= n <= 8 * first)
             floor = [floors[task, setting, n] for n in past]
             above = [

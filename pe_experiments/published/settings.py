@@ -2,7 +2,8 @@
 
 Per task and setting the run counts whose learning rate has the lower loss on fresh examples of the training
 lengths. Its score is the area under exact match over log2 length from 1x to 8x the training length, of every
-point what it is above a floor, ``(x - floor) / (1 - floor)`` and at least 0.
+point what it is above a floor, ``(x - floor) / (1 - floor)`` and at least 0. The task is learned where exact
+match reaches 0.9 within the training lengths, and half of what the floor leaves at the longest of these.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pe_experiments.terminal.errors import UserError
 RATE = "training.learning_rate"
 FLOORS = "floors.csv"  # by task, setting and length: what a predictor without order, or a shortcut, reaches
 SCORE = "score"
-PARTS = ("task", "model", "training")  # sections that make a setting
+LEFT = 0.5  # of what the floor leaves; on `flip_flop` a shortcut alone may reach more than 0.9
+SECTIONS = ("task", "model", "training")  # that make a setting
 
 
 def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
@@ -45,6 +47,7 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
     counts = points["times"].value_counts()
+    points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
     everywhere = sorted(counts[counts == len(table)].index)
     known = {f"exact_match_at_{n:g}x": n for n in everywhere if n % 1 == 0}
     for metric in metrics:
@@ -55,14 +58,16 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
         else:
             raise UserError(f"sweep.metric={metric}: not measured; allowed: {', '.join([SCORE, *known])}")
         table[metric] = table["name"].map(measured)
-    table["learned"] = table["solved_in_distribution"].eq(True)
+    longest = points[points["times"] == 1].set_index("name")["above"]
+    above = ~(table["name"].map(longest) < LEFT)  # also where that length is not evaluated
+    table["learned"] = table["solved_in_distribution"].eq(True) & above
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
 
 
 def _area(points: pd.DataFrame) -> float:
     past = points[points["times"].between(1, FARTHEST)].sort_values("times")
-    x, above = np.log2(past["times"]), (past["exact_match"] - past["floor"]) / (1 - past["floor"])
-    return float(np.trapezoid(above.clip(lower=0), x) / (x.iloc[-1] - x.iloc[0]))
+    x = np.log2(past["times"])
+    return float(np.trapezoid(past["above"], x) / (x.iloc[-1] - x.iloc[0]))
 
 
 def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
@@ -70,7 +75,7 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
-        parts = {f"{part}.{key}": str(trained[part][key]) for part in PARTS for key in trained[part]}
+        parts = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
         rows.setdefault(task, {})[setting] = parts | {RATE: ""}
     found = {}
     for task, by_setting in rows.items():

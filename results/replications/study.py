@@ -22,6 +22,7 @@ CLOSE, FAR = 1.0, 5.0  # percentage points; see the page
 LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that stand for the paper's
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
+LEARNED = 10.0  # error, %, at the training lengths; above it a scheme has no rank
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
 WAITING, SURE = "not run yet", "could not fail"
 WORDS = {
@@ -65,9 +66,10 @@ def ledger() -> pd.DataFrame:
 
 
 def judged(ledger: pd.DataFrame, found: Found) -> pd.DataFrame:
-    """The ledger with columns ``values_`` (ours, by seed), ``mean`` and ``verdict``."""
+    """The ledger with columns ``values_`` (ours, by seed), ``mean``, ``trained`` (as trained, listed first), ``verdict``."""
     values: Any = [found.get(key) for key in ledger[KEYS].itertuples(index=False, name=None)]
     made = ledger.assign(values_=values, mean=[np.nan if v is None else np.mean(v) for v in values])
+    made["trained"] = made.groupby(["arxiv", "task", "scheme"])["mean"].transform("first")
     groups = dict(list(made.groupby(KEYS[:3])))
     verdicts = [
         _verdict(groups[row["arxiv"], row["task"], row["setting"]], row) for _, row in made.iterrows()
@@ -81,10 +83,13 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     unit = UNITS[row["arxiv"]][1]
     if unit == ERROR and np.nanmax(group[["published", "mean"]].to_numpy(float)) <= TIED[unit]:
         return SURE
+    if unit == ERROR and row["trained"] > LEARNED:
+        return f"{NOT}: not learned"
     near = max(CLOSE, min(FAR, row["published"] / 4))
     if unit == ERROR and abs(row["mean"] - row["published"]) <= near:
         return REPRODUCED
     others = group[(group["scheme"] != row["scheme"]) & group["mean"].notna()]
+    others = others[~(others["trained"] > LEARNED)] if unit == ERROR else others
     apart = others[(others["published"] - row["published"]).abs() > TIED[unit]]
     if apart.empty:
         return f"{NOT}: in value; it has no order" if unit == ERROR else OPEN

@@ -54,7 +54,7 @@ def blocks(folder: Path) -> dict[str, str]:
     bank = read_archive(BANK)
     rows = scored(bank, read_table(BANK / FLOORS))
     rows = rows[rows.groupby("task")["setting"].transform("nunique") >= SETTINGS]
-    counted = bank.runs[bank.runs["name"].isin(rows["name"])]
+    counted = bank.runs.merge(rows[["name", "learned"]], on="name")
     trained = Trained(read_archive(folder), counted)
     made = verdicts(read_table(folder / "audits.csv"), trained)
     return {"answer": answer(made), "claims": table(made)}

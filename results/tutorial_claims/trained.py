@@ -34,12 +34,13 @@ BANK = -1  # in place of a width: the bank's runs, one per setting
 class Trained:
     """The runs of the study by task, scheme and width.
 
-    ``bank`` are the bank's runs that count, one per setting; ``everywhere`` the bank's tasks and the
-    encoder's, with their widths.
+    ``bank`` are the bank's runs that count, one per setting, with a column ``learned``; ``everywhere`` the
+    bank's tasks that need order and the encoder's, with their widths.
     """
 
     def __init__(self, runs: Runs, bank: pd.DataFrame):
         table = with_settings(runs, width="model.d_model")
+        table["learned"] = table["solved_in_distribution"].eq(True)
         self.longest = int(table["max_length"].iloc[0])
         # Schemes are compared at the width of the learned ones; other widths have sinusoidal only.
         self.width = int(table.loc[table["label"] == "learned", "width"].iloc[0])
@@ -47,7 +48,7 @@ class Trained:
         self.groups: dict[Any, pd.DataFrame] = dict(list(groups))
         for (title, scheme), own in bank.groupby(["task", "label"]):
             self.groups[title, scheme, BANK] = own.set_index("seed")
-        banked = sorted(set(map(str, bank["task"])))
+        banked = sorted(set(map(str, bank["task"])) - {"majority"})  # which needs no order
         mine = [task for task in ("copy", "precedence") if task not in banked]
         self.everywhere = [*((task, BANK) for task in banked), *((task, 0) for task in mine)]
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
@@ -61,14 +62,14 @@ class Trained:
         return found
 
     def learnt(self, task: str, scheme: str, width: int = 0) -> bool:
-        """Whether at least half of the runs solved the training lengths."""
-        return bool(self.of(task, scheme, width)["solved_in_distribution"].eq(True).mean() >= 0.5)
+        """Whether at least half of the runs learned the task."""
+        return bool(self.of(task, scheme, width)["learned"].mean() >= 0.5)
 
     def values(self, task: str, scheme: str, width: int, metric: str) -> pd.Series:
         """Of the bank only in settings in which the task was learned, unless the metric says how well."""
         runs = self.of(task, scheme, width)
         kept = width != BANK or metric == IN_DISTRIBUTION
-        return runs[metric] if kept else runs.loc[runs["solved_in_distribution"].eq(True), metric]
+        return runs[metric] if kept else runs.loc[runs["learned"], metric]
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def within_settings(first: pd.Series, second: pd.Series) -> Difference:
 
 
 Side = tuple[str, int]  # scheme, or task, and width
-Differences = Mapping[str, Difference | None]  # by name; None where a scheme did not learn the task
+Differences = Mapping[str, Difference | None]  # by name, task first; None where a scheme did not learn it
 
 
 def difference(t: Trained, task: str, metric: str, *sides: Side) -> Difference | None:
@@ -109,23 +110,11 @@ def difference(t: Trained, task: str, metric: str, *sides: Side) -> Difference |
     return (within_settings if sides[0][1] == BANK else over_seeds)(first, second)
 
 
-def weigh(differences: Sequence[Difference | None]) -> str:
-    """Holds or fails by the tests after Holm, depends where they disagree, else not supported, or not tested.
-
-    One significant test decides only where it is the only one.
-    """
-    made = [d for d in differences if d is not None and not math.isnan(d.p)]
-    if not made:
-        return UNTESTED
-    adjusted = holm([d.p for d in made])
-    decided = [d.mean for d, p in zip(made, adjusted, strict=True) if p <= ALPHA]
-    if len(decided) < min(2, len(differences)):
-        return UNSUPPORTED
-    return HOLDS if min(decided) > 0 else FAILS if max(decided) < 0 else DEPENDS
-
-
 def weighed(differences: Differences) -> Finding:
-    """These differences in words, and the verdict."""
+    """These differences in words, and the verdict: holds or fails by the tests after Holm, or depends.
+
+    Significant tests on one task decide only where it is the only one; else not supported, or not tested.
+    """
     made = {name: difference for name, difference in differences.items() if difference is not None}
     adjusted = holm([difference.p for difference in made.values()])
     tested = {name: p for name, p in zip(made, adjusted, strict=True) if not np.isnan(p)}
@@ -134,7 +123,12 @@ def weighed(differences: Differences) -> Finding:
         parts.append(f"{untested} not tested: all runs have the same value, or there are fewer than three")
     if unlearnt := len(differences) - len(made):
         parts.append(f"{unlearnt} not tested: a scheme did not learn the task")
-    return "; ".join(parts) + ".", weigh(list(differences.values()))
+    decided = {name: made[name].mean for name, p in tested.items() if p <= ALPHA}
+    where, tried = ({name.partition(",")[0] for name in several} for several in (decided, differences))
+    verdict = UNSUPPORTED if tested else UNTESTED
+    if len(where) >= min(2, len(tried)):
+        verdict = HOLDS if min(decided.values()) > 0 else FAILS if max(decided.values()) < 0 else DEPENDS
+    return "; ".join(parts) + ".", verdict
 
 
 def solved(values: pd.Series, tests: int = 1) -> bool | None:
@@ -171,7 +165,7 @@ def order(t: Trained) -> Finding:
     none, sinusoidal = (t.of("precedence", scheme)[IN_DISTRIBUTION] for scheme in ("none", "sinusoidal"))
     measured = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
     measured += f"{mean_in_words(sinusoidal)}; guessing gives {t.chance['precedence']:.2f}."
-    verdict = weigh([over_seeds(sinusoidal, none)])
+    _, verdict = weighed({"precedence": over_seeds(sinusoidal, none)})
     if verdict == HOLDS and (t.learnt("precedence", "none") or not t.learnt("precedence", "sinusoidal")):
         verdict = DEPENDS
     return measured, verdict
@@ -188,7 +182,7 @@ def offset(t: Trained) -> Finding:
 def added_or_concatenated(t: Trained, width: int) -> Differences:
     """Added minus put beside the token in a model of that width, in distribution and past training."""
     return {
-        f"{name}, {task}, {WORDS[of]}": difference(t, task, of, (name, 0), (f"{name}(combine=concat)", width))
+        f"{task}, {name}, {WORDS[of]}": difference(t, task, of, (name, 0), (f"{name}(combine=concat)", width))
         for task, name, of in product(
             ("copy", "precedence"), ("sinusoidal", "learned"), (IN_DISTRIBUTION, PAST)
         )

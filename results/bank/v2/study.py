@@ -104,7 +104,7 @@ def pages(folder: Path) -> None:
         some = "" if len(known) == len(own) else f" ({len(known)} of {len(own)})"
         look: Any = {"color": "white" if mean > 0.55 else "black", "fontsize": 7}
         axes.text(column, row, f"{number(mean)}{some}", ha="center", va="center", **look)
-    titles = [f"{task}\n{_settings(table, task)} of 12 settings" for task in tasks]
+    titles = [f"{task}\n{n} settings" if (n := _settings(table, task)) < 12 else task for task in tasks]
     _matrix(axes, means, schemes, titles, "Blues", 0)
     figure.colorbar(axes.images[0], ax=axes, label="score, 1x to 8x")
     save(figure, folder / "figures", "answer")
@@ -227,15 +227,17 @@ def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, ver
     if not first:
         return f"{start}no scheme learned it in three quarters of them."
     mine = rows[(rows["label"] == first) & rows["learned"]]["score"]
-    text = f"{start}`{first}` is highest, {number(mine.mean())} (lowest setting {number(mine.min())})"
-    equal = [f"`{name}`" for name in sorted(_with(others, NOT_SEPARATED))]
+    by_scheme = rows.groupby("label")["learned"]
+    some = {one: f" ({own.sum()} of {len(own)})" * (not own.all()) for one, own in by_scheme}
+    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (lowest setting {number(mine.min())})"
+    equal = [f"`{name}`{some[name]}" for name in sorted(_with(others, NOT_SEPARATED))]
     few = len(_with(others, TOO_FEW))
     rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
     text += f"; not separated from it: {listed(equal)}" if equal else ""
     text += f"; too few settings to compare it with {few} of {len(others)} others" if few else ""
     text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
-    if {one.verdict for one in others.values()} == {BETTER}:
-        text += "; every other is significantly lower"
+    if {one.verdict for one in others.values()} & {*TESTED} == {BETTER}:
+        text += f"; every other{' that can be compared' if few or rare else ''} is significantly lower"
     return f"{text}.{_turned(rows[rows['learned']], first)}{_hanging(rows[rows['learned']])}"
 
 

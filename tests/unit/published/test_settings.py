@@ -194,6 +194,12 @@ def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() ->
     table = scored(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
     assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
     assert list(table["learned"]) == [False, True]
+    high = floors.assign(floor=floors["content_length"].eq(10) * 0.9)
+    curves.loc[curves["content_length"] == 10, "exact_match"] = 0.94  # less than half of what 0.9 leaves
+    assert not scored(runs, high)["learned"].any()
+    curves.loc[curves["content_length"] == 10, "exact_match"] = 0.96
+    assert list(scored(runs, high)["learned"]) == [False, True]
+    curves.loc[curves["content_length"] == 10, "exact_match"] = 1.0
     assert table["score"].to_list() == pytest.approx([(0.75 + 0.25) / 3] * 2)  # above: 1, 0.5, 0, 0
     assert table["exact_match_at_2x"].to_list() == [0.6, 0.6]
     assert table["exact_match_at_4x"].to_list() == [0.1, 0.1]

@@ -8,16 +8,26 @@ import pandas as pd
 from results.replications import statements, study
 
 
-def verdicts(ours: dict[str, float], arxiv: str = study.PATH) -> list[str]:
-    """Of three schemes published at 1, 10 and 40."""
+def verdicts(ours: dict[str, float], arxiv: str = study.PATH, trained: float = 5.0) -> list[str]:
+    """Of three schemes published at 1, 10 and 40; the last one has the error ``trained`` as trained."""
     found = {(arxiv, "t", "sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
-    ledger = pd.DataFrame({"scheme": ["a", "b", "c"], "published": [1.0, 10.0, 40.0]})
-    return study.judged(ledger.assign(arxiv=arxiv, task="t", setting="sparse"), found)["verdict"].tolist()
+    found |= {(arxiv, "t", "as trained", one): np.full(3, 5.0) for one in ours}
+    found |= {(arxiv, "t", "as trained", "c"): np.full(3, trained)} if "c" in ours else {}
+    ledger = pd.DataFrame({"scheme": ["a", "b", "c"] * 2, "published": [5.0, 5.0, 5.0, 1.0, 10.0, 40.0]})
+    settings = ["as trained"] * 3 + ["sparse"] * 3
+    made = study.judged(ledger.assign(arxiv=arxiv, task="t", setting=settings), found)
+    return made["verdict"].tolist()[3:]
 
 
 def test_a_value_is_reproduced_within_a_point_or_a_quarter() -> None:
     assert verdicts({"a": 1.9, "b": 12.4, "c": 36.0}) == [study.REPRODUCED] * 3
     assert verdicts({"a": 2.1, "b": 12.6, "c": 50.0}) == [study.ORDER] * 3
+
+
+def test_a_scheme_that_did_not_learn_has_no_rank() -> None:
+    made = verdicts({"a": 2.1, "b": 12.6, "c": 36.0}, trained=35.0)
+    assert made == [study.ORDER, study.ORDER, f"{study.NOT}: not learned"]
+    assert verdicts({"a": 1.0, "b": 30.0, "c": 20.0}, trained=35.0)[1] == study.ORDER
 
 
 def test_without_a_common_unit_only_the_order_counts() -> None:

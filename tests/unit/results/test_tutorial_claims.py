@@ -15,11 +15,13 @@ from results.tutorial_claims.audits import NOISE, audited
 from results.tutorial_claims.study import HERE, OURS, answer, quoted, table, verdicts
 from results.tutorial_claims.trained import (
     BANK,
+    Difference,
+    Differences,
     Trained,
     of_training,
     over_seeds,
     solved,
-    weigh,
+    weighed,
     within_settings,
 )
 from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
@@ -151,6 +153,7 @@ def synthetic(seeds: int = 5) -> Trained:
             saved[row["name"]] = {"identity": {"trained": {"model": {"d_model": width}}}}
     table = pd.DataFrame(rows)
     ours, bank = table[table["model"] != "bank"], table[table["model"] == "bank"]
+    bank = bank.assign(learned=bank["solved_in_distribution"])
     return Trained(Runs(ours, pd.DataFrame(curves), saved=saved), bank)
 
 
@@ -211,19 +214,26 @@ def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -
     assert of_training(t)[claim][1] == UNTESTED
 
 
+def on_tasks(difference: Difference, count: int) -> Differences:
+    return {f"{number}": difference for number in range(count)}
+
+
 def test_differences_are_adjusted_within_a_claim() -> None:
     """Nine tests of five seeds each: 9 * 2/252 > 0.05, so that not even a perfect separation decides."""
     low = pd.Series([0.01 * s for s in range(5)])
     high = 1 - low
     apart = over_seeds(high, low)
-    assert weigh([apart] * 6) == HOLDS
-    assert weigh([apart] * 7) == UNSUPPORTED
+    assert weighed(on_tasks(apart, 6))[1] == HOLDS
+    assert weighed(on_tasks(apart, 7))[1] == UNSUPPORTED
     other = over_seeds(low, high)
-    assert weigh([apart, other]) == DEPENDS
-    assert weigh([apart]) == HOLDS
-    assert weigh([apart, None]) == UNSUPPORTED  # one of several
+    assert weighed({"a": apart, "b": other})[1] == DEPENDS
+    assert weighed({"a": apart})[1] == HOLDS
+    assert weighed({"a": apart, "b": None})[1] == UNSUPPORTED  # one of several
+    assert weighed({"a, at 2x": apart, "a, past training": apart})[1] == HOLDS
+    assert weighed({"a, at 2x": apart, "a, past training": apart, "b, at 2x": None})[1] == UNSUPPORTED
     same = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
-    assert weigh([apart] * 6 + [same] * 9) == HOLDS  # nothing to test, so no test
+    untested = {f"other {n}": same for n in range(9)}
+    assert weighed(on_tasks(apart, 6) | untested)[1] == HOLDS
 
 
 def test_settings_are_paired_and_count_where_both_learned() -> None:
@@ -236,7 +246,7 @@ def test_settings_are_paired_and_count_where_both_learned() -> None:
     assert np.isnan(within_settings(first, first).p)
     t = synthetic()
     runs = t.groups["kth", "learned", BANK]
-    t.groups["kth", "learned", BANK] = runs.assign(solved_in_distribution=[False, True, True, True, True])
+    t.groups["kth", "learned", BANK] = runs.assign(learned=[False, True, True, True, True])
     assert len(t.values("kth", "learned", BANK, "exact_match_at_2x")) == 4
     assert len(t.values("kth", "learned", BANK, "exact_match_in_distribution")) == 5
 
