@@ -136,9 +136,9 @@ MISTAKES: dict[str, Change] = {
     "sinusoidal.base: the exponent lacks its factor 2": lambda s: s.base**0.5,
     "sinusoidal.base: the exponent has its factor 2 twice": lambda s: s.base**2,
     "sinusoidal.vectors: the same, and a frequency per column": changes.frequency_per_column(2),
-    "sinusoidal.base: the exponent is inverted": lambda s: 1 / s.base,  # WaveGrad
-    "sinusoidal.base: frequencies are 1 (integer division)": lambda s: 1.0,  # BERT-pytorch
-    "sinusoidal.base: frequencies e^-2m (floored)": lambda s: math.exp(s.width),  # LoFTR
+    "sinusoidal.base: the exponent is inverted": lambda s: 1 / s.base,  # WaveGrad #12
+    "sinusoidal.base: frequencies are 1 (integer division)": lambda s: 1.0,  # BERT-pytorch #18
+    "sinusoidal.base: frequencies e^-2m (floored)": lambda s: math.exp(s.width),  # LoFTR #41
     "sinusoidal.base: base 1,000": lambda s: s.base / 10,
     "sinusoidal.vectors: positions from 1": lambda s, right, p: right(p + 1),
     "sinusoidal.vectors: position ids are ignored, tokens counted": lambda s, right, p: right(
@@ -165,20 +165,22 @@ MISTAKES: dict[str, Change] = {
     "rope.base: the exponent is inverted": lambda s: 1 / s.base,
     "rope.base: d_model, not head_dim": lambda s: s.base ** (1 / s.shape.num_heads),
     "rope.base: base 1,000": lambda s: s.base / 10,
-    "rope.base: the base is not passed on (10,000 stays)": lambda s: 10_000.0,  # torchtune
+    "rope.base: the base is not passed on (10,000 stays)": lambda s: 10_000.0,  # torchtune #1341
     "rope.pairs: half of it rotates": lambda s: max(1, s.pairs // 2),
     "rope.frequencies_BR: frequencies in reverse order": returns(lambda f: f.flip(-1)),
     "rope.frequencies_BR: exponents from 1": lambda s, right, at: right(at) * s.base ** (-1 / s.pairs),
     "rope.base: exponents m / (pairs - 1)": lambda s: s.base ** (s.pairs / max(1, s.pairs - 1)),
-    "rope.frequencies_BR: frequencies in bfloat16": returns(lambda f: f.bfloat16().double()),  # gpt-neox
+    # gpt-neox #1003
+    "rope.frequencies_BR: frequencies in bfloat16": returns(lambda f: f.bfloat16().double()),
     "rope.frequencies_BR: frequencies in float16": returns(lambda f: f.half().double()),
     "rope._rotations: keys rotate the other way": returns(lambda both: (both[0], (both[1][0], -both[1][1]))),
     "rope._rotations: cos and sin exchanged for queries": returns(lambda both: (both[0][::-1], both[1])),
     "rope._rotations: keys are one position ahead": with_ids(lambda i, j: (i, j + 1)),
     "rope._rotations: queries are one position ahead": QUERIES_AHEAD,
+    # mlx #3494
     "rope._rotations: the offset of the first row serves all rows while decoding": with_ids(
         lambda i, j: (i if i.shape[1] > 1 else i[:1], j)
-    ),  # mlx
+    ),
     "rope._rotations: the ids of the first row serve all rows": with_ids(lambda i, j: (i[:1], j[:1])),
     "rope._rotations: the query of a cached step is counted from 0": FROM_ZERO,
     "rope._rotations: the query of a cached step is one position behind": with_ids(
@@ -207,15 +209,18 @@ MISTAKES: dict[str, Change] = {
     "rope.rotate: only keys rotate": lambda s, right, q, k, at: (q, right(q, k, at)[1]),
     "rope.rotate: logits scaled twice": lambda s, right, q, k, at: right(q * s.shape.head_dim**-0.5, k, at),
     "rope.rotate: heads are counted in place of tokens": changes.heads_for_tokens,
+    # fla #967
     "rope.rotate: keys left of the text stay uninitialised": lambda s, right, q, k, at: (
         right(q, k, at)[0],
         right(q, k, at)[1].masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan),
-    ),  # fla
-    "rope.rotate: keys converted between layouts with too few heads": changes.keys_permuted,  # llama.cpp
+    ),
+    # llama.cpp #3364
+    "rope.rotate: keys converted between layouts with too few heads": changes.keys_permuted,
     "rope_partial.base: frequencies of the whole head": lambda s: s.base ** (2 * s.pairs / s.shape.head_dim),
+    # pie #602
     "rope_partial.rotate: the whole head rotates": lambda s, right, *given: Rope(s.shape, base=s.base).rotate(
         *given
-    ),  # pie
+    ),
     "p_rope.frequencies_BR: the fastest frequencies are set to 0": lambda s, right, at: (
         frequencies(s.base, s.pairs)[None] * (torch.arange(s.pairs) >= s.pairs - s.rotated_pairs)
     ),
@@ -231,14 +236,16 @@ MISTAKES: dict[str, Change] = {
     "rope_dynamic_ntk.stretch_B: the factor is not taken back at the training length": lambda s, right, at: (
         (s.factor or 1.0) * s.times_longer_B(at)
     ),
+    # vLLM #3488, #41236
     "rope_dynamic_ntk.stretch_B: the factor does not follow the length": lambda s, right, at: torch.tensor(
         [s.factor or 1.0], dtype=torch.float64
-    ),  # vLLM
+    ),
     "rope_dynamic_ntk.times_longer_B: the factor follows the tokens so far": lambda s, right, at: (
         (at.q_positions_BT.max().double() + 1).div(s.shape.train_length).clamp(min=1)[None]
     ),  # transformers
     "rope_yarn.interpolated_share: the ramp is upside down": returns(lambda share: 1 - share),
     "rope_yarn._rotations: cos and sin are not scaled": lambda s, right, at: Rope._rotations(s, at),
+    # TransformerLens #910
     "rope_yarn._pair_with: the current length in place of the original one": lambda s, right, rotations: (
         right(rotations) + s.pairs * math.log(24 / s.shape.train_length) / math.log(s.base)
     ),
@@ -280,7 +287,7 @@ MISTAKES: dict[str, Change] = {
     "t5.max_distance: max_distance of the paper, 128": lambda s: 128,
     "t5._bias: distances off by one": QUERIES_AHEAD,
     "t5._bias: added before the scale": times_head_dim(-0.5),
-    "t5._bias: the query of a cached step is counted from 0": FROM_ZERO,  # candle
+    "t5._bias: the query of a cached step is counted from 0": FROM_ZERO,  # candle #899
     "kerple_log._bias: far keys are favoured (sign)": returns(torch.neg),
     "kerple_log._bias: p and a exchanged": exchanged("p_H", "a_H"),
     "kerple_power._bias: p and a exchanged": exchanged("p_H", "a_H"),
@@ -300,9 +307,10 @@ MISTAKES: dict[str, Change] = {
     "shaw.bias: sign of the distance before clipping": MIRRORED,
     "shaw.bias: not scaled": times_head_dim(0.5),
     "transformer_xl._split: distance sign": MIRRORED,
-    "transformer_xl._split: the relative shift is off by one": QUERIES_AHEAD,
+    "transformer_xl._split: the relative shift is off by one": QUERIES_AHEAD,  # labml #185
     "transformer_xl.bias: u and v exchanged": exchanged("u_HK", "v_HK"),
-    "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,  # espnet
+    # espnet #2684
+    "transformer_xl.bias: the relative shift of a decoder in encoders": shifted_as_in_a_decoder,
     "deberta._rows: distance sign": MIRRORED,
     "deberta.bias: scaled for one term instead of three": lambda s, right, q, k, at: (
         3**0.5 * right(q, k, at) + (3**0.5 - 1) * (q * s.shape.head_dim**-0.5) @ k.mT
