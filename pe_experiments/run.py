@@ -17,14 +17,15 @@ from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, ev
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.models import Backbone
 from pe_experiments.store.csv_files import read_curve, write_curve
-from pe_experiments.store.directory import COMPLETED, RunDirectory, list_in_study
+from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.plan import Plan, plan
-from pe_experiments.store.record import Record, draw, recorded
+from pe_experiments.store.record import Record, draw, list_run, recorded
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.hardware import describe_environment, on_hardware
-from pe_experiments.training.preflight import preflight, refuse_large_training
+from pe_experiments.training.preflight import preflight
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,10 @@ def _train(
 
 def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> RunResult:
     """A finished run: as it is, or measured otherwise without training."""
-    config, run = planned.experiment.config, planned.run
-    if config.study and run.path.parent.parent == Path(config.results_dir):
-        list_in_study(Path(config.results_dir), config.study, run.name)
+    list_run(planned)
     if planned.state != "to evaluate":
         return _outcome(planned, "found")
-    evaluate = _evaluate_again if planned.directory is run else _evaluate_otherwise
+    evaluate = _evaluate_again if planned.directory is planned.run else _evaluate_otherwise
     return _outcome(planned, evaluate(planned, device, display))
 
 
@@ -202,7 +201,7 @@ def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) ->
 
 
 def _measured(planned: Plan, model: Backbone, device: str, display: console.Display) -> tuple[Curve, Tables]:
-    """The step a finished run's model is measured at; it may have stopped before the last one asked for."""
+    """Curve and tables of a finished run, which may have stopped before the last step that it was given."""
     experiment, result = planned.experiment, planned.result or {}
     steps = result.get("finished_step", experiment.config.training.steps)
     return evaluate_model(experiment, model.to(device), steps, display)

@@ -14,7 +14,7 @@ from pe_experiments.analysis import audit
 from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
 from pe_experiments.configuration.overrides import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
-from pe_experiments.configuration.schema import Count, Folder, Section, Seed, validated
+from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
@@ -26,7 +26,7 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class ShowSettings(Section):
-    """What ``configs/show_encoding.yaml`` may say; the sizes are what a picture needs and memory allows."""
+    """What ``configs/show_encoding.yaml`` may say; the sizes are what a page needs and memory allows."""
 
     pe: dict[str, Any]
     schemes: Annotated[list[str], Field(min_length=1)] | None
@@ -38,9 +38,8 @@ class ShowSettings(Section):
     results_dir: Folder
 
 
-def show_encodings(config: dict[str, Any]) -> Path:
-    """Print and draw what `configs/show_encoding.yaml` asks for; the page of the explorer."""
-    asked = validated(ShowSettings, config)
+def show_encodings(asked: ShowSettings) -> None:
+    """Print the tables of schemes and write the page of the explorer."""
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     refuse_among_runs(folder, asked.results_dir)
     components = _components(asked)
@@ -60,7 +59,6 @@ def show_encodings(config: dict[str, Any]) -> Path:
     views = [scheme_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
-    return page
 
 
 def _about(component: Component) -> str:

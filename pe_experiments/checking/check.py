@@ -9,7 +9,7 @@ import torch
 
 from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not apply), and what was measured
 WORDS = {True: "holds", False: "FAILS", None: "-"}
@@ -34,20 +34,12 @@ class Check(NamedTuple):
         except NotApplicable as refusal:
             return Result(None, str(refusal))
         except Exception as error:
-            return Result(False, in_a_line(error), raised=True)
+            return Result(False, sentence(error), raised=True)
 
 
 def listed(checks: dict[str, Check]) -> Callable[[str, str], Callable[[Callable[[Any], Measurement]], None]]:
     """A decorator ``(name, usual cause of a failure)`` that lists a function in ``checks``."""
-
-    def check(name: str, usually: str) -> Callable[[Callable[[Any], Measurement]], None]:
-        return lambda run: checks.update({name: Check(run, usually)})
-
-    return check
-
-
-def in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return lambda name, usually: lambda run: checks.update({name: Check(run, usually)})
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import in_a_line
 from pe_experiments.checking.contract import apart, build, stirred, trainable
 from pe_experiments.checking.lifecycle import draw_content, life_apart, reordered
 from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
@@ -20,6 +19,7 @@ from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.models.scores import Inputs, attention_scores
+from pe_experiments.terminal.errors import sentence
 
 SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
 DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
@@ -142,7 +142,7 @@ def _compared(
         try:
             far.append(difference(other, ours, span=FAR, layout=order))
         except Exception as error:  # of the implementation: a table that ends, a matrix that does not fit
-            reason = f"it raises {in_a_line(error)}"
+            reason = f"it raises {sentence(error)}"
     return Likeness(name, worst, max(far, default=torch.nan), "; ".join(steps), far=reason)
 
 

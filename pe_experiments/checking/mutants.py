@@ -177,10 +177,9 @@ MISTAKES: dict[str, Change] = {
     "rope._rotations: cos and sin exchanged for queries": returns(lambda both: (both[0][::-1], both[1])),
     "rope._rotations: keys are one position ahead": with_ids(lambda i, j: (i, j + 1)),
     "rope._rotations: queries are one position ahead": QUERIES_AHEAD,
-    # mlx #3494
     "rope._rotations: the offset of the first row serves all rows while decoding": with_ids(
         lambda i, j: (i if i.shape[1] > 1 else i[:1], j)
-    ),
+    ),  # mlx #3494
     "rope._rotations: the ids of the first row serve all rows": with_ids(lambda i, j: (i[:1], j[:1])),
     "rope._rotations: the query of a cached step is counted from 0": FROM_ZERO,
     "rope._rotations: the query of a cached step is one position behind": with_ids(
@@ -209,18 +208,16 @@ MISTAKES: dict[str, Change] = {
     "rope.rotate: only keys rotate": lambda s, right, q, k, at: (q, right(q, k, at)[1]),
     "rope.rotate: logits scaled twice": lambda s, right, q, k, at: right(q * s.shape.head_dim**-0.5, k, at),
     "rope.rotate: heads are counted in place of tokens": changes.heads_for_tokens,
-    # fla #967
     "rope.rotate: keys left of the text stay uninitialised": lambda s, right, q, k, at: (
         right(q, k, at)[0],
         right(q, k, at)[1].masked_fill(~at.visible_BTS.any(dim=1)[:, None, :, None], torch.nan),
-    ),
+    ),  # fla #967
     # llama.cpp #3364
     "rope.rotate: keys converted between layouts with too few heads": changes.keys_permuted,
     "rope_partial.base: frequencies of the whole head": lambda s: s.base ** (2 * s.pairs / s.shape.head_dim),
-    # pie #602
     "rope_partial.rotate: the whole head rotates": lambda s, right, *given: Rope(s.shape, base=s.base).rotate(
         *given
-    ),
+    ),  # pie #602
     "p_rope.frequencies_BR: the fastest frequencies are set to 0": lambda s, right, at: (
         frequencies(s.base, s.pairs)[None] * (torch.arange(s.pairs) >= s.pairs - s.rotated_pairs)
     ),
@@ -236,19 +233,17 @@ MISTAKES: dict[str, Change] = {
     "rope_dynamic_ntk.stretch_B: the factor is not taken back at the training length": lambda s, right, at: (
         (s.factor or 1.0) * s.times_longer_B(at)
     ),
-    # vLLM #3488, #41236
     "rope_dynamic_ntk.stretch_B: the factor does not follow the length": lambda s, right, at: torch.tensor(
         [s.factor or 1.0], dtype=torch.float64
-    ),
+    ),  # vLLM #3488, #41236
     "rope_dynamic_ntk.times_longer_B: the factor follows the tokens so far": lambda s, right, at: (
         (at.q_positions_BT.max().double() + 1).div(s.shape.train_length).clamp(min=1)[None]
     ),  # transformers
     "rope_yarn.interpolated_share: the ramp is upside down": returns(lambda share: 1 - share),
     "rope_yarn._rotations: cos and sin are not scaled": lambda s, right, at: Rope._rotations(s, at),
-    # TransformerLens #910
     "rope_yarn._pair_with: the current length in place of the original one": lambda s, right, rotations: (
         right(rotations) + s.pairs * math.log(24 / s.shape.train_length) / math.log(s.base)
-    ),
+    ),  # TransformerLens #910
     "xpos._rotations: keys grow with their position as queries do": lambda s, right, at: (
         (right(at)[0], right(swapped(at))[0])
     ),

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from pe_experiments.checking import likeness
-from pe_experiments.checking.check import in_a_line, run_checks, say_failure
+from pe_experiments.checking.check import run_checks, say_failure
 from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
 from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
-from pe_experiments.configuration.schema import Section, Words, validated
+from pe_experiments.configuration.schema import Section, Words
 from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.terminal.errors import UserError, nearest, sentence
 
 UNKNOWN = """It is none of our schemes (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.
@@ -39,14 +39,13 @@ class CheckSettings(Section):
 
 
 @no_part_exits()
-def check_encoding(config: dict[str, Any]) -> bool:
-    """Check what `configs/check_encoding.yaml` asks for and print it.
+def check_encoding(asked: CheckSettings) -> bool:
+    """Check a scheme and print what was found.
 
     Returns:
         Whether the contract holds and, where a reference was named, the scheme equals it.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
-    asked = validated(CheckSettings, config)
     component = load_component("pe", asked.pe)
     against = _reference(component, asked)
     forms = _forms(component)
@@ -59,7 +58,7 @@ def check_encoding(config: dict[str, Any]) -> bool:
     except UserError:
         raise
     except Exception as error:  # of the scheme under test
-        say(f"It cannot be compared: it raises {in_a_line(error)}")
+        say(f"It cannot be compared: it raises {sentence(error)}")
         return False
 
 
@@ -96,18 +95,18 @@ def _compare(component: Component, against: Component | None, forms: list[bool],
     return against is None and not failed
 
 
-def _reference(component: Component, config: CheckSettings) -> Component | None:
+def _reference(component: Component, asked: CheckSettings) -> Component | None:
     """The scheme named by ``against``, with the checked scheme's arguments where it has the same."""
-    if config.against is None:
-        if config.against_arguments:
+    if asked.against is None:
+        if asked.against_arguments:
             raise UserError("against_arguments are of the scheme named by against, and none is named")
         return None
     choices = shipped("pe")
-    if config.against not in choices:
-        raise UserError(f"against={config.against} is not a choice.{nearest(config.against, choices)}")
-    known = likeness.reference_of(config.against).arguments
+    if asked.against not in choices:
+        raise UserError(f"against={asked.against} is not a choice.{nearest(asked.against, choices)}")
+    known = likeness.reference_of(asked.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    return likeness.reference_of(config.against, **{**shared, **config.against_arguments})
+    return likeness.reference_of(asked.against, **{**shared, **asked.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pe_experiments.checking.check import Check, Measurement, listed, run_checks
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import Section, validated
+from pe_experiments.configuration.schema import Section
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.console import say
@@ -201,9 +201,9 @@ class TaskSettings(Section):
     task: dict[str, Any]
 
 
-def check_task(config: dict[str, Any]) -> bool:
-    """Check what `configs/check_task.yaml` asks for and print it; returns whether the contract holds."""
-    component = load_component("task", validated(TaskSettings, config).task)
+def check_task(asked: TaskSettings) -> bool:
+    """Check a task and print what was found; returns whether the contract holds."""
+    component = load_component("task", asked.task)
     task = component.build()
     if task.vocab_size > MOST_SYMBOLS:
         most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"

@@ -5,13 +5,14 @@ python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> int:
-    config = composed("check_task", arguments)
-    from pe_experiments.checking.task_contract import check_task
+    settings = composed("check_task", arguments)
+    from pe_experiments.checking.task_contract import TaskSettings, check_task
 
-    return 0 if check_task(config) else 1
+    return 0 if check_task(validated(TaskSettings, settings)) else 1
 
 
 run = command("check_task", __doc__, main)

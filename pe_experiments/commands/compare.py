@@ -27,8 +27,7 @@ class CompareSettings(Section):
 def main(arguments: list[str]) -> None:
     gc.set_threshold(1_000_000)  # else it looks through all that was read again and again
     asked = validated(CompareSettings, composed("compare", arguments)).model_dump()
-    from pe_experiments.comparison import compare
-    from pe_experiments.comparison.compare import show
+    from pe_experiments.comparison.compare import compare, show
 
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
     say(f"reading {asked['results_dir']}/runs")

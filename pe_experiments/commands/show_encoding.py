@@ -1,4 +1,4 @@
-"""Show a scheme, or several side by side, without training: tables, a figure, and a page with sliders.
+"""Show a scheme, or several side by side, without training: tables, and a page with sliders.
 
 python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
@@ -6,13 +6,14 @@ python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
 
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> None:
-    config = composed("show_encoding", arguments)
-    from pe_experiments.analysis.show import show_encodings
+    settings = composed("show_encoding", arguments)
+    from pe_experiments.analysis.show import ShowSettings, show_encodings
 
-    show_encodings(config)
+    show_encodings(validated(ShowSettings, settings))
 
 
 run = command("show_encoding", __doc__, main)

@@ -119,12 +119,12 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
     return config
 
 
-def _put(config: ConfigMapping, override: Override) -> ConfigMapping:
-    """The configuration with a value for a setting; whether there is such a one is for its schema to say."""
+def _put(there: ConfigMapping, override: Override) -> ConfigMapping:
+    """What is there with a value for a setting; whether there is such a one is for its schema to say."""
     value = override.value()
     for name in reversed(override.key_or_group.split(".")):
         value = {name: value}
-    return _merged(config, value)
+    return _merged(there, value)
 
 
 def _merged(there: Any, value: Any) -> Any:
@@ -219,22 +219,22 @@ CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions
 OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
 
 
-def targets(config: Any) -> Iterator[str]:
+def targets(node: Any) -> Iterator[str]:
     """Every ``_target_`` in a configuration, at any depth."""
-    if isinstance(config, dict) and config.get("_target_") is not None:
-        yield str(config["_target_"])
-    for value in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+    if isinstance(node, dict) and node.get("_target_") is not None:
+        yield str(node["_target_"])
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
         yield from targets(value)
 
 
-def outside(config: Any) -> list[str]:
+def outside(node: Any) -> list[str]:
     """The classes and files outside this package's catalogue that building the parts imports and reads."""
-    if isinstance(config, str):  # like a file's name
-        return [config] if set(config) & {".", "/", os.sep} else []
-    if isinstance(config, list):
-        return [name for value in config for name in outside(value)]
-    if not isinstance(config, dict):
+    if isinstance(node, str):  # like a file's name
+        return [node] if set(node) & {".", "/", os.sep} else []
+    if isinstance(node, list):
+        return [name for value in node for name in outside(value)]
+    if not isinstance(node, dict):
         return []
-    named = [str(config[key]) for key in ("_target_", "path") if config.get(key) is not None]
+    named = [str(node[key]) for key in ("_target_", "path") if node.get(key) is not None]
     named = [name for name in named if not OURS.fullmatch(name)]
-    return named + [name for key, value in config.items() if key != "_target_" for name in outside(value)]
+    return named + [name for key, value in node.items() if key != "_target_" for name in outside(value)]

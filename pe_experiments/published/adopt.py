@@ -64,14 +64,14 @@ def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
     differing = 0
     for study in there if named == ALL else [named]:
         kinds = kinds_of(read_archive(there[study]), read_witness(there[study]))
-        differing += len(hold(study, kinds, WHOLE, None, results_dir).differing)
+        differing += len(hold(study, kinds, WHOLE, results_dir).differing)
     return int(bool(differing))
 
 
-def hold(study: str, kinds: Sequence[Kind], whole: int, steps: int | None, results_dir: Path) -> Finding:
+def hold(study: str, kinds: Sequence[Kind], whole: int, results_dir: Path) -> Finding:
     """Hold kinds against what is published (`witness`), say what came out, and note the code that agrees."""
     scratch = results_dir / ".replays" / study.replace("/", "-")
-    finding = witness(kinds, whole, steps, scratch, Lines())
+    finding = witness(kinds, whole, None, scratch, Lines())
     shutil.rmtree(scratch)
     refused = finding.refused()
     for part, those in refused.items():

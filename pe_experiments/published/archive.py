@@ -1,4 +1,4 @@
-"""A study's runs as four CSV files, from which everything else of its folder follows without the runs.
+"""A study's runs as CSV files, from which everything else of its folder follows without the runs.
 
 runs.csv        a row per run: what it was, its summary, the command that repeats it
 curves.csv      a row per run and evaluated length

@@ -134,11 +134,11 @@ def project_readme(text: str, results_dir: Path) -> str:
     return with_blocks(text, {name: code_of(at).blocks(at)["answer"] for name, at in studies.items()})
 
 
-def compare_archived(folder: Path, metric: str | None = None) -> Comparison:
+def compare_archived(folder: Path) -> Comparison:
     """Tables, figures and report of a published study, in its folder; its CSVs stay as they are."""
     runs, facts = read_archive(folder), {folder / name: (folder / name).read_bytes() for name in FILES}
     title = f"Comparison: {folder.name}"
-    made = write_comparison(compared(runs, metric), title, folder, Lines())
+    made = write_comparison(compared(runs), title, folder, Lines())
     for path, content in facts.items():
         path.write_bytes(content)
     return made

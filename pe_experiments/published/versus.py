@@ -111,18 +111,18 @@ class Versus(Sweep):
         measured = points.agg(examples=("examples", "first"), lengths=("content_length", list))
         banked: dict[str, list[dict[str, Any]]] = {}
         self.tasks: dict[str, str] = {}  # by class
-        for name, task, seed in self.banked.runs[["name", "task", "seed"]].itertuples(index=False):
+        for name, task in self.banked.runs[["name", "task"]].itertuples(index=False):
             identity, (count, lengths) = self.banked.saved[name]["identity"], measured.loc[name]
             target = identity["trained"]["task"]["_target_"]
-            banked.setdefault(target, []).append(_flat(identity, seed, int(count), lengths))
+            banked.setdefault(target, []).append(_flat(identity, int(count), lengths))
             self.tasks[target] = task
         unknown = [f"the task is not in {self.bank}; allowed: {allowed(sorted(self.tasks.values()))}"]
         kept, missing = [], dict[str, tuple[list[str], int]]()
         for run, config in zip(self.runs, configs, strict=True):
             experiment = resolve(check(config))
-            part, own = experiment.components["task"], experiment.config
+            part, examples = experiment.components["task"], config["evaluation"]["examples"]
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
-            mine = _flat(identify(experiment).as_dict(), own.seed, own.evaluation.examples, lengths)
+            mine = _flat(identify(experiment).as_dict(), examples, lengths)
             apart = [_apart(mine, one) for one in banked.get(part.target, [])]
             if why := min(apart, key=len, default=unknown):
                 least, count = missing.get(str(part.choice), (why, 0))
@@ -161,7 +161,7 @@ class Versus(Sweep):
         if self.dry_run:
             say(f"{self.bank}: some of its runs are replayed first")
             return
-        finding = hold(self.bank, crossing(kinds), 1, None, self.results_dir)
+        finding = hold(self.bank, crossing(kinds), 1, self.results_dir)
         for part, those in finding.refused().items():
             labels = {kind.label for kind in kinds if (part in kind.code if part else kind in those)}
             self.baselines = [label for label in self.baselines if label not in labels]
@@ -240,11 +240,12 @@ class Versus(Sweep):
         return made
 
 
-def _flat(identity: Mapping[str, Any], seed: int, examples: int, lengths: Iterable[int]) -> dict[str, Any]:
+def _flat(identity: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
     """What runs must share to be compared."""
     trained = identity["trained"]
     flat = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
-    return flat | {"seed": seed, "evaluation.examples": examples, "evaluation.lengths": sorted(lengths)}
+    flat |= {"seed": trained["seed"], "evaluation.examples": examples}
+    return flat | {"evaluation.lengths": sorted(lengths)}
 
 
 def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

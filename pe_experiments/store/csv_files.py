@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError, shown
 from pe_experiments.terminal.files import read_text, write_atomically
 
@@ -24,8 +25,6 @@ MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
 SPLITS = ("in_distribution", "extrapolation", "other_task")
 # Columns that runs of earlier versions do not have.
 ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")
-
-Row = dict[str, Any]
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:

@@ -206,5 +206,5 @@ def load_weights(model: nn.Module, checkpoint: dict[str, Any], otherwise: str) -
 
 
 def model_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The transformer's state dict inside a checkpoint of `TrainingModule`."""
+    """The model's state dict inside a checkpoint of `TrainingModule`."""
     return {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}

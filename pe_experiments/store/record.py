@@ -65,21 +65,27 @@ def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:
     run_figure(curve, f"{label} on {experiment.evaluated_on.label}", experiment.max_length, path)
 
 
+def list_run(plan: Plan) -> None:
+    """List a run in its study; one that lies outside the results is in none."""
+    study, results_dir = plan.experiment.config.study, Path(plan.experiment.config.results_dir)
+    if study and plan.run.path.parent.parent == results_dir:
+        list_in_study(results_dir, study, plan.run.name)
+
+
 @contextmanager
 def recorded(plan: Plan, from_step: int, device: str) -> Iterator[Record]:
     """The record of a training: a loss that diverges and an error of a part end the run, not the program."""
-    run, experiment, config = plan.run, plan.experiment, plan.experiment.config
+    run, experiment, trained = plan.run, plan.experiment, plan.identity.trained
     result: dict[str, Any] = {"status": ERROR, "name": run.name, "label": plan.identity.label}
     result |= {"task": experiment.components["task"].choice, "model": experiment.model_choice}
-    result |= {"seed": config.seed, "steps": config.training.steps, "resumed_from": from_step}
+    result |= {"seed": trained["seed"], "steps": trained["training"]["steps"], "resumed_from": from_step}
     result["evaluation"] = plan.evaluation
     record = Record(plan, run, result, from_step)
     try:
         write_atomically(run.environment, json.dumps(describe_environment(device), indent=2) + "\n")
         run.error_log.unlink(missing_ok=True)
         run.result.unlink(missing_ok=True)
-        if config.study:
-            list_in_study(Path(config.results_dir), config.study, run.name)
+        list_run(plan)
         yield record
         result["status"] = COMPLETED
     except Diverged as error:

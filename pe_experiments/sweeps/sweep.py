@@ -102,7 +102,7 @@ class Sweep:
         for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
             say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
         if pending := [job for job in jobs if job.pending]:
-            logs = Path(pending[0].config["results_dir"]).absolute() / ".launched"
+            logs = Path(pending[0].study[0]).absolute() / ".launched"
             engine = engine_for(self.engine, self.devices, self.processes, logs)
             launch(pending, engine, self.own, Lines())
         return jobs

@@ -58,8 +58,7 @@ class Tuning:
         """By group and value tried: the mean validation loss, where the runs of all tuning seeds are done."""
         found: dict[tuple[Overrides, str], list[float]] = {}
         for job in grid:
-            tried = self._group(job.overrides), str(value_of(job.overrides, self.key))
-            found.setdefault(tried, []).append(self._loss(job))
+            found.setdefault(self._tried(job), []).append(self._loss(job))
         means: dict[Overrides, dict[str, float]] = {}
         for (group, value), losses in found.items():
             if not math.isnan(mean := fmean(losses)):
@@ -75,11 +74,11 @@ class Tuning:
 
     def note(self, jobs: Sequence[Job], grid: Sequence[Job]) -> None:
         """List the runs at the values now chosen, instead of an earlier choice, and how they were chosen."""
-        tuning = [
-            self._choice(tried, own)
-            for group, tried in self.losses(grid).items()
-            if (own := [job for job in grid if job.state in DONE and self._group(job.overrides) == group])
-        ]
+        done, tuning = [job for job in grid if job.state in DONE], []
+        for group, tried in self.losses(grid).items():
+            known = {(group, value) for value in tried}  # all tuning seeds of these are done
+            if own := [job for job in done if self._tried(job) in known]:
+                tuning.append(self._choice(tried, own))
         for results_dir, study in {job.study for job in jobs}:
             names = [job.name for job in jobs if job.state in DONE and job.study == (results_dir, study)]
             write_manifest(Path(results_dir), study, names, tuned=[self.key], tuning=tuning)
@@ -114,6 +113,9 @@ class Tuning:
             return math.nan
         losses = [row["validation_loss"] for row in read_metrics(job.run.metrics) if "validation_loss" in row]
         return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
+
+    def _tried(self, job: Job) -> tuple[Overrides, str]:
+        return self._group(job.overrides), str(value_of(job.overrides, self.key))
 
     def _group(self, run: Overrides) -> Overrides:
         return without(run, self.key, "seed", "study", "evaluation.examples")

@@ -91,10 +91,9 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def few(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # What others call our settings.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
@@ -18,6 +19,7 @@ import pytest
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig
 from pe_experiments.store.csv_files import METRICS, to_csv
+from pe_experiments.store.directory import read_manifest
 from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, combinations, expand, value_of, without
 from pe_experiments.sweeps.jobs import Job
@@ -208,6 +210,23 @@ def test_tuning_seeds_are_averaged_and_the_grid_grows_where_the_best_is_its_edge
         ("a", "0.5"), ("b", "2"), ("c", "4"),
     ] * 2  # fmt: skip
     assert {value_of(run, "lr") for run in tuning.outwards(jobs)} == {"0.25"}
+
+
+def test_a_value_with_a_failed_tuning_seed_is_neither_chosen_nor_noted(tmp_path: Path) -> None:
+    runs = expand(["pe=a", "lr=1,2", "seed=0,1"], {}, settings())
+    tuning = Tuning(runs, settings(tune="lr", tuning_seeds=[100, 101]), "s", {})
+    jobs = grid_jobs(tmp_path, tuning.grid(), {("a", "1"): "0.5", ("a", "2"): "0.1"})
+    jobs[1].state = "failed"  # of the value that is better as far as it is known
+    for one in jobs:
+        result = {"status": "completed", "name": one.name, "label": "a", "task": "copy", "model": "decoder"}
+        result |= {"steps": 20, "evaluation": {"lengths": [], "pe": {}}, "seed": int(one.name[3:6])}
+        one.config["task"] = {}
+        one.run.result.write_text(json.dumps(result))
+    assert {value_of(run, "lr") for run in tuning.repeats(jobs)} == {"1"}
+    tuning.note(jobs, jobs)
+    noted = read_manifest(tmp_path / "s" / "manifest.json")["tuning"][0]
+    assert noted["chosen"] == "1"
+    assert {row["value"] for row in noted["losses"]} == {"1"}
 
 
 class Scripted:

@@ -16,7 +16,7 @@ from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
-from pe_experiments.training.preflight import (
+from pe_experiments.training.estimates import (
     PARAMETER_BYTES,
     needed_bytes,
     parameters,
