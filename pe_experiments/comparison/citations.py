@@ -65,8 +65,7 @@ def _cited(component: Any) -> Iterable[str]:
 @cache
 def _docstring(module: str, name: str) -> str:
     """Of a class of the catalogue, read without an import; empty for one of an earlier version."""
-    path = module_file(module)
-    nodes = ast.parse(path.read_bytes()).body if path else []
+    nodes = ast.parse(path.read_bytes()).body if (path := module_file(module)) else []
     classes = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name)
     return next((ast.get_docstring(node) or "" for node in classes), "")
 

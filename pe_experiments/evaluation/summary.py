@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pe_experiments.terminal.console import Row
+
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
 FARTHEST = 8.0  # times the training length: where the area past training ends
 LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
-
-Row = dict[str, Any]
 
 
 def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:

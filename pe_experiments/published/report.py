@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import Interval
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
-from pe_experiments.published.settings import SCORE, factors_of
+from pe_experiments.published.scores import SCORE, factors_of
 from pe_experiments.published.verdicts import SIGNS, Difference, turning, verdicts_on
 from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say

@@ -19,7 +19,7 @@ from pe_experiments.published.adopt import hold, spoken
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_witness, where
 from pe_experiments.published.pages import with_settings
 from pe_experiments.published.replay import crossing, kinds_of
-from pe_experiments.published.settings import FLOORS, RATE, SCORE, SECTIONS, scored, scores_of
+from pe_experiments.published.scores import FLOORS, RATE, SCORE, SECTIONS, scored, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.identity import identify, scheme_label

@@ -19,7 +19,7 @@ from pe_experiments.comparison.statistics import ALPHA, holm
 from pe_experiments.comparison.words import listed
 from pe_experiments.drawing import save, styles
 from pe_experiments.published import markdown_table, read_archive
-from pe_experiments.published.settings import FLOORS, SCORE, scored
+from pe_experiments.published.scores import FLOORS, SCORE, scored
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table
-from pe_experiments.published.settings import FLOORS, scored
+from pe_experiments.published.scores import FLOORS, scored
 
 from . import audits
 from .trained import Trained, of_training

@@ -17,7 +17,7 @@ from pe_experiments.comparison.words import listed, number
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import markdown_table, read_archive, verdicts, with_settings
-from pe_experiments.published.settings import FLOORS, SCORE, scored, scores_of
+from pe_experiments.published.scores import FLOORS, SCORE, scored, scores_of
 from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED, TOO_FEW
 from pe_experiments.tasks.state import FlipFlop
 

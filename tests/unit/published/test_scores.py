@@ -12,7 +12,7 @@ import pytest
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.published.settings import SCORE, scored
+from pe_experiments.published.scores import SCORE, scored
 from pe_experiments.published.verdicts import (
     BETTER,
     EARLIEST,
