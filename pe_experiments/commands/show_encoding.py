@@ -10,10 +10,9 @@ from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> None:
-    settings = composed("show_encoding", arguments)
     from pe_experiments.analysis.show import ShowSettings, show_encodings
 
-    show_encodings(validated(ShowSettings, settings))
+    show_encodings(validated(ShowSettings, composed("show_encoding", arguments)))
 
 
 run = command("show_encoding", __doc__, main)

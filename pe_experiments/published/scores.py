@@ -59,8 +59,7 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
             raise UserError(f"sweep.metric={metric}: not measured; allowed: {', '.join([SCORE, *known])}")
         table[metric] = table["name"].map(measured)
     longest = points[points["times"] == 1].set_index("name")["above"]
-    above = ~(table["name"].map(longest) < LEFT)  # also where that length is not evaluated
-    table["learned"] = table["solved_in_distribution"].eq(True) & above
+    table["learned"] = table["solved_in_distribution"].eq(True) & ~(table["name"].map(longest) < LEFT)
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
 
 
