@@ -211,7 +211,7 @@ def _on_all(standings: Sequence[Standing]) -> str:
     high = [{first} | _with(others, NOT_SEPARATED) for first, others in standings]
     low = [_with(others, BETTER) for _, others in standings]
     best, worst = ([f"`{name}`" for name in sorted(set.intersection(*sets))] for sets in (high, low))
-    text = f"{listed(best) or 'no scheme'} {'are' if len(best) > 1 else 'is'} highest or not separated from the highest"
+    text = f"{listed(best or ['no scheme'])} {'are' if len(best) > 1 else 'is'} highest or not separated from the highest"
     return text + (f"; significantly lower on each: {listed(worst)}." if worst else ".")
 
 
