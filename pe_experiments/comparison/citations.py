@@ -64,8 +64,7 @@ def _cited(component: Any) -> Iterable[str]:
 @cache
 def _docstring(module: str, name: str) -> str:
     """Of a class of the catalogue, read without an import; empty for one of an earlier version."""
-    root = Path(__file__).parents[2]
-    files = root.glob("pe_experiments/*/*.py")
+    files = (root := Path(__file__).parents[2]).glob("pe_experiments/*/*.py")
     ours = {".".join(path.relative_to(root).with_suffix("").parts): path for path in files}
     nodes = ast.parse(ours[module].read_bytes()).body if module in ours else []
     classes = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name)

@@ -3,8 +3,8 @@
 runs.csv        a row per run: what it was, its summary, the command that repeats it
 curves.csv      a row per run and evaluated length
 training.csv    a row per run and evaluation on the training lengths
-provenance.csv  a row per run: the state of the shared code that trains (one in all rows), and as JSON what
-                was trained, the digests of the code and data files that trained and evaluated it, the machine
+provenance.csv  a row per run: as JSON what was trained, the digests of the code and data files that trained
+                and evaluated it, the command, the machine; an empty cell says the same as the one above
 witness.csv     of one run of every kind: losses of its beginning in double precision, see `adopt.witness`
 text.csv        only of language models: a row per run, context length and kind of bytes
 tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
@@ -23,7 +23,6 @@ import pandas as pd
 
 from pe_experiments.comparison.compare import MADE_WITH, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
-from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
@@ -34,6 +33,7 @@ FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
+PARTS = ("shared", "trained", "sources", "evaluated", "command", "environment")  # of a run's provenance
 EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
 
 
@@ -74,11 +74,12 @@ def write_archive(runs: Runs, folder: Path) -> None:
     for name, saved in runs.saved.items():
         identity, made = saved["identity"], dict(runs.environments[name])
         made.pop("platform", None)  # it identifies the machine's kernel build
-        parts = {"trained": identity["trained"], "sources": identity["sources"]}
-        parts |= {"evaluated": saved.get(EVALUATED, {}), "environment": made}
-        texts = {key: json.dumps(part) for key, part in parts.items()}
-        rows.append({"name": name, "code": short_hash(identity["sources"].get("shared")), **texts})
-    tables = dict(zip(FILES[1:], (runs.curves, training, pd.DataFrame(rows)), strict=True))
+        sources = dict(identity["sources"])
+        parts = {"shared": sources.pop("shared"), "trained": identity["trained"], "sources": sources}
+        parts |= {"evaluated": saved.get(EVALUATED, {}), "command": made.pop("command"), "environment": made}
+        rows.append({"name": name, **{key: json.dumps(part) for key, part in parts.items()}})
+    provenance = pd.DataFrame(rows).pipe(lambda table: table.mask(table.eq(table.shift())))
+    tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
     tables |= {TEXT: runs.text} if len(runs.text) else {}
     tables |= {TUNING: _grid(runs.tuning)} if runs.tuning else {}
     write_atomically(folder / FILES[0], runs_csv(runs))
@@ -90,11 +91,13 @@ def read_archive(folder: Path) -> Runs:
     """The runs of a published study, with the summaries that their curves give today."""
     try:
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
-        saved: dict[str, dict[str, Any]] = {}
-        for row in provenance.to_dict("records"):
-            identity = {"name": row["name"], **{key: json.loads(row[key]) for key in ("trained", "sources")}}
-            saved[row["name"]] = {"identity": identity, EVALUATED: json.loads(row.get("evaluated", "{}"))}
-        made = dict(zip(provenance["name"], map(json.loads, provenance["environment"]), strict=True))
+        saved, made = dict[str, Any](), dict[str, Any]()
+        for row in provenance.ffill().to_dict("records"):
+            said = {key: json.loads(row[key]) for key in PARTS}
+            identity = {"name": row["name"], "trained": said["trained"]}
+            identity["sources"] = {"shared": said["shared"], **said["sources"]}
+            saved[row["name"]] = {"identity": identity, EVALUATED: said["evaluated"]}
+            made[row["name"]] = said["environment"] | {"command": said["command"]}
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = summarised(runs, curves).drop(columns=list(MADE_WITH))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []

@@ -127,7 +127,7 @@ def _draw_curves(points: pd.DataFrame, schemes: list[str], tasks: list[str], fol
                 curve = means.loc[task, scheme]
                 curve = curve[curve["size"] == curve["size"].max()]
                 axes.plot(curve.index, curve["mean"], color=colour, marker=marker, markersize=3, linewidth=1)
-        axes.set_title(f"{task}: {QUESTIONS[task]}", fontsize=7)
+        axes.set_title(f"{task}\n{QUESTIONS[task]}", fontsize=7)
         axes.set_xscale("log", base=2)
         axes.set_xticks([1, 2, 4, 8], ["1x", "2x", "4x", "8x"])
         axes.spines[["top", "right"]].set_visible(False)
@@ -195,10 +195,9 @@ def blocks(folder: Path) -> dict[str, str]:
 
 def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -> Iterator[str]:
     """What holds on every task, a line for each, and what has not been run."""
-    tried = [one for task, one in standings.items() if task != CONTROL]
-    tested = [one for one in tried if {d.verdict for d in one[1].values()} & {*TESTED}]
-    if tested:
-        yield f"- *On each of the {len(tested)} tasks with a test*: {_on_all(tested)}"
+    need_order = (one for task, one in standings.items() if task != CONTROL)
+    if tested := [one for one in need_order if {d.verdict for d in one[1].values()} & {*TESTED}]:
+        yield f"- *Over the {len(tested)} tasks with a test*: {_over_tasks(tested)}"
     for task, own in of.items():
         if task != CONTROL:
             yield sentence(task, own, *standings.get(task, ("", {})))
@@ -206,13 +205,14 @@ def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -
         yield f"- Not run yet: {listed(left)}."
 
 
-def _on_all(standings: Sequence[Standing]) -> str:
-    """The schemes that are highest or not separated from the highest on every task; those that are lower on every."""
-    high = [{first} | _with(others, NOT_SEPARATED) for first, others in standings]
-    low = [_with(others, BETTER) for _, others in standings]
-    best, worst = ([f"`{name}`" for name in sorted(set.intersection(*sets))] for sets in (high, low))
-    text = f"{listed(best or ['no scheme'])} {'are' if len(best) > 1 else 'is'} highest or not separated from the highest"
-    return text + (f"; significantly lower on each: {listed(worst)}." if worst else ".")
+def _over_tasks(standings: Sequence[Standing]) -> str:
+    """The schemes that are most often highest or not separated from the highest; those that are lower on every task."""
+    high = pd.Series([name for first, others in standings for name in {first} | _with(others, NOT_SEPARATED)])
+    low = pd.Series([name for _, others in standings for name in _with(others, BETTER)]).value_counts()
+    best = [f"`{name}` on {n}" for name, n in sorted(high.value_counts().items()) if 2 * n > len(standings)]
+    worst = [f"`{name}`" for name in sorted(low.index[low == len(standings)])]
+    lower = f"; significantly lower on each: {listed(worst)}" if worst else ""
+    return f"highest or not separated from the highest: {listed(best or ['no scheme on more than half'])}{lower}."
 
 
 def _with(others: Mapping[str, verdicts.Difference], verdict: str) -> set[str]:

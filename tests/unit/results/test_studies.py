@@ -327,9 +327,12 @@ def test_what_holds_on_every_task_is_told_of_tested_ones_alone() -> None:
     }
     first, *lines = bank._answer({task: rows.assign(task=task) for task in standings}, standings)
     assert first == (
-        "- *On each of the 2 tasks with a test*: `a` and `b` are highest or not separated from the highest; "
+        "- *Over the 2 tasks with a test*: highest or not separated from the highest: `a` on 2 and `b` on 2; "
         "significantly lower on each: `d`."
     )
+    apart = {**standings, "induction": standing("c", a=BETTER, b=BETTER, d=NOT_SEPARATED)}
+    first, *_ = bank._answer({task: rows.assign(task=task) for task in apart}, apart)
+    assert first.endswith("not separated from the highest: no scheme on more than half.")
     assert lines[-1] == "- Not run yet: `copy` and `flip_flop`."
 
 
