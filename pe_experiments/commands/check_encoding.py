@@ -9,9 +9,10 @@ from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> int:
-    from pe_experiments.checking.report import CheckSettings, check_encoding
+    settings = composed("check_encoding", arguments)
+    from pe_experiments.checking.report import CheckSettings, check_encoding  # brings torch
 
-    return 0 if check_encoding(validated(CheckSettings, composed("check_encoding", arguments))) else 1
+    return 0 if check_encoding(validated(CheckSettings, settings)) else 1
 
 
 run = command("check_encoding", __doc__, main)

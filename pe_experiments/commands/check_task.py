@@ -9,9 +9,10 @@ from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> int:
-    from pe_experiments.checking.task_contract import TaskSettings, check_task
+    settings = composed("check_task", arguments)
+    from pe_experiments.checking.task_contract import TaskSettings, check_task  # brings torch
 
-    return 0 if check_task(validated(TaskSettings, composed("check_task", arguments))) else 1
+    return 0 if check_task(validated(TaskSettings, settings)) else 1
 
 
 run = command("check_task", __doc__, main)

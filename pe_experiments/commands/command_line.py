@@ -152,5 +152,7 @@ def show_result(result: RunResult) -> None:
         say(f"note:   {stored['label']}, a scheme it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
-    if experiment.remark:
-        say(f"note:   {experiment.remark}")
+    longest, asked = experiment.max_length, experiment.config.training.max_length
+    if longest < asked:
+        task = type(experiment.task).__name__
+        say(f"note:   trained up to {longest}: {task} makes nothing longer up to {asked}")

@@ -10,9 +10,10 @@ from pe_experiments.configuration.schema import validated
 
 
 def main(arguments: list[str]) -> None:
-    from pe_experiments.analysis.show import ShowSettings, show_encodings
+    settings = composed("show_encoding", arguments)
+    from pe_experiments.analysis.show import ShowSettings, show_encodings  # brings torch
 
-    show_encodings(validated(ShowSettings, composed("show_encoding", arguments)))
+    show_encodings(validated(ShowSettings, settings))
 
 
 run = command("show_encoding", __doc__, main)

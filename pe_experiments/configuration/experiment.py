@@ -80,13 +80,6 @@ class Experiment:
         return max(self.train_lengths)
 
     @property
-    def remark(self) -> str:
-        """Said beside a result where the task makes no input as long as was asked for."""
-        task, asked = type(self.task).__name__, self.config.training.max_length
-        short = f"trained up to {self.max_length}: {task} makes nothing longer up to {asked}"
-        return short if self.max_length < asked else ""
-
-    @property
     def derived(self) -> dict[str, Any]:
         """The derived values, as saved in ``config.yaml``."""
         derived = {
