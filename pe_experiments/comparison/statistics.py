@@ -179,22 +179,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     known = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
     p[known] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(known), 0, -1) * p[known]))
     return p.tolist()
-
-
-def detectable_difference(groups: Sequence[Sequence[float] | np.ndarray]) -> float:
-    """The smallest true difference between two schemes that a t test of their seeds finds in 80 % of studies.
-
-    ``shift * sqrt(2 / n) * s``: s is the standard deviation over seeds pooled over the schemes, n the seeds
-    of the scheme with the fewest, and shift that of the noncentral t distribution with 2n - 2 degrees of
-    freedom at which one two-sided test at 0.05 has this power. NaN below two schemes or three seeds.
-    """
-    arrays = [np.asarray(group, dtype=float) for group in groups]
-    if len(arrays) < 2 or not all(map(_enough, arrays)):
-        return math.nan
-    seeds = min(map(len, arrays))
-    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in arrays)
-    pooled = math.sqrt(squares / sum(len(group) - 1 for group in arrays))
-    freedom = 2 * seeds - 2
-    critical = stats.t.ppf(1 - ALPHA / 2, freedom)
-    shift = float(optimize.brentq(lambda at: stats.nct.sf(critical, freedom, at) - 0.8, 0.01, 20.0))
-    return shift * math.sqrt(2 / seeds) * pooled

@@ -41,10 +41,7 @@ def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
     rows = []
     for protocol in protocols:
-        made = sorted(_rows(protocol, metric), key=_rank)
-        values = _values(protocol, metric)
-        compared = [values[row["scheme"]] for row in made if row["compared"]]
-        rows += [row | {"detectable_difference": statistics.detectable_difference(compared)} for row in made]
+        rows += sorted(_rows(protocol, metric), key=_rank)
     table = pd.DataFrame(rows).fillna(math.nan)  # None, too
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))

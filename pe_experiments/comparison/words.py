@@ -133,7 +133,7 @@ def _edge(choice: Mapping[str, Any]) -> str:
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
-    """The smallest differences the tests of a protocol can find, and the pairs not tested."""
+    """What the tests of a protocol cannot find, and the pairs not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
@@ -142,7 +142,5 @@ def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
     if least > ALPHA:
         said += f"; with so few seeds for {len(tested)} tests it is at least {min(least, 1):.2g}, so no pair "
         said += "can be separated: this needs more seeds, or fewer tests (baseline=)"
-    found = number(rows[0]["detectable_difference"], digits(str(rows[0]["metric"])))
-    power = f"Smallest true difference detected with 80 % power: {found} (one two-sided t test)."
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
-    return [f"{said}.", power, *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]
+    return [f"{said}.", *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]

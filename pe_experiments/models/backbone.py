@@ -58,19 +58,28 @@ class Backbone(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
 
+    def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
+        """The hidden states [n, D] of some tokens; a subclass may leave out what the others cost."""
+        return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, asked_n)
+
     def scheme(self, layer: int) -> PositionalEncoding:
         """The encoding of this layer."""
         scheme = self.encodings[layer if self.encodings[0].per_layer else 0]
         return scheme.for_layer(layer)  # type: ignore[operator]
 
-    def forward(
+    def forward(self, tokens_BT: Tensor, *rest: Tensor | None) -> Tensor:
+        """Logits [B, T, V]; takes what `hidden` takes."""
+        return self.head(self.hidden(tokens_BT, *rest))
+
+    def hidden(
         self,
         tokens_BT: Tensor,
         positions_BP: Tensor | None = None,
         lengths_B: Tensor | None = None,
         declared_B: Tensor | None = None,
+        asked_n: Tensor | None = None,
     ) -> Tensor:
-        """Logits [B, T, V].
+        """Hidden states [B, T, D] after the last layer and norm, before the head.
 
         Args:
             tokens_BT: right-padded tokens.
@@ -79,17 +88,8 @@ class Backbone(nn.Module):
             lengths_B: tokens of each row without padding; None means no padding.
             declared_B: tokens of each row with the longest possible answer, at most P; None means
                 ``lengths_B``.
+            asked_n: which tokens, of all B T in a row, are asked for: then [n, D], these alone.
         """
-        return self.head(self.hidden(tokens_BT, positions_BP, lengths_B, declared_B))
-
-    def hidden(
-        self,
-        tokens_BT: Tensor,
-        positions_BP: Tensor | None = None,
-        lengths_B: Tensor | None = None,
-        declared_B: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states [B, T, D] before the head, for callers that need logits of scored tokens only."""
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B
         if positions_BP is None:
@@ -99,7 +99,7 @@ class Backbone(nn.Module):
         here_BT = positions_BP[:, :tokens]
         visible = self._visibility(tokens, lengths_B, x_BTD.device)
         at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
-        return self.layers_of(x_BTD, at)
+        return self.layers_of(x_BTD, at) if asked_n is None else self.asked_of(x_BTD, at, asked_n)
 
     def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
         """Token embeddings after the encoding's `embed_sequence`, [B, T, D]."""

@@ -20,6 +20,10 @@ class Unpacked:
     def pad(self, x_BTD: Tensor) -> Tensor:
         return x_BTD
 
+    def kept(self, x_ND: Tensor) -> Tensor:
+        """Of the tokens that a layer is given those that `pack` keeps."""
+        return x_ND
+
 
 UNPACKED = Unpacked()
 
@@ -45,3 +49,18 @@ class Packing(Unpacked):
     def pad(self, x_ND: Tensor) -> Tensor:
         """Rows again, [B, T, D]."""
         return x_ND.index_select(0, self.source_P).unflatten(0, self.shape)
+
+
+class Asked(Unpacked):
+    """Of the last layer: attention sees every token, then only those asked for, of all B T, go on."""
+
+    def __init__(self, packing: Unpacked, asked_n: Tensor):
+        self.pad = packing.pad  # type: ignore[method-assign]
+        self.asked_n = asked_n
+        self.place_n = packing.source_P[asked_n] if isinstance(packing, Packing) else asked_n
+
+    def pack(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD.flatten(0, 1).index_select(0, self.asked_n)
+
+    def kept(self, x_ND: Tensor) -> Tensor:
+        return x_ND.flatten(0, -2).index_select(0, self.place_n)

@@ -18,7 +18,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.models.attention import Attention
 from pe_experiments.models.backbone import Backbone, MakeEncoding
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.models.packing import UNPACKED, Packing, Unpacked
+from pe_experiments.models.packing import UNPACKED, Asked, Packing, Unpacked
 from pe_experiments.terminal.arguments import one_of
 
 PADDED = 0.9  # share of real tokens below which packing them pays
@@ -82,7 +82,7 @@ class Layer(nn.Module):
         """Hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
         read_ND = self.attention_norm(x_ND)
         here = at.at_layer(self.index, partial(packing.pad, read_ND))
-        x_ND = x_ND + self.dropout(self.attention(read_ND, encoding, here, packing))
+        x_ND = packing.kept(x_ND) + self.dropout(self.attention(read_ND, encoding, here, packing))
         return x_ND + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_ND)))))
 
 
@@ -141,15 +141,21 @@ class Transformer(Backbone):
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         packing = self._packing(x_BTD, at)
+        return packing.pad(self._through(x_BTD, at, packing, packing))
+
+    def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
+        packing = self._packing(x_BTD, at)
+        return self._through(x_BTD, at, packing, Asked(packing, asked_n))
+
+    def _through(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
         x_ND = packing.pack(self.dropout(x_BTD))
         for index, layer in enumerate(self.layers):
-            x_ND = layer(x_ND, self.scheme(index), at, packing)
-        return packing.pad(self.norm(x_ND))
+            x_ND = layer(x_ND, self.scheme(index), at, last if layer is self.layers[-1] else packing)
+        return self.norm(x_ND)
 
     def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
-        """Rows are packed in training; under dropout not, which would then draw other random numbers."""
-        drops = isinstance(self.dropout, nn.Dropout)
-        if at.lengths_B is None or drops or x_BTD.is_cuda or not torch.is_grad_enabled():
+        """Rows are packed in training on a CPU."""
+        if at.lengths_B is None or x_BTD.is_cuda or not torch.is_grad_enabled():
             return UNPACKED
         rows, tokens = x_BTD.shape[:2]
         padded = int(at.lengths_B.sum()) < PADDED * rows * tokens

@@ -33,7 +33,7 @@ from pe_experiments.terminal.errors import Diverged
 from pe_experiments.training.optimizer import FlatOptimizer, learning_rate_factor
 
 RECORD_EVERY = 10  # steps between rows of the training curve
-SCORED_STEP = 64  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
+SCORED_STEP = 16  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
 CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
 CHECKPOINT_SHARE = 0.02  # of the training time at most
 
@@ -103,14 +103,13 @@ def batch_loss(model: Backbone, batch: Batch) -> Tensor:
 
 def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     """The summed loss. The head is applied to scored tokens alone, padded to a multiple of SCORED_STEP."""
-    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-    hidden_ND = hidden_BTD.flatten(0, 1)
     labels_N = batch.labels_BT.flatten()
     scored_n = (labels_N != IGNORE).nonzero()[:, 0]
     filled_n = F.pad(scored_n, (0, rounded_up(len(scored_n), SCORED_STEP) - len(scored_n)))
     labels_n = labels_N[filled_n]
     labels_n[len(scored_n) :] = IGNORE
-    logits_nV = at_least_float32(model.head(hidden_ND.index_select(0, filled_n)))
+    hidden_nD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B, filled_n)
+    logits_nV = at_least_float32(model.head(hidden_nD))
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 

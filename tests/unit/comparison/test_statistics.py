@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison.statistics import (
-    detectable_difference,
     holm,
     mean_below_p,
     mean_interval,
@@ -103,7 +102,6 @@ def test_under_three_seeds_there_is_a_value_and_no_interval_or_test() -> None:
         assert interval.estimate == pytest.approx(np.mean(values))
         assert np.isnan([interval.low, interval.high]).all()
         assert np.isnan(permutation_p(values, [0.0] * 5))
-        assert np.isnan(detectable_difference([values, [0.1] * 5]))
     assert np.isnan(share_interval(1, 2).low)
     assert share_interval(1, 2).estimate == 0.5
 
@@ -152,14 +150,3 @@ def test_holm_on_a_worked_example() -> None:
     assert np.isnan(untested[1])
     assert untested[2] == pytest.approx(0.5)
     assert holm([]) == []
-
-
-def test_what_can_be_detected_is_found_in_80_percent_of_studies() -> None:
-    rng = np.random.default_rng(0)
-    for seeds, expected in ((5, 2.02), (10, 1.32), (20, 0.91)):
-        groups = [[0.0, 1.0] * (seeds // 2) + [0.5] * (seeds % 2)] * 3
-        sd = np.sqrt(np.mean([np.var(group, ddof=1) for group in groups]))
-        effect = detectable_difference(groups) / sd
-        assert effect == pytest.approx(expected, abs=0.01)
-        first, second = rng.normal(effect, 1, (seeds, STUDIES)), rng.normal(0, 1, (seeds, STUDIES))
-        assert (stats.ttest_ind(first, second).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.02)

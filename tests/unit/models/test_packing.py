@@ -9,7 +9,7 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import TrainingStream
-from pe_experiments.models import transformer
+from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.models.packing import Packing
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -31,13 +31,21 @@ def test_packing_changes_no_loss_and_no_gradient(
     batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
     assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
     found = []
-    for share in (transformer.PADDED, 0.0):
+    for share, asked_of in (
+        (0.9, Transformer.asked_of),
+        (0.0, Transformer.asked_of),
+        (0.0, Backbone.asked_of),
+    ):
         monkeypatch.setattr(transformer, "PADDED", share)
+        monkeypatch.setattr(
+            Transformer, "asked_of", asked_of
+        )  # the last layer of scored tokens alone, or of all
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
         found.append([loss, *gradients])
-    for packed, padded in zip(*found, strict=True):
-        torch.testing.assert_close(packed, padded, rtol=1e-6, atol=1e-9)
+    for packed, padded, whole in zip(*found, strict=True):
+        torch.testing.assert_close(packed, whole, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(padded, whole, rtol=1e-6, atol=1e-9)
 
 
 def test_packed_are_the_real_tokens_filled_up_to_a_multiple() -> None:

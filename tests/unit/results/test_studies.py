@@ -110,6 +110,24 @@ def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experim
         require_one_known_source("t", runs)
 
 
+def test_what_repeats_from_run_to_run_is_said_once_and_read_back(
+    tiny: Callable[..., Experiment], tmp_path: Path
+) -> None:
+    runs = load_runs(write_study(tiny, seeds=2))
+    for number, (name, saved) in enumerate(runs.saved.items()):
+        saved[EVALUATED] = {"pe_experiments.evaluation": "ab"[number % 2]}  # differs from run to run
+        runs.environments[name].pop("platform", None)
+    write_archive(runs, tmp_path / "a")
+    read = read_archive(tmp_path / "a")
+    for name, saved in runs.saved.items():
+        assert read.saved[name]["identity"]["sources"] == saved["identity"]["sources"], name
+        assert read.saved[name][EVALUATED] == saved[EVALUATED], name
+        assert read.environments[name] == runs.environments[name], name
+    cells = pd.read_csv(tmp_path / "a" / "provenance.csv")
+    assert cells["shared"].count() == 1
+    assert cells["evaluated"].count() == len(cells) > 3
+
+
 def test_how_a_setting_was_tuned_is_published_with_the_runs(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
