@@ -19,7 +19,7 @@ from pe_experiments.models.packing import UNPACKED, Unpacked
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
-FUSED_TRAINING = 256  # the same with its backward pass, for a bias that takes no gradient
+FUSED_TRAINING = 1024  # the same with its backward pass, with oneDNN, for a bias that takes no gradient
 
 
 def eager(
