@@ -60,7 +60,6 @@ LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
 SMALL_STEPS = 100
 OURS = "pe_experiments"
-SIDE_BY_SIDE = "Measured side by side; medians, ratios with their quartiles."
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
@@ -205,8 +204,8 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
         write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
         write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
         about = ", ".join(f"{key} {value}" for key, value in machine.items())
-        table = f"{SIDE_BY_SIDE} {about}.\n\n{markdown_table(HEADING, map(_cells, rows))}\n"
-        write_atomically(folder / "table.md", table)
+        table = markdown_table(HEADING, map(_cells, rows))
+        write_atomically(folder / "table.md", f"Medians, ratios with their quartiles. {about}.\n\n{table}\n")
     say(f"table: {folder / 'table.csv'}")
     return rows
 

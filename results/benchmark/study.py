@@ -24,12 +24,11 @@ def blocks(folder: Path) -> dict[str, str]:
     """One sentence of ratios."""
     table = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
     machine = read_json(folder / "machine.json")
-    core = f"one {machine['processor']} core (PyTorch {machine['torch']})"
     said = []
     for words, (part, case, setting) in RATIOS.items():
         here = (table["part"] == part) & (table["case"] == case) & table["setting"].str.startswith(setting)
         if here.sum() != 1:
             raise UserError(f"{folder}/table.csv has no {part}, {case}, {setting}; run scripts/benchmark.py")
         said.append(f"{words}{table.loc[here, 'ratio'].iloc[0]:.2f}x")
-    start = f"A float32 training step on {core} takes {said[0]} the time of the fastest of x-transformers, PyTorch's own, GPT-2 and Llama"
+    start = f"A float32 training step on one {machine['processor']} core (PyTorch {machine['torch']}) takes {said[0]} the time of the fastest of x-transformers, PyTorch's own, GPT-2 and Llama"
     return {"answer": f"{start}, {said[1]} (d=128, 4 layers), {', '.join(said[2:4])}; {', '.join(said[4:])}."}

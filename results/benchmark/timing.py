@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -45,18 +46,21 @@ def timed(step: Step) -> Timed:
 def interleave(
     cases: Mapping[str, Timed], repeats: int, display: Display, what: str, warm_up: int = 3
 ) -> Seconds:
-    """Seconds of every repeat of every case, taken in turn: A B C A B C ..., so that drifts hit all alike.
+    """Seconds of every repeat of every case, taken in turn: A B C B C A ..., so that drifts hit all alike.
 
-    The first ``warm_up`` rounds do not count; ``what`` names the cases in the display.
+    The first of a round, which pays for what the last one left, is another in each. The first ``warm_up``
+    rounds do not count; ``what`` names the cases in the display.
     """
     seconds: Seconds = {name: [] for name in cases}
+    turns = deque(cases.items())
     display.start(what, repeats + warm_up)
     gc.collect()
     gc.disable()
     try:
         for repeat in range(repeats + warm_up):
-            for name, case in cases.items():
+            for name, case in turns:
                 seconds[name].append(case())
+            turns.rotate(-1)
             display.step(repeat + 1)
     finally:
         gc.enable()
