@@ -63,7 +63,7 @@ def run_experiment(
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
     try:
-        with on_hardware(experiment.config.hardware) as device:
+        with on_hardware(experiment.config) as device:
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, device, display)
@@ -83,7 +83,7 @@ def run_experiment(
 
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
-    with on_hardware(experiment.config.hardware):
+    with on_hardware(experiment.config):
         refuse_large_training(experiment)
         preflight(experiment)
 
@@ -104,7 +104,7 @@ def evaluate_run(
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
     try:
-        with on_hardware(finished.experiment.config.hardware) as device:
+        with on_hardware(finished.experiment.config) as device:
             return _evaluate_finished(finished, device, display)
     finally:
         display.stop()

@@ -14,7 +14,7 @@ import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import resolve
-from pe_experiments.configuration.schema import PARTS, HardwareConfig, check
+from pe_experiments.configuration.schema import PARTS, check
 from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
 from pe_experiments.published.pages import code_of, make, mirror
 from pe_experiments.published.replay import Kind, Numbers, Request, kind_of_run, kinds_of, replayed
@@ -131,8 +131,7 @@ def _require_repeated(study: str, kind: Kind, mine: Numbers) -> None:
     if not (said := apart(mine, kind.published)):
         return
     what = f"study={study}: {kind.run} repeated"
-    usual = HardwareConfig(accelerator="cpu", devices=1, threads=1)
-    here = describe_environment(prepare_hardware(usual))
+    here = describe_environment(prepare_hardware(kind.experiment().config))
     if all(kind.environment.get(key) == here[key] for key in MACHINE):
         raise UserError(f"{what} on the same kind of machine {said}")
     if more := beyond_rounding(kind, mine):

@@ -230,7 +230,7 @@ def replay(request: Request) -> Numbers:
     torch.set_default_dtype(torch.float32 if until is None else torch.float64)
     try:
         experiment = kind.experiment(None if until is None else FEW)
-        device = prepare_hardware(experiment.config.hardware)
+        device = prepare_hardware(experiment.config)
         model, generator = experiment.untrained_model(), torch.Generator().manual_seed(0)
         for weights in model.parameters():
             weights.data *= 1 + nudge * torch.randn(weights.shape, generator=generator)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.configuration.schema import HardwareConfig
+from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
@@ -22,8 +22,9 @@ from pe_experiments.training import matmul
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
-def prepare_hardware(hardware: HardwareConfig) -> str:
+def prepare_hardware(config: Config) -> str:
     """Set the threads and the matmul backend of this process; returns the device."""
+    hardware, training = config.hardware, config.training
     cores = os.cpu_count() or 1
     if hardware.threads > cores:
         has = f"this machine has {cores} cores; allowed: 1 to {cores}"
@@ -33,16 +34,16 @@ def prepare_hardware(hardware: HardwareConfig) -> str:
         return "cuda"
     if hardware.accelerator == "gpu":
         raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
-    matmul.select(hardware.matmul)
+    matmul.select(hardware.matmul, training.batch_size * training.max_length * config.model.d_model**2)
     return "cpu"
 
 
 @contextmanager
-def on_hardware(hardware: HardwareConfig) -> Iterator[str]:
+def on_hardware(config: Config) -> Iterator[str]:
     """As `prepare_hardware`, inside a with block: a notebook's own threads and backend come back after it."""
     threads, backend = torch.get_num_threads(), matmul.current_backend()
     try:
-        yield prepare_hardware(hardware)
+        yield prepare_hardware(config)
     finally:
         torch.set_num_threads(threads)
         matmul.set_backend(backend)

@@ -125,11 +125,11 @@ def _peer_steps(name: str, shape: ModelShape, vocabulary: int, batches: Batches)
 
 def small(repeats: int, display: Display) -> Iterator[Row]:
     """Steps as the harness takes them, beside bare loops of other libraries over the same padded batches."""
-    backend = matmul.faster_backend()
     for rows, layers in SMALL:
         training = {"training.batch_size": rows, "training.check_examples": rows}
         training |= {"training.steps": SMALL_STEPS, "training.check_every": SMALL_STEPS}
         made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
+        backend = matmul.select("auto", rows * made.config.training.max_length * made.shape.d_model**2)
         theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
         cases: dict[str, Timed] = {
             OURS: partial(of_new_model, whole_training, made, backend),
@@ -188,7 +188,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
 def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
     asked = validated(BenchmarkSettings, config)
-    prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config.hardware)
+    prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config)
     machine, folder, display = describe_machine(), Path(asked.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _measured(folder, machine) if row.part.partition(":")[0] not in asked.parts]

@@ -144,7 +144,7 @@ def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
 
 def _long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
     made = experiment(pe=scheme)
-    prepare_hardware(made.config.hardware)
+    prepare_hardware(made.config)
     model, source = made.untrained_model(), made.source
     before = _peak_megabytes()
     length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets

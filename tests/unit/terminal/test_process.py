@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from pe_experiments.configuration.schema import HardwareConfig
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal import process
 from pe_experiments.training.hardware import describe_environment, on_hardware
-
-HARDWARE = HardwareConfig(accelerator="cpu", devices=1, threads=1)
 
 
 @pytest.mark.parametrize("command", [[], ["python", "scripts/train.py"]])
 def test_a_run_has_the_threads_it_asks_for_wherever_it_runs(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str], tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "command", command)
     before = torch.get_num_threads()
-    asked = HARDWARE.model_copy(update={"threads": 2})
-    with on_hardware(asked) as device:
+    with on_hardware(tiny("hardware.threads=2", "hardware.accelerator=cpu").config) as device:
         assert device == "cpu"
         assert describe_environment(device)["threads"] == 2
         assert not command or describe_environment(device)["command"] == command

@@ -55,14 +55,15 @@ def test_auto_takes_onednn_wherever_the_error_is_the_same(
     pretend: Pretend, error: float, backend: str
 ) -> None:
     pretend(error)
-    assert select("auto") == backend == current_backend()
-    assert select("default") == "default" == current_backend()
+    assert select("auto", matmul.SMALL) == backend == current_backend()
+    assert select("auto", matmul.SMALL - 1) == "default" == current_backend()
+    assert select("default", matmul.SMALL) == "default" == current_backend()
 
 
 def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) -> None:
     pretend(BFLOAT16)
     with pytest.raises(UserError, match=r"hardware\.matmul=onednn.*bfloat16; allowed here: auto, default"):
-        select("onednn")
+        select("onednn", 1)
 
 
 @pytest.mark.slow
@@ -87,6 +88,6 @@ def test_no_file_remembers_the_choice(
     """Measured again by every process: the same processor selects the same backend, busy or not."""
     for error, backend in ((FLOAT32, "onednn"), (BFLOAT16, "default")):
         pretend(error)
-        prepare_hardware(tiny("hardware.accelerator=cpu").config.hardware)
+        prepare_hardware(tiny("hardware.accelerator=cpu", "training.batch_size=2000").config)
         assert describe_environment("cpu")["matmul"] == backend
         assert not results.exists()
