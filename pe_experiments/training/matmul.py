@@ -21,7 +21,7 @@ Backend = Literal["default", "onednn"]
 # Rows, columns summed over and columns of the products of a small transformer, forward and backward.
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
 HEADS = (128, 40, 16)  # sequences times heads, tokens and head_dim of the products inside attention
-SMALL = 2_000_000  # symbols of a batch times d_model^2, below which to set up oneDNN costs too much
+SMALL = 1_000_000  # symbols of a batch times d_model^2, below which to set up oneDNN costs too much
 SAME_ERROR = 4.0  # times the default's; bfloat16 would be some ten thousand times
 # What selects it; None where this PyTorch has no oneDNN, or no setting for its float32 products.
 _ONEDNN = torch.backends.mkldnn
