@@ -59,7 +59,7 @@ class Backbone(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
 
     def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
-        """The hidden states [n, D] of some tokens; a subclass may leave out what the others cost."""
+        """`layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the others."""
         return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, asked_n)
 
     def scheme(self, layer: int) -> PositionalEncoding:
@@ -88,7 +88,7 @@ class Backbone(nn.Module):
             lengths_B: tokens of each row without padding; None means no padding.
             declared_B: tokens of each row with the longest possible answer, at most P; None means
                 ``lengths_B``.
-            asked_n: which tokens, of all B T in a row, are asked for: then [n, D], these alone.
+            asked_n: indices into the B * T tokens of the flattened batch; then [n, D], of these alone.
         """
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B

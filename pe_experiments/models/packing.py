@@ -21,7 +21,7 @@ class Unpacked:
         return x_BTD
 
     def kept(self, x_ND: Tensor) -> Tensor:
-        """Of the tokens that a layer is given those that `pack` keeps."""
+        """A layer's input at the tokens that `pack` returns, for the residual sum."""
         return x_ND
 
 
@@ -52,7 +52,7 @@ class Packing(Unpacked):
 
 
 class Asked(Unpacked):
-    """Of the last layer: attention sees every token, then only those asked for, of all B T, go on."""
+    """For the last layer: attention sees all tokens; after it only those at ``asked_n`` are computed."""
 
     def __init__(self, packing: Unpacked, asked_n: Tensor):
         self.pad = packing.pad  # type: ignore[method-assign]

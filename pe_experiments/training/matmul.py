@@ -21,7 +21,7 @@ Backend = Literal["default", "onednn"]
 # Rows, columns summed over and columns of the products of a small transformer, forward and backward.
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
 HEADS = (128, 40, 16)  # sequences times heads, tokens and head_dim of the products inside attention
-SMALL = 1_000_000  # symbols of a batch times d_model^2, below which to set up oneDNN costs too much
+SMALL = 1_000_000  # below it, what oneDNN sets up for every new shape costs more than it saves
 SAME_ERROR = 4.0  # times the default's; bfloat16 would be some ten thousand times
 # What selects it; None where this PyTorch has no oneDNN, or no setting for its float32 products.
 _ONEDNN = torch.backends.mkldnn
@@ -40,7 +40,7 @@ def current_backend() -> Backend:
 
 
 def select(choice: str, size: int) -> Backend:
-    """Select the backend of ``hardware.matmul``, by the ``size`` of products and never by timing."""
+    """Select ``hardware.matmul``; no timing decides. ``size``: symbols of a batch * d_model^2."""
     backend = "default" if choice == "default" or (choice == "auto" and size < SMALL) else faster_backend()
     if choice == "onednn" and backend != "onednn":
         here = "here it is not there, or would compute float32 products in bfloat16"

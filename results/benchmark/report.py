@@ -26,7 +26,7 @@ from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.hardware import describe_environment, on_hardware, prepare_hardware
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
@@ -58,7 +58,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 LENGTHS = (1024, 4096, 16384)
 LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
-SMALL_STEPS = 100
 OURS = "pe_experiments"
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
@@ -127,9 +126,10 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
     """Steps as the harness takes them, beside bare loops of other libraries over the same padded batches."""
     for rows, layers in SMALL:
         training = {"training.batch_size": rows, "training.check_examples": rows}
-        training |= {"training.steps": SMALL_STEPS, "training.check_every": SMALL_STEPS}
+        training |= dict.fromkeys(("training.steps", "training.check_every"), 100)
         made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
-        backend = matmul.select("auto", rows * made.config.training.max_length * made.shape.d_model**2)
+        with on_hardware(made.config):
+            backend = matmul.current_backend()
         theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
         cases: dict[str, Timed] = {
             OURS: partial(of_new_model, whole_training, made, backend),

@@ -48,8 +48,8 @@ def interleave(
 ) -> Seconds:
     """Seconds of every repeat of every case, taken in turn: A B C B C A ..., so that drifts hit all alike.
 
-    The first of a round, which pays for what the last one left, is another in each. The first ``warm_up``
-    rounds do not count; ``what`` names the cases in the display.
+    Each round begins with another case: the first one pays for what the last one left in memory. The first
+    ``warm_up`` rounds do not count; ``what`` names the cases in the display.
     """
     seconds: Seconds = {name: [] for name in cases}
     turns = deque(cases.items())

@@ -31,15 +31,10 @@ def test_packing_changes_no_loss_and_no_gradient(
     batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
     assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
     found = []
-    for share, asked_of in (
-        (0.9, Transformer.asked_of),
-        (0.0, Transformer.asked_of),
-        (0.0, Backbone.asked_of),
-    ):
+    packs, skips, computes_all = transformer.PADDED, Transformer.asked_of, Backbone.asked_of
+    for share, asked_of in ((packs, skips), (0.0, skips), (0.0, computes_all)):
         monkeypatch.setattr(transformer, "PADDED", share)
-        monkeypatch.setattr(
-            Transformer, "asked_of", asked_of
-        )  # the last layer of scored tokens alone, or of all
+        monkeypatch.setattr(Transformer, "asked_of", asked_of)
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, list(network.parameters()), materialize_grads=True)
         found.append([loss, *gradients])

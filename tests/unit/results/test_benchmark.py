@@ -87,8 +87,8 @@ def test_every_part_measured_ends_in_the_table(
     monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
     monkeypatch.setattr(report, "long_evaluation", lambda tokens, scheme: (1.5, 20.0))
     before = matmul.current_backend()
-    first = script("benchmark", "parts=[lengths]", "repeats=2", f"out={tmp_path}")
-    done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")  # the other part stays
+    first = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
+    done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")  # replaces its own rows alone
     matmul.set_backend(before)
     assert first.code == 0, first.err
     assert done.code == 0, done.err
@@ -97,6 +97,7 @@ def test_every_part_measured_ends_in_the_table(
     compared = ("fastest at its default", "fastest at its best float32")
     parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
     assert set(table["part"]) == parts
+    assert not table.duplicated(["part", "setting", "case"]).any()
     fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
     assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
