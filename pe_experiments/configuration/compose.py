@@ -164,17 +164,13 @@ def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> Config
         chosen = f"{' '.join(choices)}{f' in {folder}' if folder else ''}"
         raise UserError(f"{chosen}: the defaults of a config file lead back to itself") from error
     except Exception as error:
-        raise UserError(_said_of_files(error)) from error
+        mark, lines = getattr(error, "problem_mark", None), str(error).splitlines()[:2]
+        said = f"{mark.name}, line {mark.line + 1}: {error.problem}" if mark else one_line(" ".join(lines))  # type: ignore[attr-defined]
+        raise UserError(said) from error
     finally:
         everything.hydra = outer
     plain: Any = OmegaConf.to_container(config, enum_to_str=True)
     return plain | {"hydra": {key: plain["hydra"][key] for key in OF_HYDRA}}
-
-
-def _said_of_files(error: Exception) -> str:
-    if mark := getattr(error, "problem_mark", None):
-        return f"{mark.name}, line {mark.line + 1}: {error.problem}"  # type: ignore[attr-defined]
-    return one_line(" ".join(str(error).splitlines()[:2]))
 
 
 def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMapping:

@@ -64,6 +64,9 @@ def adopt(named: str, folders: Sequence[Path], results_dir: Path) -> int:
     differing = 0
     for study in there if named == ALL else [named]:
         kinds = kinds_of(read_archive(there[study]), read_witness(there[study]))
+        if not all(kind.has_data for kind in kinds):
+            say(f"{study}: left out, since the data files that it was trained on are not here as they were")
+            continue
         differing += len(hold(study, kinds, WHOLE, results_dir).differing)
     return int(bool(differing))
 

@@ -26,7 +26,7 @@ from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.published.archive import EVALUATED
 from pe_experiments.store.code import Digests, Half, common_code, known, states
 from pe_experiments.store.directory import COMPLETED
-from pe_experiments.store.identity import CODE_OF, part_code
+from pe_experiments.store.identity import CODE_OF, identify, is_code, part_code
 from pe_experiments.store.names import short_hash
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display
@@ -62,6 +62,14 @@ class Kind:
     steady: bool  # every seed gets nearly all answers right at the lengths trained on, whatever rounding
     code: Digests  # today's, by part
     states: Mapping[Half, Digests]  # of the code that made it and evaluated it
+    data: Digests  # files that its task read
+
+    @property
+    def has_data(self) -> bool:
+        """Whether these lie here as they were; another Python, say, has another standard library."""
+        with suppress(UserError):  # of a file that is not there
+            return self.data.items() <= identify(self.experiment()).sources["task"].items()
+        return False
 
     @property
     def unknown(self) -> set[str]:
@@ -131,6 +139,9 @@ def kind_of_run(runs: Runs, row: Mapping[Any, Any], witnessed: pd.DataFrame) -> 
     published = {"rows": recorded[["step", *RECORDED]].to_dict("records"), "curve": curve}
     trained, made = (runs.saved[name]["identity"][key] for key in ("trained", "sources"))
     own = witnessed[witnessed["name"] == name]
+    sections = {group: trained[group] for group in PARTS}
+    sections["model"] = {key: value for key, value in trained["model"].items() if key not in SIZES}
+    parts = [load_component(group, section) for group, section in sections.items()]
     return Kind(
         name,
         str(row["label"]),
@@ -141,11 +152,12 @@ def kind_of_run(runs: Runs, row: Mapping[Any, Any], witnessed: pd.DataFrame) -> 
         _beginning(own, published) if len(own) else {},
         float(row["seconds_per_step"]),
         bool((within["exact_match"] >= STEADY).all()),
-        _code_of(trained),
+        common_code() | {part: digest for one in parts for part, digest in part_code(one).items()},
         {
             "trained": {part: state for group in CODE_OF for part, state in made.get(group, {}).items()},
             "evaluated": runs.saved[name].get(EVALUATED, {}),
         },
+        {file: digest for file, digest in made["task"].items() if not is_code(file)},
     )
 
 
@@ -163,13 +175,6 @@ def weightless(made: Numbers, few: bool = False) -> Numbers:
     columns = (*OF_WEIGHTS, *OF_EXAMPLES) if few else OF_WEIGHTS
     points = [{key: point[key] for key in point if key not in columns} for point in made["curve"]]
     return made | {"curve": points}
-
-
-def _code_of(trained: Mapping[str, Any]) -> Digests:
-    sections = {group: trained[group] for group in PARTS}
-    sections["model"] = {key: value for key, value in trained["model"].items() if key not in SIZES}
-    parts = (load_component(group, section) for group, section in sections.items())
-    return common_code() | {name: digest for part in parts for name, digest in part_code(part).items()}
 
 
 def crossing(kinds: Sequence[Kind]) -> list[Kind]:

@@ -1,6 +1,6 @@
 """Better, worse or not separated: schemes on one task, within the settings that all of them met.
 
-``scores`` are those of `settings.scores_of`, [settings, schemes], NaN where the task was not learned. A
+``scores`` are those of `scores.scores_of`, [settings, schemes], NaN where the task was not learned. A
 scheme is compared if it learned the task in `ENOUGH` of the settings, with signs of differences flipped
 within settings and Holm's method over the others.
 
@@ -128,7 +128,7 @@ def forecast(mine: pd.Series, others: pd.DataFrame) -> dict[str, Forecast]:
 
     Args:
         mine: by setting, NaN where the task was not learned.
-        others: `settings.scores_of` of the other schemes, in all settings.
+        others: `scores.scores_of` of the other schemes, in all settings.
     """
     apart, learned = _futures(mine, others)
     words, _ = _verdicts(apart, learned, _learned(others))

@@ -200,11 +200,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 def load_weights(model: nn.Module, checkpoint: dict[str, Any], otherwise: str) -> None:
     """Give an untrained model the weights of a checkpoint; ``otherwise`` is said where they do not fit."""
     try:
-        model.load_state_dict(model_weights(checkpoint))
+        weights = checkpoint["state_dict"].items()
+        model.load_state_dict({name.removeprefix("model."): value for name, value in weights})
     except (RuntimeError, AttributeError, TypeError) as error:
         raise UserError(otherwise) from error
-
-
-def model_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    """The model's state dict inside a checkpoint of `TrainingModule`."""
-    return {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}

@@ -24,7 +24,10 @@ STUDIES = [folder for folder in published(ROOT / "results") if (folder / FILES[-
 
 def shortest(folder: Path) -> list[Kind]:
     """One kind per scheme."""
-    return list({kind.label: kind for kind in kinds_of(read_archive(folder), read_witness(folder))}.values())
+    kinds = kinds_of(read_archive(folder), read_witness(folder))
+    if not all(kind.has_data for kind in kinds):
+        pytest.skip("its data files are not here, as with another Python's standard library")
+    return list({kind.label: kind for kind in kinds}.values())
 
 
 @pytest.mark.slow

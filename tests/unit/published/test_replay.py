@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
 from pe_experiments.published.archive import SHIPPED, read_archive, where
 from pe_experiments.published.replay import BEYOND, kinds_of
+from pe_experiments.store.identity import identify
 
 
 def test_a_kind_is_a_scheme_and_protocol_or_where_settings_do_not_repeat_a_task_and_model() -> None:
@@ -32,3 +34,18 @@ def test_a_beginning_is_as_long_before_publishing_as_after() -> None:
     before = replace(study, training=pd.concat([row, study.training]))
     own = where(before, before.runs["name"] == name)
     assert kinds_of(own, pd.DataFrame({"name": []}))[0].beginning().until == 100 + BEYOND
+
+
+def test_a_kind_has_its_data_while_the_files_lie_here_as_they_were(tmp_path: Path) -> None:
+    kind = kinds_of(read_archive(SHIPPED / "text"), pd.DataFrame({"name": []}))[0]
+    path = tmp_path / "book.txt"
+    path.write_text("In the beginning. " * 5000)
+    book = {"task": kind.trained["task"] | {"path": str(path)}}
+    own = replace(kind, trained=kind.trained | book)
+    own = replace(own, data={"book.txt": identify(own.experiment()).sources["task"]["book.txt"]})
+    assert own.has_data
+    path.write_text("In the beginning! " * 5000)
+    assert not own.has_data
+    path.unlink()
+    assert not own.has_data
+    assert kinds_of(read_archive(SHIPPED / "precision"), pd.DataFrame({"name": []}))[0].has_data  # reads none
