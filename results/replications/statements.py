@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
-from pe_experiments.published import markdown_table, read_archive, read_table, with_settings
+from pe_experiments.published import markdown_table, mean_in_words, read_archive, read_table, with_settings
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss")
@@ -27,13 +27,26 @@ HEADING = ("task", "pair", "metric", "first (in distribution)", "second (in dist
 Row = dict[Any, Any]
 
 
-def read() -> pd.DataFrame:
-    """``statements.csv`` judged by the runs of the studies that are published."""
+def published() -> pd.DataFrame:
+    """The runs of the studies that are published, `titled`."""
     there = [read_archive(HERE / name) for name in STUDIES if (HERE / name / "runs.csv").exists()]
     columns = {"layers": "model.num_layers", "symbols": "task.vocab_size"}
     tables = [titled(with_settings(runs, **columns)) for runs in there]
-    runs = pd.concat(tables) if tables else pd.DataFrame(columns=["title", "label"])
-    return judged(read_table(HERE / "statements.csv", *TEXT), runs)
+    return pd.concat(tables) if tables else pd.DataFrame(columns=["title", "label"])
+
+
+def read() -> pd.DataFrame:
+    """``statements.csv`` judged by them."""
+    return judged(read_table(HERE / "statements.csv", *TEXT), published())
+
+
+def gates() -> str:
+    """What FoX's initial gates reach."""
+    runs, measured = published(), ["exact_match_in_distribution", "exact_match_at_2x"]
+    groups: Any = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
+    rows = [[of, f"`{name}`", *map(mean_in_words, own[measured].T.values)] for (of, name), own in groups]
+    heading = ["task", "scheme", "exact match in distribution", "at 2x"]
+    return markdown_table(heading, rows) if rows else "Not run yet."
 
 
 def titled(runs: pd.DataFrame) -> pd.DataFrame:

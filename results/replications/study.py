@@ -129,4 +129,5 @@ def blocks(folder: Path) -> dict[str, str]:
         "answer": f"Of {len(made)} published values {', '.join(words)}.",
         **{str(arxiv): table(group) for arxiv, group in made.groupby("arxiv")},
         **statements.blocks(statements.read()),
+        "gates": statements.gates(),
     }

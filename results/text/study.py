@@ -125,20 +125,13 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     ]
     ps = np.reshape(holm([float(stats.ttest_1samp(d, 0).pvalue) for d in apart]), (-1, 2))
     rows = []
-    for (name, length), (rope, alibi), own in zip(
-        cases, zip(apart[::2], apart[1::2], strict=True), ps, strict=True
-    ):
+    pairs = zip(apart[::2], apart[1::2], strict=True)
+    for (name, length), (rope, alibi), own in zip(cases, pairs, ps, strict=True):
         extends = own[0] <= ALPHA and rope.mean() < 0
         as_far = extends and not (own[1] <= ALPHA and alibi.mean() > 0)
         said = "as far as ALiBi" if as_far else "further than RoPE" if extends else "no"
-        rows.append(
-            [
-                f"`{name}`",
-                f"{length:,}",
-                *(f"{in_words(d)} (p {p:.2g})" for d, p in zip((rope, alibi), own, strict=True)),
-                said,
-            ]
-        )
+        differences = (f"{in_words(d)} (p {p:.2g})" for d, p in zip((rope, alibi), own, strict=True))
+        rows.append([f"`{name}`", f"{length:,}", *differences, said])
     return markdown_table(["scheme", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
 
 

@@ -23,13 +23,8 @@ HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
 SETTINGS = 9  # of a task of the bank; with fewer it decides nothing
 OURS = "ours"  # no document states the claim
-WORDS = {
-    HOLDS: "hold",
-    DEPENDS: "depend on conditions (column *measured*)",
-    FAILS: "do not hold",
-    UNSUPPORTED: "are not supported",
-    UNTESTED: "were not tested",
-}
+WORDS = {HOLDS: "hold", DEPENDS: "depend on conditions (column *measured*)", FAILS: "do not hold",
+         UNSUPPORTED: "are not supported", UNTESTED: "were not tested"}  # fmt: skip
 pages = compare_archived
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
 
@@ -64,9 +59,8 @@ def table(made: pd.DataFrame) -> str:
     """A row per claim."""
     links = [f"[figure](figures/{figure}.png)" if figure else "" for figure in made["figure"]]
     cells = made.assign(figure=links, quoted=[quoted(row) for row in made.to_dict("records")])
-    return markdown_table(
-        HEADING, cells[["claim", "quoted", "tested", "measured", "verdict", "figure"]].to_numpy().tolist()
-    )
+    columns = ["claim", "quoted", "tested", "measured", "verdict", "figure"]
+    return markdown_table(HEADING, cells[columns].to_numpy().tolist())
 
 
 def quoted(row: dict[Any, Any]) -> str:
@@ -80,10 +74,8 @@ def quoted(row: dict[Any, Any]) -> str:
 def answer(made: pd.DataFrame) -> str:
     """How many claims hold, by who states them."""
     said, ours = [], made["source"] == OURS
-    for who, own in (
-        ("statements of four tutorials", made[~ours]),
-        ("claims that no source states", made[ours]),
-    ):
+    groups = {"statements of four tutorials": made[~ours], "claims that no source states": made[ours]}
+    for who, own in groups.items():
         counts = own["verdict"].value_counts()
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if verdict in counts)
         said.append(f"Of {len(own)} {who} {words}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from results.replications import statements, study
 
@@ -103,3 +104,14 @@ def test_runs_are_titled_by_what_a_statement_is_about() -> None:
         "lag to 20, 2 layers",
     ]
     assert set(statements.read()["verdict"])  # every statement has one, run or not
+
+
+def test_a_row_per_initial_gate_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ["title", "label", "exact_match_in_distribution", "exact_match_at_2x"]
+    runs = pd.DataFrame([("t", "fox", 1.0, 0.5), ("t", "rope", 1.0, 0.0)], columns=columns)
+    monkeypatch.setattr(statements, "published", lambda: pd.concat([runs] * 5))
+    assert statements.gates().splitlines()[2:] == [
+        "| t | `fox` | 1.00 in all 5 seeds | 0.50 in all 5 seeds |"
+    ]
+    monkeypatch.setattr(statements, "published", lambda: runs[1:])
+    assert statements.gates() == "Not run yet."
