@@ -413,13 +413,13 @@ def test_a_result_that_is_none_is_one_sentence(damage: dict[str, Any], tiny: Tin
     if "steps" in damage:
         del content["steps"]
     text = json.dumps(content)
-    run.result.write_text(text.replace("null", "[" * 5000 + "]" * 5000) if "deep" in damage else text)
+    run.result.write_text(text.replace("null", "[" * 50_000 + "]" * 50_000) if "deep" in damage else text)
     for attempt in (lambda: run_experiment(tiny()), lambda: evaluate_run(run.path, {})):
         with pytest.raises(UserError, match=r"result\.json is damaged"):
             attempt()
 
 
-@pytest.mark.parametrize("runs", ["[{}]", "[[1]]", "{}", "[" * 5000 + "]" * 5000])
+@pytest.mark.parametrize("runs", ["[{}]", "[[1]]", "{}", "[" * 50_000 + "]" * 50_000])
 def test_a_manifest_that_lists_no_names_is_one_sentence(runs: str, tmp_path: Path) -> None:
     manifest = tmp_path / "s" / "manifest.json"
     manifest.parent.mkdir()
