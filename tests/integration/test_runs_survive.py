@@ -419,7 +419,7 @@ def test_a_result_that_is_none_is_one_sentence(damage: dict[str, Any], tiny: Tin
             attempt()
 
 
-@pytest.mark.parametrize("runs", ["[{}]", "[[1]]", "{}", "[" * 50_000 + "]" * 50_000])
+@pytest.mark.parametrize("runs", ["[{}]", "[[1]]", "{}", "[" * 5000 + "]" * 5000])
 def test_a_manifest_that_lists_no_names_is_one_sentence(runs: str, tmp_path: Path) -> None:
     manifest = tmp_path / "s" / "manifest.json"
     manifest.parent.mkdir()
