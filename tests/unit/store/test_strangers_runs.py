@@ -308,7 +308,7 @@ watching: list[Path] = []  # the folder that may be read, while something is wat
 def note(event: str, arguments: tuple[Any, ...]) -> None:
     if not watching:
         return
-    if event in ALERT:
+    if event in ALERT and arguments != ("libnvidia-ml.so.1",):  # PyTorch's CUDA build looks for a GPU
         WATCHED.append((event, repr(arguments)[:200]))
     elif event == "import" and not arguments[0].startswith("pe_experiments"):
         WATCHED.append((event, arguments[0]))
