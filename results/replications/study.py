@@ -126,7 +126,7 @@ def blocks(folder: Path) -> dict[str, str]:
     counts = made["verdict"].str.partition(":")[0].value_counts()
     words = [f"{counts[verdict]} {what}" for verdict, what in WORDS.items() if verdict in counts]
     return {
-        "answer": f"Of {len(made)} published values {', '.join(words)}.",
+        "answer": f"Of {len(made)} published values {', '.join(words)}. Of those not reproduced, {made['verdict'].str.endswith('not learned').sum()} are of schemes that did not learn the task here.",
         **{str(arxiv): table(group) for arxiv, group in made.groupby("arxiv")},
         **statements.blocks(statements.read()),
         "gates": statements.gates(),

@@ -129,7 +129,7 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     for (name, length), (rope, alibi), own in zip(cases, pairs, ps, strict=True):
         extends = own[0] <= ALPHA and rope.mean() < 0
         as_far = extends and not (own[1] <= ALPHA and alibi.mean() > 0)
-        said = "as far as ALiBi" if as_far else "further than RoPE" if extends else "no"
+        said = "yes; not separated from ALiBi" if as_far else "yes" if extends else "no"
         differences = (f"{in_words(d)} (p {p:.2g})" for d, p in zip((rope, alibi), own, strict=True))
         rows.append([f"`{name}`", f"{length:,}", *differences, said])
     return markdown_table(["scheme", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
@@ -147,7 +147,8 @@ def answer(groups: dict[str, pd.DataFrame]) -> str:
     heading += [f"rise at {longest:,} bytes"]
     open_ones = [f"`{name}`" for name in made if f"`{name}`" not in (*kept, *lost)]
     said = f"Of all {len(made)}, {listed(kept) or 'no scheme'} rise by less than {KEPT}, {listed(lost) or 'no scheme'} by more"
-    said += f"; {listed(open_ones)} {'are' if len(open_ones) > 1 else 'is'} unclear." if open_ones else "."
+    said += f"; {listed(open_ones)} {'are' if len(open_ones) > 1 else 'is'} unclear" if open_ones else ""
+    said += ". In brackets: Student's 95 % interval over seeds, not adjusted; *less* and *more* where all of it lies there."
     return f"{markdown_table(heading, rows)}\n\n{said}"
 
 

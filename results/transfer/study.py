@@ -206,7 +206,7 @@ def draw_scores(bank: Scores, text: Scores, folder: Path) -> None:
 def outcome(main: Correlation) -> str:
     """*Useful*, *not useful* or *open*, as the plan says."""
     if main.low > USEFUL:
-        return f"**Useful** for choosing an encoding for text of this size, by the plan: the whole interval lies above {USEFUL}."
+        return f"**Useful** for choosing an encoding for text of this size, by a plan rewritten with the text scores known: the whole interval lies above {USEFUL}."
     if main.high < USEFUL and main.ceiling >= RELIABLE:
         return f"**Not useful** for choosing an encoding for text of this size: the whole interval lies below {USEFUL}."
     if main.p <= ALPHA:
@@ -230,10 +230,10 @@ def blocks(folder: Path) -> dict[str, str]:
     ]  # fmt: skip
     run = [task in tasks and bool(np.isfinite(bank[IN][:, tasks.index(task)]).all()) for task in TASKS]
     interim = f"*Interim*: {sum(run)} of {len(TASKS)} tasks are run in all settings, and there is no verdict before."
-    verdict = "the bank adds to that" if added.p <= ALPHA else "that the bank adds to that is not shown"
+    verdict = "by its test the bank adds to that" if added.p <= ALPHA else "that the bank adds is not shown"
     known_alone = f"Knowing only which schemes meet vectors or angles that were not trained ({listed([f'`{one}`' for one in UNSEEN])}) gives {known.rho:+.2f}"
-    apart = ", while the interval contains 0" if added.p <= ALPHA and added.low <= 0 else ""
-    final = f"{outcome(main)} {known_alone}; {verdict} (given that, {added.interval}, one-sided p {p_in_words(added.p)}{apart})."
+    apart = "; but the interval contains 0" if added.p <= ALPHA and added.low <= 0 else ""
+    final = f"{outcome(main)} {known_alone}; {verdict} (given that, {added.interval}, one-sided p {p_in_words(added.p)}, which takes relatives for independent{apart})."
     seen, other = (rho(bank[PAST][own], text[PAST][own]) for own in (BASELINE.ravel() == n for n in (1, 0)))
     as_0 = rho(np.where(np.isnan(bank[PAST]) & ~np.isnan(bank[IN]), 0.0, bank[PAST]), text[PAST])
     return {
