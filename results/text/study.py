@@ -107,11 +107,11 @@ def rises_table(runs: Runs) -> str:
     rows = [
         [f"`{label}`", f"{own[TRAINED].mean():.2f}",
          "–" if label == best else in_words((own[TRAINED] - groups[best][TRAINED]).dropna()),
-         *(in_words(own[length] - own[TRAINED]) for length in lengths[1:]), rates.get(label, "–")]
+         *(in_words(own[length] - own[TRAINED]) for length in lengths[1:]), *([rates[label]] if rates else [])]
         for label, own in groups.items()
     ]  # fmt: skip
     heading = ["scheme", f"at {TRAINED} bytes", f"minus `{best}`, at {TRAINED}"]
-    heading += [*(f"rise to {length:,}" for length in lengths[1:]), "learning rate"]
+    heading += [*(f"rise to {length:,}" for length in lengths[1:]), *(["learning rate"] if rates else [])]
     return markdown_table(heading, rows)
 
 
