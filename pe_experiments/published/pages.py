@@ -45,7 +45,8 @@ def differences(folder: Path) -> list[Path]:
     with _made_anew(folder) as made:
         # Beside the explorer lie the pictures and pages that show_encoding.py writes.
         bases = (folder, made) if (folder / FILES[-1]).exists() else (made,)
-        names = {str(path.relative_to(base)) for base in bases for path in base.rglob("*") if _kept(path)}
+        found = [(base, path) for base in bases for path in (*base.glob("*"), *base.glob("figures/*"))]
+        names = {str(path.relative_to(base)) for base, path in found if _kept(path)}  # no study inside it
         names -= set(BY_HAND)
         same, _, _ = filecmp.cmpfiles(folder, made, names, shallow=False)
         return sorted(folder / name for name in names.difference(same))
