@@ -93,7 +93,7 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:

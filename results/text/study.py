@@ -25,7 +25,7 @@ SHOWN = ("fox", "kerple_log", "alibi", "t5", "sinusoidal", "rope")  # in the pro
 KEPT = 0.05  # bits per byte; a rise of less counts as no loss
 RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 HERE = Path(__file__).parent
-FURTHER = {"rope": HERE / "rope", "depth": HERE.parent / "replications" / "text", "prose": HERE / "prose"}
+FURTHER = {name: HERE / name for name in ("rope", "depth", "prose")}
 
 
 def scores(runs: Runs, windows: str = "sliding", value: str = "bits_per_byte") -> pd.DataFrame:
