@@ -103,7 +103,7 @@ def test_every_run_of_a_prepared_sweep_can_be_carried_out(
     config = OmegaConf.load(CONFIG_DIR / "sweep" / f"{name}.yaml")
     assert config.hydra.mode == "MULTIRUN"
     folder = name.replace("replicate_", "replications/").replace("text_", "text/")
-    assert config.study == folder.replace("bank_", "bank/")
+    assert config.study == {"replicate_text": "text/depth"}.get(name, folder.replace("bank_", "bank/"))
     alone = "sweep.against=null"  # what it is compared with needs not be there
     runs = planned(script, f"sweep={name}", "seed=0", f"results_dir={results}", alone)
     assert len(runs) >= 2
