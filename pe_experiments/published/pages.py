@@ -77,8 +77,8 @@ def published(results_dir: Path) -> list[Path]:
 def code_of(folder: Path) -> ModuleType:
     """The ``study.py`` of a folder, or of the project's study of that name; without one, nothing."""
     name = re.sub(r"\W", "_", f"study_{folder.name}")
-    ours = [folder] * folder.resolve().is_relative_to(SHIPPED)  # what came with others' results is not run
-    places = (*ours, SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name)
+    ours = folder.resolve().is_relative_to(SHIPPED)  # what came with others' results is not run
+    places = [folder] if ours else [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
     path = next((place / "study.py" for place in places if (place / "study.py").exists()), None)
     if path is None:
         return ModuleType(name)
