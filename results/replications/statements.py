@@ -36,12 +36,12 @@ def published() -> pd.DataFrame:
 
 
 def read() -> pd.DataFrame:
-    """``statements.csv`` judged by them."""
+    """``statements.csv`` judged by the `published` runs."""
     return judged(read_table(HERE / "statements.csv", *TEXT), published())
 
 
 def gates() -> str:
-    """What FoX's initial gates reach."""
+    """Exact match with each initial gate of FoX, by task."""
     runs, measured = published(), ["exact_match_in_distribution", "exact_match_at_2x"]
     groups: Any = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
     rows = [[of, f"`{name}`", *map(mean_in_words, own[measured].T.values)] for (of, name), own in groups]

@@ -20,7 +20,7 @@ from pe_experiments.comparison.latex import printed
 from pe_experiments.comparison.protocols import protocols_of, told_apart
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import scheme_table
-from pe_experiments.comparison.words import caveats, mean, number
+from pe_experiments.comparison.words import caveats, listed, mean, number
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
@@ -676,3 +676,7 @@ def test_markup_in_a_label_stays_text(tiny: Tiny, capsys: pytest.CaptureFixture[
     run = write_run(tiny("pe=rope"), fading(1, 0), result={"label": "[/b] [c51d]"})
     show(compare(run.path.parents[1], out=tmp_path))
     assert "[/b] [c51d]" in capsys.readouterr().out
+
+
+def test_names_are_listed_in_words() -> None:
+    assert [listed(names) for names in ([], ["a"], ["a", "b", "c"])] == ["", "a", "a, b and c"]

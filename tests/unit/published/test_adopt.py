@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.published.adopt import DOUBLE, apart, witnessed
-from pe_experiments.published.replay import Numbers, weightless
+from pe_experiments.published.adopt import DOUBLE, adopt, apart, witnessed
+from pe_experiments.published.archive import SHIPPED
+from pe_experiments.published.replay import Kind, Numbers, weightless
 from pe_experiments.terminal.errors import UserError
 
 
@@ -83,3 +84,11 @@ def test_beginnings_are_written_as_rows_of_steps_and_lengths() -> None:
     assert list(table) == ["name", "step", "length", "loss", "exact_match", "token_accuracy"]
     assert table["step"].dropna().tolist() == [10, 20, 30]
     assert table["length"].dropna().tolist() == [4, 5]
+
+
+def test_a_study_whose_data_are_elsewhere_is_left_out_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Kind, "has_data", False)
+    assert adopt("text", [SHIPPED / "text"], SHIPPED) == 0
+    assert capsys.readouterr().out.startswith("text: left out, since the data files")

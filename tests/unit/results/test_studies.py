@@ -289,6 +289,7 @@ def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
 def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
     for name in ("text", "precision", "tutorial_claims"):
         assert callable(code_of(RESULTS / name).blocks)
+    assert not hasattr(code_of(RESULTS / "mine" / "text"), "blocks")  # another study of that name
 
 
 def test_the_published_results_are_small() -> None:
