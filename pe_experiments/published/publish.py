@@ -25,7 +25,7 @@ from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 from pe_experiments.training.hardware import describe_environment, prepare_hardware
 
-REPEATED = 3  # runs drawn at random
+ONE_IN, MOST = 10, 3  # runs drawn at random are repeated
 # Where these agree, so does every bit of a run.
 MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 
@@ -110,7 +110,7 @@ def _states(saved: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def repeat_some(study: str, made: Runs, kinds: list[Kind], before: pd.DataFrame) -> pd.DataFrame:
     """Repeat a few runs, drawn at random, and beginnings not witnessed ``before``: the beginnings of all."""
     finished = made.runs[made.runs["status"] == COMPLETED]
-    some = finished.sample(min(REPEATED, len(finished))).to_dict("records")
+    some = finished.sample(min(MOST, -(-len(finished) // ONE_IN))).to_dict("records")
     drawn = [kind_of_run(made, row, before) for row in some]
     for kind in drawn:
         if (now := identify(resolve(check(kind.commanded()))).name) != kind.run:
