@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
 SETTINGS = 9  # of a task of the bank; with fewer it decides nothing
 OURS = "ours"  # no document states the claim
-WORDS = {HOLDS: "hold", DEPENDS: "depend on conditions (column *measured*)", FAILS: "do not hold",
+WORDS = {HOLDS: "hold", DEPENDS: "depend on conditions", FAILS: "do not hold",
          UNSUPPORTED: "are not supported", UNTESTED: "were not tested"}  # fmt: skip
 pages = compare_archived
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
@@ -72,11 +72,11 @@ def quoted(row: dict[Any, Any]) -> str:
 
 
 def answer(made: pd.DataFrame) -> str:
-    """How many claims hold, by who states them."""
-    said, ours = [], made["source"] == OURS
-    groups = {"statements of four tutorials": made[~ours], "claims that no source states": made[ours]}
-    for who, own in groups.items():
-        counts = own["verdict"].value_counts()
-        words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if verdict in counts)
-        said.append(f"Of {len(own)} {who} {words}.")
-    return " ".join(said)
+    """How many statements hold, by what they are about, and how far fixed sinusoids went."""
+    stated, said = made[made["source"] != OURS], []
+    groups = stated["holds_if"].eq("").map({False: "vectors, order and code", True: "trained models"})
+    for about, own in stated.groupby(groups, sort=False)["verdict"]:
+        counts = [f"{n} {word}" for verdict, word in WORDS.items() if (n := own.eq(verdict).sum())]
+        said.append(f"{len(own)} are about {about} ({', '.join(counts)})")
+    row = made.set_index("claim").loc["Fixed sinusoids generalise to lengths not seen"]
+    return f"Of {len(stated)} statements of four tutorials {' and '.join(said)}. Of fixed sinusoids one says “{row['quotation']}”; exact match {str(row['measured']).replace('At', 'at', 1)}"
