@@ -12,7 +12,7 @@ from pe_experiments.terminal.files import read_json
 # Beginning of a phrase: part, case and beginning of the setting of a row of table.csv.
 RATIOS = {
     "": ("peers: fastest at its default", "pe_experiments", "d=128"),
-    "at its best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
+    "at their best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
     "batches of 8 take ": ("small: fastest at its best float32", "pe_experiments", "d=64, 2 layers, batch 8"),
     "text ": ("peers: fastest at its best float32", "pe_experiments", "text"),
     "beside no encoding RoPE takes ": ("schemes", "rope", "defaults"),
@@ -30,5 +30,5 @@ def blocks(folder: Path) -> dict[str, str]:
         if here.sum() != 1:
             raise UserError(f"{folder}/table.csv has no {part}, {case}, {setting}; run scripts/benchmark.py")
         said.append(f"{words}{table.loc[here, 'ratio'].iloc[0]:.2f}x")
-    start = f"A float32 training step on one {machine['processor']} core (PyTorch {machine['torch']}) takes {said[0]} the time of the fastest of x-transformers, PyTorch's own, GPT-2 and Llama"
+    start = f"A float32 training step on one {machine['processor']} core (PyTorch {machine['torch']}) takes {said[0]} the time of the fastest of x-transformers, PyTorch's own, GPT-2 and Llama at their defaults"
     return {"answer": f"{start}, {said[1]} (d=128, 4 layers); {', '.join(said[2:4])}; {', '.join(said[4:])}."}

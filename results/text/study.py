@@ -142,13 +142,13 @@ def answer(groups: dict[str, pd.DataFrame]) -> str:
     made = {label: t_interval(rise.to_numpy(float)) for label, rise in rises.items()}
     kept = [f"`{name}`" for name, rise in made.items() if rise.high < KEPT]
     lost = [f"`{name}`" for name, rise in made.items() if rise.low > KEPT]
-    rows = [[f"`{n}`", f"{groups[n][TRAINED].mean():.2f}", in_words(rises[n])] for n in groups if n in SHOWN]
-    heading = ["bits per byte (lower is better)", f"{TRAINED} bytes, as in training"]
-    heading += [f"rise at {longest:,} bytes"]
+    names, ends = [name for name in groups if name in SHOWN], (TRAINED, longest)
+    rows = [[f"`{n}`", *(f"{groups[n][at].mean():.2f}" for at in ends), in_words(rises[n])] for n in names]
+    heading = ["bits per byte (lower is better)", *(f"{at:,} bytes" for at in ends), "rise"]
     open_ones = [f"`{name}`" for name in made if f"`{name}`" not in (*kept, *lost)]
     said = f"Of all {len(made)}, {listed(kept) or 'no scheme'} rise by less than {KEPT}, {listed(lost) or 'no scheme'} by more"
     said += f"; {listed(open_ones)} {'are' if len(open_ones) > 1 else 'is'} unclear" if open_ones else ""
-    said += ". In brackets: Student's 95 % interval over seeds, not adjusted; *less* and *more* where all of it lies there."
+    said += ". In brackets: Student's 95 % interval over seeds, not adjusted; *less* and *more* where the whole interval lies there."
     return f"{markdown_table(heading, rows)}\n\n{said}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ QUESTIONS = {
 SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
-LEVELS = {"layers": ("2 layers", "4"), "symbols": ("few symbols", "many"), "training length": ("training to 12", "training to 24"),
-          "blocks": ("GPT's blocks", "Llama's"), "heads": ("2 heads", "4")}  # fmt: skip
 TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
 DRAWN = 20_000
 EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
@@ -212,7 +209,8 @@ def _over_tasks(standings: Sequence[Standing]) -> str:
     best = [f"`{name}` on {n}" for name, n in sorted(high.value_counts().items()) if 2 * n > len(standings)]
     worst = [f"`{name}`" for name in sorted(low.index[low == len(standings)])]
     lower = f"; significantly lower on each: {listed(worst)}" if worst else ""
-    return f"highest or not separated from the highest: {listed(best or ['no scheme on more than half'])}{lower}."
+    every = "" if high.value_counts().max() == len(standings) else ", none on all"
+    return f"highest, or not separated from the highest: {listed(best or ['no scheme on more than half'])}{every}{lower}."
 
 
 def _with(others: Mapping[str, verdicts.Difference], verdict: str) -> set[str]:
@@ -226,10 +224,12 @@ def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, ver
         return f"{start}too few to tell."
     if not first:
         return f"{start}no scheme learned it in three quarters of them."
-    mine = rows[(rows["label"] == first) & rows["learned"]]["score"]
+    every = rows[rows["label"] == first]
+    mine = every[every["learned"]]["score"]
     by_scheme = rows.groupby("label")["learned"]
     some = {one: f" ({own.sum()} of {len(own)})" * (not own.all()) for one, own in by_scheme}
-    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (lowest setting {number(mine.min())})"
+    zeros = f"; mean {number(mine.sum() / len(every))} with 0 where not learned" * bool(some[first])
+    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (lowest setting {number(mine.min())}{zeros})"
     equal = [f"`{name}`{some[name]}" for name in sorted(_with(others, NOT_SEPARATED))]
     few = len(_with(others, TOO_FEW))
     rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
@@ -238,7 +238,7 @@ def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, ver
     text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
     if {one.verdict for one in others.values()} & {*TESTED} == {BETTER}:
         text += f"; every other{' that can be compared' if few or rare else ''} is significantly lower"
-    return f"{text}.{_turned(rows[rows['learned']], first)}{_hanging(rows[rows['learned']])}"
+    return f"{text}.{_turned(rows[rows['learned']], first)}"
 
 
 def _turned(learned: pd.DataFrame, first: str) -> str:
@@ -247,16 +247,6 @@ def _turned(learned: pd.DataFrame, first: str) -> str:
     wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
     factors = verdicts.turning(wide[first] - wide[second], wide[[*FACTORS]])
     return f" Whether it or `{second}` is higher depends on {listed(factors)}." if factors else ""
-
-
-def _hanging(learned: pd.DataFrame) -> str:
-    """The scheme and the factor whose two values are farthest apart in its mean score."""
-    pairs = itertools.product(sorted(set(learned["label"])), FACTORS)
-    effects = {pair: _effect(learned[learned["label"] == pair[0]], pair[1]) for pair in pairs}
-    scheme, factor = max(effects, key=lambda pair: np.nan_to_num(abs(effects[pair])))
-    means = learned[learned["label"] == scheme].groupby(factor)["score"].mean()
-    low, high = (f"{number(mean)} with {words}" for mean, words in zip(means, LEVELS[factor], strict=True))
-    return f" Largest of {len(effects)} effects of a factor (not tested): `{scheme}`, {low}, {high}."
 
 
 def _early(table: pd.DataFrame) -> Iterator[str]:

@@ -346,12 +346,16 @@ def test_what_holds_on_every_task_is_told_of_tested_ones_alone() -> None:
     }
     first, *lines = bank._answer({task: rows.assign(task=task) for task in standings}, standings)
     assert first == (
-        "- *Over the 2 tasks with a test*: highest or not separated from the highest: `a` on 2 and `b` on 2; "
-        "significantly lower on each: `d`."
+        "- *Over the 2 tasks with a test*: highest, or not separated from the highest: `a` on 2 and `b` on 2"
+        "; significantly lower on each: `d`."
     )
+    third = {**standings, "lag": standing("c", a=BETTER, b=BETTER, d=BETTER)}
+    first, *_ = bank._answer({task: rows.assign(task=task) for task in third}, third)
+    assert "3 tasks with a test*" in first
+    assert "separated from the highest: `a` on 2, `b` on 2 and `c` on 2, none on all" in first
     apart = {**standings, "induction": standing("c", a=BETTER, b=BETTER, d=NOT_SEPARATED)}
     first, *_ = bank._answer({task: rows.assign(task=task) for task in apart}, apart)
-    assert first.endswith("not separated from the highest: no scheme on more than half.")
+    assert first.endswith("not separated from the highest: no scheme on more than half, none on all.")
     assert lines[-1] == "- Not run yet: `copy` and `flip_flop`."
 
 
