@@ -44,7 +44,7 @@ def ours() -> Found:
     flips = flips[flips["steps"].eq(STEPS) & flips["learning_rate"].eq(RATE)]
     flips = flips.assign(arxiv=PATH, task="flip-flop", value=flips["error"])
     curves = read_table(HERE / "huang" / "curves.csv")
-    curves["scheme"] = curves["label"].str.partition("(")[0]
+    curves["scheme"] = curves["label"].str.replace(r"\([^)]*\)", "", regex=True)
     answers = []
     for setting, (first, last) in RANGES.items():
         own = curves[curves["content_length"].between(first, last)]
