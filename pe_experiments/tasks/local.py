@@ -15,40 +15,44 @@ Side = Literal["prefix", "suffix"]
 class Lag(Task):
     """Name, at every token, the symbol that stood k tokens before it: with k=2, 3 1 4 1 5 -> . . 3 1 4.
 
-    The first k targets are not scored (-100):
+    Targets without such a symbol are not scored (-100). A negative k looks ahead, which only an encoder can:
 
     >>> Lag(k=2).solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
     [[-100, -100, 3, 1, 4]]
+    >>> Lag(k=-2).solve(torch.tensor([[3, 1, 4, 1, 5]])).tolist()
+    [[4, 1, 5, -100, -100]]
 
     Targets are predicted at the inputs (format ``aligned``): after a separator the symbol would be n + k
-    tokens away and nothing would be local. Shortest input: k + 1. Made for this project, after the shift
+    tokens away and nothing would be local. Shortest input: abs(k) + 1. Made for this project, after the shift
     tasks of the probing literature.
 
     Args:
-        k: distance in tokens, at least 1.
+        k: distance in tokens, not 0; negative: that far ahead.
         vocab_size: symbols, at least 2.
     """
 
     formats = ("aligned",)
 
     def __init__(self, k: int = 3, vocab_size: int = 10):
-        self.k = at_least(1, "k", k)
-        self.shortest = k + 1
+        if k == 0:
+            raise ValueError("k=0 must be at least 1, or negative to look ahead")
+        self.k = k
+        self.shortest = abs(k) + 1
         self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN = torch.randint(self.vocab_size, (batch_size, length), generator=generator)
         targets_BN = inputs_BN.roll(self.k, dims=-1)
-        targets_BN[:, : self.k] = IGNORE
+        targets_BN[:, slice(self.k) if self.k > 0 else slice(self.k, None)] = IGNORE
         return inputs_BN, targets_BN
 
     def solve_row(self, row: list[int]) -> list[int]:
-        return [row[t - self.k] if t >= self.k else IGNORE for t in range(len(row))]
+        return [row[t - self.k] if 0 <= t - self.k < len(row) else IGNORE for t in range(len(row))]
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The answer is one of the bag's symbols other than the one at the same position.
-        if prefix:  # at token t a decoder has read t others
-            return mean_mode_share(self.k, length - 1, self.vocab_size)
+        if prefix:  # at token t a decoder has read t others, and nothing of what lies ahead
+            return mean_mode_share(self.k, length - 1, self.vocab_size) if self.k > 0 else 1 / self.vocab_size
         return mode_share(length - 1, self.vocab_size)
 
 

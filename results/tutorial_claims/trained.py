@@ -27,6 +27,7 @@ IN_DISTRIBUTION, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x
 FURTHER = (TWICE, PAST)
 WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past training"}
 TASKS = (("copy", 0), ("precedence", 0))  # and their widths; 0 is that of the study
+AHEAD = "lag, ahead"  # of an encoder that names the symbol four ahead
 OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS}
 BANK = -1  # in place of a width: the bank's runs, one per setting
 
@@ -39,7 +40,8 @@ class Trained:
     """
 
     def __init__(self, runs: Runs, bank: pd.DataFrame):
-        table = with_settings(runs, width="model.d_model")
+        table = with_settings(runs, width="model.d_model", k="task.k")
+        table["task"] = table["task"].mask(table["k"].eq(-4), AHEAD)
         table["learned"] = table["solved_in_distribution"].eq(True)
         self.longest = int(table["max_length"].iloc[0])
         # Schemes are compared at the width of the learned ones; other widths have sinusoidal only.
@@ -149,6 +151,7 @@ def of_training(t: Trained) -> dict[str, Finding]:
     return {
         "A trained encoder needs positions to know what comes first": order(t),
         "Relative positions are easily learnt": offset(t),
+        "Training easily finds attention to the word four ahead": ahead(t),
         "Add, do not concatenate (a larger vector)": weighed(added_or_concatenated(t, 2 * t.width)),
         "Add, do not concatenate (a vector as large)": weighed(added_or_concatenated(t, t.width)),
         "Fixed sinusoids generalise to lengths not seen": fixed,
@@ -173,10 +176,21 @@ def order(t: Trained) -> Finding:
 
 def offset(t: Trained) -> Finding:
     runs = t.of("lag", "sinusoidal")
-    within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
     verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
-    measured = f"Exact match in distribution: {within}; at 2x: {twice}."
-    return measured, verdict if t.learnt("lag", "sinusoidal") else FAILS
+    return within_and_twice(runs), verdict if t.learnt("lag", "sinusoidal") else FAILS
+
+
+def ahead(t: Trained) -> Finding:
+    """The statement is not about longer inputs, so only the training lengths decide."""
+    runs = t.of(AHEAD, "sinusoidal")
+    learned = HOLDS if runs["learned"].all() else DEPENDS
+    verdict = learned if t.learnt(AHEAD, "sinusoidal") else FAILS
+    return within_and_twice(runs), verdict if len(runs) >= statistics.FEWEST else UNSUPPORTED
+
+
+def within_and_twice(runs: pd.DataFrame) -> str:
+    within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
+    return f"Exact match in distribution: {within}; at 2x: {twice}."
 
 
 def added_or_concatenated(t: Trained, width: int) -> Differences:

@@ -14,6 +14,7 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
+from pe_experiments.tasks.local import Lag
 from tests.conftest import Script
 
 TASKS = sorted(shipped("task"))
@@ -40,6 +41,17 @@ def test_the_ceiling_is_what_a_bag_predictor_reaches(name: str) -> None:
     found = CHECKS[CEILING](task)
     known = [n for n in range(4, 8) if task.nearest_length(n) == n and task.bag_ceiling(n) is not None]
     assert found.holds is True or (found.holds is None and not known), found.measured
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_lag_that_looks_ahead_keeps_the_contract(check: str) -> None:
+    found = CHECKS[check](Lag(k=-2, vocab_size=3))
+    assert found.holds is not False, found.measured
+
+
+def test_a_decoder_has_not_read_what_lies_ahead() -> None:
+    assert Lag(k=-2).bag_ceiling(9, prefix=True) == Lag().chance(9)
+    assert Lag(k=-2).bag_ceiling(9) == Lag(k=2).bag_ceiling(9)
 
 
 class Mistaken(Copy):
