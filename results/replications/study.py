@@ -24,14 +24,13 @@ RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 LEARNED = 10.0  # error, %, at the training lengths; above it a scheme has no rank
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
-WAITING, SURE = "not run yet", "could not fail"
+SURE = "could not fail"
 WORDS = {
     REPRODUCED: "are reproduced in value",
     ORDER: "in their order among the schemes",
     OPEN: "are open (ours lie too close together)",
     NOT: "are not reproduced",
     SURE: "could not fail (all of their column, published and ours, lie within a point of 0)",
-    WAITING: "have not been run yet",
 }
 KEYS = ["arxiv", "task", "setting", "scheme"]
 
@@ -67,8 +66,8 @@ def ledger() -> pd.DataFrame:
 
 def judged(ledger: pd.DataFrame, found: Found) -> pd.DataFrame:
     """The ledger with columns ``values_`` (ours, by seed), ``mean``, ``trained`` (as trained, listed first), ``verdict``."""
-    values: Any = [found.get(key) for key in ledger[KEYS].itertuples(index=False, name=None)]
-    made = ledger.assign(values_=values, mean=[np.nan if v is None else np.mean(v) for v in values])
+    values: Any = [found[key] for key in ledger[KEYS].itertuples(index=False, name=None)]
+    made = ledger.assign(values_=values, mean=[np.mean(v) for v in values])
     made["trained"] = made.groupby(["arxiv", "task", "scheme"])["mean"].transform("first")
     groups = dict(list(made.groupby(KEYS[:3])))
     verdicts = [
@@ -78,17 +77,15 @@ def judged(ledger: pd.DataFrame, found: Found) -> pd.DataFrame:
 
 
 def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
-    if np.isnan(row["mean"]):
-        return WAITING
     unit = UNITS[row["arxiv"]][1]
-    if unit == ERROR and np.nanmax(group[["published", "mean"]].to_numpy(float)) <= TIED[unit]:
+    if unit == ERROR and group[["published", "mean"]].to_numpy().max() <= TIED[unit]:
         return SURE
     if unit == ERROR and row["trained"] > LEARNED:
         return f"{NOT}: not learned"
     near = max(CLOSE, min(FAR, row["published"] / 4))
     if unit == ERROR and abs(row["mean"] - row["published"]) <= near:
         return REPRODUCED
-    others = group[(group["scheme"] != row["scheme"]) & group["mean"].notna()]
+    others = group[group["scheme"] != row["scheme"]]
     others = others[~(others["trained"] > LEARNED)] if unit == ERROR else others
     apart = others[(others["published"] - row["published"]).abs() > TIED[unit]]
     if apart.empty:
@@ -101,8 +98,6 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
 
 def in_words(row: pd.Series) -> list[str]:
     """Our mean with its 95 % interval, Gaffke's of errors, Student's of losses; and the number of seeds."""
-    if np.isnan(row["mean"]):
-        return ["–", "–"]
     scale = 100 if UNITS[row["arxiv"]][1] == ERROR else 1
     made = (mean_interval if scale > 1 else t_interval)(row["values_"] / scale)
     return [f"{row['mean']:.2f} [{scale * made.low:.2f}, {scale * made.high:.2f}]", str(len(row["values_"]))]

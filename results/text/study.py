@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, holm, t_interval
+from pe_experiments.comparison.statistics import ALPHA, Interval, holm, t_interval
 from pe_experiments.comparison.words import listed
 from pe_experiments.drawing import legend_below, length_axis, save, styles
 from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive
@@ -71,7 +71,10 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 
 def in_words(values: pd.Series) -> str:
     """``+0.03 [-0.02, +0.08]``, Student's interval."""
-    made = t_interval(values.to_numpy(float))
+    return written(t_interval(values.to_numpy(float)))
+
+
+def written(made: Interval) -> str:
     estimate, low, high = (f"{round(end, 2) + 0.0:+.2f}" for end in (made.estimate, made.low, made.high))
     return f"{estimate} [{low}, {high}]"
 
@@ -81,14 +84,14 @@ def blocks(folder: Path) -> dict[str, str]:
     runs = read_archive(folder)
     groups, copied = by_scheme(runs), scores(runs, "copy", "accuracy")
     most = 100 * copied[lengths_of(copied)].max().max()
-    further = {name: read_archive(at) if (at / "runs.csv").exists() else None for name, at in FURTHER.items()}
-    tables = {name: rises_table(one) if one else "Not run yet." for name, one in further.items()}
-    extended = f"\n\n{extension_table(by_scheme(further['rope']))}" if further["rope"] else ""
+    further = {name: read_archive(at) for name, at in FURTHER.items()}
+    tables = {name: rises_table(one) for name, one in further.items()}
+    extended = extension_table(by_scheme(further["rope"]))
     return {
         "answer": answer(groups),
         "table": rises_table(runs),
         "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so these models do not copy.",
-    } | tables | {"rope": tables["rope"] + extended}  # fmt: skip
+    } | tables | {"rope": f"{tables['rope']}\n\n{extended}"}  # fmt: skip
 
 
 def by_scheme(runs: Runs) -> dict[str, pd.DataFrame]:
@@ -119,19 +122,22 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     """Whether a rescaled RoPE rises less than RoPE, and no more than ALiBi: t tests within seeds, by Holm's method."""
     lengths = lengths_of(groups["rope"])[1:]
     rises = {name: {length: own[length] - own[TRAINED] for length in lengths} for name, own in groups.items()}
-    cases = list(product(RESCALED, lengths))
-    apart = [
-        rises[name][length] - rises[other][length] for name, length in cases for other in ("rope", "alibi")
-    ]
-    ps = np.reshape(holm([float(stats.ttest_1samp(d, 0).pvalue) for d in apart]), (-1, 2))
+    cases = list(product(RESCALED, lengths, ("rope", "alibi")))
+    apart = [rises[name][length] - rises[other][length] for name, length, other in cases]
+    tests = [stats.ttest_1samp(d, 0) for d in apart]
+    ps = np.array([test.pvalue for test in tests])
+    significant = (adjusted := np.array(holm(ps.tolist()))) <= ALPHA
+    left = len(ps) - np.minimum(
+        ps.argsort().argsort(), significant.sum()
+    )  # each interval has its test's level
+    ends = [test.confidence_interval(1 - ALPHA / n) for test, n in zip(tests, left, strict=True)]
+    made = [Interval(d.mean(), *end) for d, end in zip(apart, ends, strict=True)]
+    words = [f"{written(one)} (p {p:.2g})" for one, p in zip(made, adjusted, strict=True)]
     rows = []
-    pairs = zip(apart[::2], apart[1::2], strict=True)
-    for (name, length), (rope, alibi), own in zip(cases, pairs, ps, strict=True):
-        extends = own[0] <= ALPHA and rope.mean() < 0
-        as_far = extends and not (own[1] <= ALPHA and alibi.mean() > 0)
-        said = "yes; not separated from ALiBi" if as_far else "yes" if extends else "no"
-        differences = (f"{in_words(d)} (p {p:.2g})" for d, p in zip((rope, alibi), own, strict=True))
-        rows.append([f"`{name}`", f"{length:,}", *differences, said])
+    for at, (name, length, _) in list(enumerate(cases))[::2]:
+        extends, loses = significant[at] and made[at].high < 0, significant[at + 1] and made[at + 1].low > 0
+        said = "no" if not extends else "yes" if loses else "yes; not separated from ALiBi"
+        rows.append([f"`{name}`", f"{length:,}", *words[at : at + 2], said])
     return markdown_table(["scheme", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
 
 

@@ -52,8 +52,11 @@ function buildMatrix() {
 
 function columnHead(n, [first, ...rest]) {
   const title = n < 0 ? "sort by name" : `${DATA.sections[n].title}: sort, and show its curves`;
-  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, first, ...(rest.length ? [make("small", {}, rest.join(", ").replaceAll("=", "=\u200b"))] : [])));
+  return make("th", { scope: "col", "data-column": n, tabindex: -1, title }, make("span", {}, breakable(first), ...(rest.length ? [make("small", {}, breakable(rest.join(", ")))] : [])));
 }
+
+/* Lines may break after = and _, and nowhere else within a word. */
+const breakable = (name) => name.replace(/[=_]/g, "$&\u200b");
 
 function schemeOf(node) {
   const row = node.closest("tr[data-scheme]");

@@ -32,7 +32,6 @@ QUESTIONS = {
 SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
-TESTABLE = 9  # settings: with fewer, no test of twelve schemes can separate any two
 DRAWN = 20_000
 EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
@@ -49,8 +48,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
     scores: Any = ((task, scores_of(rows)) for task, rows in scored(runs, points).groupby("task"))
-    known = ((task, own) for task, own in scores if len(own) >= TESTABLE)
-    rows = [(task, *row) for task, own in known for row in verdicts.stopped_early(own, CHANGE)]
+    rows = [(task, *row) for task, own in scores for row in verdicts.stopped_early(own, CHANGE)]
     columns = ["task", "scheme", "run", "of", "agree", "verdicts"]
     pd.DataFrame(rows, columns=columns).to_csv(folder / EARLY, index=False)
 
@@ -101,13 +99,10 @@ def pages(folder: Path) -> None:
         some = "" if len(known) == len(own) else f" ({len(known)} of {len(own)})"
         look: Any = {"color": "white" if mean > 0.55 else "black", "fontsize": 7}
         axes.text(column, row, f"{number(mean)}{some}", ha="center", va="center", **look)
-    titles = [f"{task}\n{n} settings" if (n := _settings(table, task)) < 12 else task for task in tasks]
-    _matrix(axes, means, schemes, titles, "Blues", 0)
+    _matrix(axes, means, schemes, tasks, "Blues", 0)
     figure.colorbar(axes.images[0], ax=axes, label="score, 1x to 8x")
     save(figure, folder / "figures", "answer")
-    known = [task for task in tasks if task != CONTROL and _settings(table, task) >= TESTABLE]
-    if known:
-        _draw_factors(table, schemes, known, folder / "figures")
+    _draw_factors(table, schemes, [task for task in tasks if task != CONTROL], folder / "figures")
 
 
 def _draw_curves(points: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
@@ -165,19 +160,13 @@ def _effect(learned: pd.DataFrame, factor: str) -> float:
     return float(means.get(True, np.nan) - means.get(False, np.nan))
 
 
-def _settings(table: pd.DataFrame, task: str) -> int:
-    return int(table.loc[table["task"] == task, "setting"].nunique())
-
-
 def blocks(folder: Path) -> dict[str, str]:
     """The answer per task, all scores, differences, what turns the order around, and what it took."""
     runs, table, schemes, tasks = found(folder)
     seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
     learned = f"{100 * table['learned'].mean():.0f} %"
     of = {task: table[table["task"] == task] for task in tasks}
-    standings = {
-        task: verdicts.best(scores_of(own)) for task, own in of.items() if _settings(own, task) >= TESTABLE
-    }
+    standings = {task: verdicts.best(scores_of(own)) for task, own in of.items()}
     return {
         "answer": "\n".join(_answer(of, standings)),
         "effort": f"{len(runs.runs):,} runs, {seconds:.0f} s of training each on one core, on average; of a scheme on a "
@@ -191,15 +180,13 @@ def blocks(folder: Path) -> dict[str, str]:
 
 
 def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -> Iterator[str]:
-    """What holds on every task, a line for each, and what has not been run."""
+    """What holds on every task, and a line for each."""
     need_order = (one for task, one in standings.items() if task != CONTROL)
     if tested := [one for one in need_order if {d.verdict for d in one[1].values()} & {*TESTED}]:
         yield f"- *Over the {len(tested)} tasks with a test*: {_over_tasks(tested)}"
     for task, own in of.items():
         if task != CONTROL:
-            yield sentence(task, own, *standings.get(task, ("", {})))
-    if left := [f"`{task}`" for task in QUESTIONS if task not in of]:
-        yield f"- Not run yet: {listed(left)}."
+            yield sentence(task, own, *standings[task])
 
 
 def _over_tasks(standings: Sequence[Standing]) -> str:
@@ -219,11 +206,9 @@ def _with(others: Mapping[str, verdicts.Difference], verdict: str) -> set[str]:
 
 def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, verdicts.Difference]) -> str:
     """The highest mean on a task, what is not separated from it, and which factor turns it around."""
-    start = f"- *{QUESTIONS[task]}* (`{task}`, {_settings(rows, task)} of 12 settings): "
-    if _settings(rows, task) < TESTABLE:
-        return f"{start}too few to tell."
+    start = f"- *{QUESTIONS[task]}* (`{task}`): "
     if not first:
-        return f"{start}no scheme learned it in three quarters of them."
+        return f"{start}no scheme learned it in three quarters of the settings."
     every = rows[rows["label"] == first]
     mine = every[every["learned"]]["score"]
     by_scheme = rows.groupby("label")["learned"]

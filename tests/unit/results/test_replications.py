@@ -56,10 +56,6 @@ def test_values_too_close_together_have_no_order() -> None:
     assert made == [study.OPEN, study.OPEN, study.ORDER]
 
 
-def test_what_has_not_been_run_says_so() -> None:
-    assert verdicts({"a": 1.0}) == [study.REPRODUCED, study.WAITING, study.WAITING]
-
-
 def statement_verdicts(better: list[float], worse: list[float], learned: bool = True) -> list[str]:
     """Of one statement about two schemes, and of one about a scheme that was not run."""
     runs = pd.DataFrame(
@@ -113,5 +109,3 @@ def test_a_row_per_initial_gate_and_task(monkeypatch: pytest.MonkeyPatch) -> Non
     assert statements.gates().splitlines()[2:] == [
         "| t | `fox` | 1.00 in all 5 seeds | 0.50 in all 5 seeds |"
     ]
-    monkeypatch.setattr(statements, "published", lambda: runs[1:])
-    assert statements.gates() == "Not run yet."

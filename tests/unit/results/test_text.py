@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from scipy import stats
 
 from results.text import study as text
@@ -45,6 +47,18 @@ def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
     raw = stats.ttest_rel(rise["rope_ntk"], rise["rope"]).pvalue
     told = next(row for row in rows if row[:2] == ["`rope_ntk`", "512"])
     assert raw <= float(told[2].partition("(p ")[2].rstrip(")")) <= 16.001 * raw  # Holm's factor
+
+
+@pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.04, 0.06])
+def test_an_interval_leaves_out_zero_where_its_test_is_significant(gap: float) -> None:
+    """Gaps of one to six times the noise, among which an interval of 95 % and Holm's tests disagree."""
+    groups = {"rope": rising({512: 1.0, 1024: 1.0}, 0), "alibi": rising({512: 0.0, 1024: gap}, 1)}
+    for index, name in enumerate(text.RESCALED):
+        groups[name] = rising({512: 1 - gap, 1024: gap / 2}, 2 + index)
+    cells = [cell for line in text.extension_table(groups).splitlines()[2:] for cell in line.split("|")[3:5]]
+    for cell in cells:
+        _, low, high, p = map(float, re.findall(r"[-+]?[0-9.]+(?:e-\d+)?", cell))
+        assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high), cell
 
 
 def test_the_page_is_made_from_the_csvs_of_the_folder_it_is_given(tmp_path: Path) -> None:
