@@ -150,8 +150,8 @@ def of_training(t: Trained) -> dict[str, Finding]:
     further = compared(t, t.everywhere, FURTHER, "sinusoidal", "learned")
     return {
         "A trained encoder needs positions to know what comes first": order(t),
-        "Relative positions are easily learnt": offset(t),
-        "Training easily finds attention to the word four ahead": ahead(t),
+        "Relative positions are easily learnt": offset(t, "lag"),
+        "Training easily finds attention to the word four ahead": offset(t, AHEAD),
         "Add, do not concatenate (a larger vector)": weighed(added_or_concatenated(t, 2 * t.width)),
         "Add, do not concatenate (a vector as large)": weighed(added_or_concatenated(t, t.width)),
         "Fixed sinusoids generalise to lengths not seen": fixed,
@@ -174,23 +174,12 @@ def order(t: Trained) -> Finding:
     return measured, verdict
 
 
-def offset(t: Trained) -> Finding:
-    runs = t.of("lag", "sinusoidal")
-    verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
-    return within_and_twice(runs), verdict if t.learnt("lag", "sinusoidal") else FAILS
-
-
-def ahead(t: Trained) -> Finding:
-    """The statement is not about longer inputs, so only the training lengths decide."""
-    runs = t.of(AHEAD, "sinusoidal")
-    learned = HOLDS if runs["learned"].all() else DEPENDS
-    verdict = learned if t.learnt(AHEAD, "sinusoidal") else FAILS
-    return within_and_twice(runs), verdict if len(runs) >= statistics.FEWEST else UNSUPPORTED
-
-
-def within_and_twice(runs: pd.DataFrame) -> str:
+def offset(t: Trained, task: str) -> Finding:
+    runs = t.of(task, "sinusoidal")
     within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
-    return f"Exact match in distribution: {within}; at 2x: {twice}."
+    verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
+    measured = f"Exact match in distribution: {within}; at 2x: {twice}."
+    return measured, verdict if t.learnt(task, "sinusoidal") else FAILS
 
 
 def added_or_concatenated(t: Trained, width: int) -> Differences:

@@ -185,7 +185,7 @@ JUDGED = {
     "The sample function makes the encodings": DEPENDS,
     "Every position has its own vector": HOLDS,
     "Attention can focus four positions ahead": HOLDS,
-    "Training easily finds attention to the word four ahead": HOLDS,
+    "Training easily finds attention to the word four ahead": DEPENDS,
     "A larger d_model gives the encoding more room": UNTESTED,
     "Fixed sinusoids generalise to lengths not seen": DEPENDS,
     "Learned positions do not generalise to lengths not seen": DEPENDS,
@@ -266,16 +266,20 @@ def test_a_scheme_works_where_every_seed_does() -> None:
     assert [of_training(t)[claim][1] for claim in claims] == [FAILS, HOLDS]
 
 
-@pytest.mark.parametrize(("learned", "verdict"), [(5, HOLDS), (4, DEPENDS), (3, DEPENDS), (2, FAILS)])
-def test_four_ahead_is_easily_found_if_every_seed_finds_it(learned: int, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("learned", "twice", "verdict"), [(3, 0.0, DEPENDS), (2, 0.0, FAILS), (3, 0.95, HOLDS)]
+)
+def test_an_offset_is_judged_on_both_sides_of_a_token(learned: int, twice: float, verdict: str) -> None:
     t = synthetic()
     t.groups[AHEAD, "sinusoidal", 64]["learned"] = [seed < learned for seed in range(5)]
-    assert of_training(t)["Training easily finds attention to the word four ahead"][1] == verdict
+    t.groups[AHEAD, "sinusoidal", 64]["exact_match_at_2x"] = twice
+    found = of_training(t)
+    assert found["Training easily finds attention to the word four ahead"][1] == verdict
+    assert found["Relative positions are easily learnt"][1] == DEPENDS
 
 
 def test_too_few_seeds_decide_nothing() -> None:
     found = of_training(synthetic(seeds=2))
-    assert found["Training easily finds attention to the word four ahead"][1] == UNSUPPORTED
     measured, verdict = found["Fixed sinusoids generalise to lengths not seen"]
     assert verdict == UNSUPPORTED
     assert found["Add, do not concatenate (a vector as large)"][1] == UNTESTED
