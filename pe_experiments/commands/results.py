@@ -3,8 +3,7 @@
 python scripts/results.py                      everything, and the numbers in README.md
 python scripts/results.py check=true           write nothing; name what would come out otherwise
 python scripts/results.py publish=text         after train.py sweep=text: its CSVs anew, from the runs
-python scripts/results.py adopt=all            after an edit of code that computes: does it give the published
-                                               numbers? (a study in place of all: that one)
+python scripts/results.py adopt=all            after an edit: are published numbers the same? (one: adopt=text)
 """
 
 from pathlib import Path

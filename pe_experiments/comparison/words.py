@@ -66,11 +66,9 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     """The best scheme that learned the task, and the schemes that its seeds separate it from."""
     metric = str(rows[0]["metric"])
     words, lower = metric_in_words(metric), lower_is_better(metric)
-    compared = [row for row in rows if row["compared"]]
-    if not compared:
+    if not any(row["compared"] for row in rows):
         return "No scheme learned the task."
-    compared = [row for row in compared if finite(row[metric])]
-    if not compared:
+    if not (compared := [row for row in rows if row["compared"] and finite(row[metric])]):
         return f"There is no {words}: not measured."
     best = (min if lower else max)(compared, key=lambda row: row[metric])
     if abs(best[metric]) < LEAST and not lower:
@@ -83,8 +81,8 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     start = f"{best['scheme']} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
     near, apart = best_schemes(protocol, rows)
     if not near:
-        few = all(row["seeds"] < FEWEST for row in compared)
-        return f"{start}; with fewer than three seeds this is no finding." if few else f"{start}."
+        few = "; with fewer than three seeds this is no finding"
+        return f"{start}{few * all(row['seeds'] < FEWEST for row in compared)}."
     if not apart:
         return f"{start}; no other scheme differs significantly."
     others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(compared) - 1} others"

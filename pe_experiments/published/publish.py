@@ -50,8 +50,7 @@ def publish(named: str, results_dir: Path) -> None:
         _require_finished(study, found)
     elif waiting := set(found.left_out) - set(published.saved):
         say(f"{study}: {len(waiting)} runs are not finished yet")
-    earlier = len(published.saved) - len(found.saved)
-    say(f"{study}: {len(published.saved)} runs" + f", {earlier} of them published earlier" * bool(earlier))
+    say(f"{study}: {len(published.saved)} runs, {len(found.saved)} of them from {results_dir / 'runs'}")
     before = archive.read_witness(folder)
     kinds = kinds_of(published, before)
     witnesses = repeat_some(study, found, kinds, before)

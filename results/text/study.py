@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -130,7 +131,7 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     left = len(ps) - np.minimum(
         ps.argsort().argsort(), significant.sum()
     )  # each interval has its test's level
-    ends = [test.confidence_interval(1 - ALPHA / n) for test, n in zip(tests, left, strict=True)]
+    ends: Any = [test.confidence_interval(1 - ALPHA / n) for test, n in zip(tests, left, strict=True)]
     made = [Interval(d.mean(), *end) for d, end in zip(apart, ends, strict=True)]
     words = [f"{written(one)} (p {p:.2g})" for one, p in zip(made, adjusted, strict=True)]
     rows = []
