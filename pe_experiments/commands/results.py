@@ -3,7 +3,7 @@
 python scripts/results.py                      everything, and the numbers in README.md
 python scripts/results.py check=true           write nothing; name what would come out otherwise
 python scripts/results.py publish=text         after train.py sweep=text: its CSVs anew, from the runs
-python scripts/results.py adopt=all            after an edit: are published numbers the same? (one: adopt=text)
+python scripts/results.py adopt=all            after an edit: are the published numbers the same? adopt=STUDY
 """
 
 from pathlib import Path
