@@ -107,7 +107,7 @@ def rises_table(runs: Runs) -> str:
     groups = by_scheme(runs)
     lengths = lengths_of(next(iter(groups.values())))
     rates = {re.sub(ARGUMENTS, "", choice["scheme"]): rate_in_words(choice) for choice in runs.tuning}
-    best = min(groups, key=lambda label: groups[label][TRAINED].mean())
+    best = min(groups, key=lambda label: (groups[label][TRAINED].mean(), label))
     rows = [
         [f"`{label}`", f"{own[TRAINED].mean():.2f}",
          "–" if label == best else in_words((own[TRAINED] - groups[best][TRAINED]).dropna()),

@@ -214,7 +214,7 @@ def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, ver
     by_scheme = rows.groupby("label")["learned"]
     some = {one: f" ({own.sum()} of {len(own)})" * (not own.all()) for one, own in by_scheme}
     zeros = f"; mean {number(mine.sum() / len(every))} with 0 where not learned" * bool(some[first])
-    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (lowest setting {number(mine.min())}{zeros})"
+    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (settings: {number(mine.min())} to {number(mine.max())}{zeros})"
     equal = [f"`{name}`{some[name]}" for name in sorted(_with(others, NOT_SEPARATED))]
     few = len(_with(others, TOO_FEW))
     rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
