@@ -8,11 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
 
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.configuration.compose import OURS, targets
+from pe_experiments.configuration.compose import OURS, common_to_runs, targets
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import PARTS, check
 from pe_experiments.published.adopt import apart, beyond_rounding, register, witnessed
@@ -33,10 +32,10 @@ MACHINE = ("processor", "device", "matmul", "threads", "python", "libraries")
 def publish(named: str, results_dir: Path) -> None:
     """Write the CSVs of a study (or of a sweep's) and everything that follows from them; all or nothing."""
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
-    said = OmegaConf.load(sweep) if sweep.exists() else OmegaConf.create()
-    study = str(OmegaConf.select(said, "study") or named)
+    said = common_to_runs([f"sweep={named}"])[0] if sweep.exists() else {}  # with what it inherits
+    study = str(said.get("study") or named)
     # Of such a study what is finished is published, and what was published stays; of others, all or nothing.
-    folder, grows = results_dir / study, OmegaConf.select(said, "sweep.publish") == "finished"
+    folder, grows = results_dir / study, (said.get("sweep") or {}).get("publish") == "finished"
     found = read_runs(results_dir, study)
     if not (found.saved or found.left_out):
         raise UserError(f"publish={study}: it has no runs")
