@@ -14,7 +14,7 @@ from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
 from pe_experiments.published import markdown_table, mean_in_words, read_archive, read_table, with_settings
 
 HERE = Path(__file__).parent
-STUDIES = ("conditions", "ruoss")
+STUDIES = ("conditions", "ruoss", "ruoss_long")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, WAITING = "not learned", "not run yet"
@@ -29,7 +29,7 @@ Row = dict[Any, Any]
 
 def published() -> pd.DataFrame:
     """The runs of the studies that are published, `titled`."""
-    columns = {"layers": "model.num_layers", "symbols": "task.vocab_size"}
+    columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
     return pd.concat([titled(with_settings(read_archive(HERE / name), **columns)) for name in STUDIES])
 
 
@@ -48,10 +48,11 @@ def gates() -> str:
 
 
 def titled(runs: pd.DataFrame) -> pd.DataFrame:
-    """With a column ``title``: ``copy of 10 symbols to 20, 2 layers``."""
+    """With a column ``title``: ``copy of 10 symbols to 20, 2 layers``, of reversal with the steps."""
     of = runs["symbols"].map(" of {:g} symbols".format).where(runs["task"] == "copy", "")
     rest = runs["max_length"].map(" to {:g}, ".format) + runs["layers"].map("{:g} layers".format)
-    return runs.assign(title=runs["task"] + of + rest)
+    steps = runs["steps"].map(", {:,g} steps".format).where(runs["task"] == "reverse", "")
+    return runs.assign(title=runs["task"] + of + rest + steps)
 
 
 def judged(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +97,10 @@ def blocks(made: pd.DataFrame) -> dict[str, str]:
     for paper, group in made.groupby("arxiv"):
         ones = [f"{task}: *{one}*" for (arxiv, task), one in whole.items() if arxiv == paper]
         papers[str(paper)] = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
-    return {"statements": f"Of {len(whole)} statements about {len(made)} pairs of schemes: {said}."} | papers
+    pairs = made[made["verdict"].isin([AGREES, CONTRARY])]
+    decided = [f"`{row.better}` over `{row.worse}` ({row.task}): {row.verdict}" for row in pairs.itertuples()]
+    of_all = f"Of {len(whole)} statements about {len(made)} pairs of schemes: {said}."
+    return {"statements": f"{of_all} Pairs that are decided: {'; '.join(decided)}."} | papers
 
 
 def _table(statements: pd.DataFrame) -> str:
@@ -107,10 +111,5 @@ def _row(row: Row) -> list[str]:
     both = zip(row["means"], row["within"], strict=True)
     p = "–" if np.isnan(row["p"]) else f"{row['p']:.3f}"
     measured = [*(f"{mean:.2f} ({within:.2f})" for mean, within in both), p] if row["means"] else "–––"
-    return [
-        row["task"],
-        f"`{row['better']}` over `{row['worse']}`",
-        WORDS[row["metric"]],
-        *measured,
-        row["verdict"],
-    ]
+    about = [row["task"], f"`{row['better']}` over `{row['worse']}`", WORDS[row["metric"]]]
+    return [*about, *measured, row["verdict"]]

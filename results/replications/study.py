@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import mean_interval, t_interval
+from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import markdown_table, read_table
 
 from . import statements
@@ -94,6 +96,24 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     if turned := apart["scheme"][(mine * theirs < 0) & (mine.abs() > TIED[unit])].tolist():
         return f"{NOT}: against {', '.join(turned)}"
     return OPEN if (mine.abs() <= TIED[unit]).any() else ORDER
+
+
+def pages(folder: Path) -> None:
+    """Published errors and ours; hollow where the scheme did not learn the task."""
+    made = ledger()
+    made = made[[UNITS[paper][1] == ERROR for paper in made["arxiv"]]]
+    figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(made["scheme"])))
+    axes = figure.subplots()
+    axes.axline((0, 0), (1, 1), color="0.7", linewidth=1)
+    for (scheme, bad), own in made.groupby(["scheme", made["trained"] > LEARNED]):
+        colour, marker = looks[str(scheme)]
+        face = "none" if bad else colour
+        axes.scatter(own["published"], own["mean"], s=28, c=face, marker=marker, edgecolors=colour)
+    axes.set(xscale="symlog", yscale="symlog", xlim=(-0.3, 100), ylim=(-0.3, 100), aspect="equal")
+    axes.set(xticks=(ticks := [0, 1, 10, 100]), xticklabels=ticks, yticks=ticks, yticklabels=ticks)
+    axes.set(xlabel="published error (%)", ylabel="our error (%)")
+    legend_below(figure, looks, looks)
+    save(figure, folder / "figures", "answer")
 
 
 def in_words(row: pd.Series) -> list[str]:

@@ -86,13 +86,12 @@ def blocks(folder: Path) -> dict[str, str]:
     groups, copied = by_scheme(runs), scores(runs, "copy", "accuracy")
     most = 100 * copied[lengths_of(copied)].max().max()
     further = {name: read_archive(at) for name, at in FURTHER.items()}
-    tables = {name: rises_table(one) for name, one in further.items()}
     extended = extension_table(by_scheme(further["rope"]))
     return {
         "answer": answer(groups),
         "table": rises_table(runs),
         "copying": f"At most {most:.0f} % of the last 8 bytes of the key's second occurrence are predicted right, so these models do not copy.",
-    } | tables | {"rope": f"{tables['rope']}\n\n{extended}"}  # fmt: skip
+    } | {name: rises_table(one) for name, one in further.items()} | {"rope": f"{rises_table(further['rope'])}\n\n{extended}"}  # fmt: skip
 
 
 def by_scheme(runs: Runs) -> dict[str, pd.DataFrame]:

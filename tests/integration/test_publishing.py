@@ -18,6 +18,7 @@ from pe_experiments.published.adopt import witnessed
 from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory, list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import CONFIG_DIR
 from tests.conftest import TINY, Outcome
 from tests.synthetic import write_study
 
@@ -38,8 +39,8 @@ def change_environment(run: RunDirectory, **facts: str | None) -> None:
     run.environment.write_text(json.dumps(made | facts))
 
 
-def names_of(results: Path) -> list[str]:
-    return sorted(pd.read_csv(results / "small" / "provenance.csv")["name"])
+def names_of(results: Path, study: str = "small") -> list[str]:
+    return sorted(pd.read_csv(results / study / "provenance.csv")["name"])
 
 
 @pytest.fixture
@@ -156,34 +157,32 @@ def test_a_study_that_is_not_finished_is_refused(written: Path) -> None:
     assert not (written / "small" / "runs.csv").exists()
 
 
-def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configs = tmp_path / "configs"
-    (configs / "sweep").mkdir(parents=True)
-    OmegaConf.save({"sweep": {"publish": "finished"}}, configs / "sweep" / "small.yaml")
-    monkeypatch.setattr(publishing, "CONFIG_DIR", configs)
+@pytest.mark.parametrize("sweep", ["core", "replicate_text"])  # the second inherits it from another sweep
+def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Path, sweep: str) -> None:
+    study = str(OmegaConf.load(CONFIG_DIR / "sweep" / f"{sweep}.yaml")["study"])
+    for run in runs_of(written):
+        list_in_study(written, study, run.name)
     everything = [run.name for run in runs_of(written)]
     waiting = RunDirectory(written / "runs" / everything[-1])
     result = waiting.result.read_text()
     waiting.result.unlink()
-    publish("small", written)
-    assert names_of(written) == everything[:-1]
-    whole = (written / "small" / "curves.csv").read_text().splitlines()
+    publish(sweep, written)
+    assert names_of(written, study) == everything[:-1]
+    whole = (written / study / "curves.csv").read_text().splitlines()
     waiting.result.write_text(result)
     for name in everything[:4]:  # published, and gone since
         shutil.rmtree(written / "runs" / name)
-    publish("small", written)
-    assert names_of(written) == everything
-    now = (written / "small" / "curves.csv").read_text().splitlines()
+    publish(sweep, written)
+    assert names_of(written, study) == everything
+    now = (written / study / "curves.csv").read_text().splitlines()
     assert set(whole) < set(now)
     for run in runs_of(written):  # what was published was trained by other code than what is there now
         saved = run.config.read_text()
         digest = next(iter(run.read_config()["identity"]["sources"]["shared"].values()))
         run.config.write_text(saved.replace(digest, "0" * 12))
     with pytest.raises(UserError, match="made by different states of the training code"):
-        publish("small", written)
-    assert names_of(written) == everything
+        publish(sweep, written)
+    assert names_of(written, study) == everything
 
 
 def test_a_study_nobody_ran_is_named(results: Path) -> None:

@@ -93,11 +93,12 @@ def test_a_statement_about_several_pairs_agrees_only_if_all_do() -> None:
 
 
 def test_runs_are_titled_by_what_a_statement_is_about() -> None:
-    row = {"label": "none", "max_length": 20, "layers": 2}
-    runs = pd.DataFrame([row | {"task": "copy", "symbols": 10}, row | {"task": "lag", "symbols": 10}])
+    row = {"label": "none", "max_length": 20, "layers": 2, "symbols": 10, "steps": 5000}
+    runs = pd.DataFrame([row | {"task": task} for task in ("copy", "lag", "reverse")])
     assert statements.titled(runs)["title"].tolist() == [
         "copy of 10 symbols to 20, 2 layers",
         "lag to 20, 2 layers",
+        "reverse to 20, 2 layers, 5,000 steps",
     ]
     assert set(statements.read()["verdict"])  # every statement has one, run or not
 
