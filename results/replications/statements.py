@@ -91,7 +91,7 @@ def blocks(made: pd.DataFrame) -> dict[str, str]:
     whole = {key: as_one(own.tolist()) for key, own in groups}
     counts = Counter(whole.values())
     said = ", ".join(
-        f"{counts[one]} {one}" for one in (AGREES, CONTRARY, OPEN, NOT_LEARNED, WAITING) if counts[one]
+        f"{counts[one]} *{one}*" for one in (AGREES, CONTRARY, OPEN, NOT_LEARNED, WAITING) if counts[one]
     )
     papers = {}
     for paper, group in made.groupby("arxiv"):
