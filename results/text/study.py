@@ -127,9 +127,8 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     tests = [stats.ttest_1samp(d, 0) for d in apart]
     ps = np.array([test.pvalue for test in tests])
     significant = (adjusted := np.array(holm(ps.tolist()))) <= ALPHA
-    left = len(ps) - np.minimum(
-        ps.argsort().argsort(), significant.sum()
-    )  # each interval has its test's level
+    # The tests that Holm's method still counts at each: the interval has the level of its test.
+    left = len(ps) - np.minimum(ps.argsort().argsort(), significant.sum())
     ends: Any = [test.confidence_interval(1 - ALPHA / n) for test, n in zip(tests, left, strict=True)]
     made = [Interval(d.mean(), *end) for d, end in zip(apart, ends, strict=True)]
     words = [f"{written(one)} (p {p:.2g})" for one, p in zip(made, adjusted, strict=True)]
