@@ -83,6 +83,22 @@ def test_equalities_on_the_cards(
     torch.testing.assert_close(weights(scheme), right, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("choice", "arguments", "equal", "its_arguments"),
+    [
+        ("rope_clipped", {"clipped": 0}, "rope", {}),
+        ("fope", {"sigma": 0.0}, "p_rope", {"kept_frequencies": 0.5}),  # 2 of 4 complete a turn in 100 tokens
+    ],
+)
+@torch.no_grad()
+def test_equalities_with_other_arguments(
+    choice: str, arguments: dict[str, Any], equal: str, its_arguments: dict[str, Any]
+) -> None:
+    encoding, right = made(choice, **arguments), weights(made(equal, **its_arguments))
+    assert (weights(made(choice)) - right).abs().max() > 1e-3
+    torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
+
+
 def weights(scheme: PositionalEncoding) -> torch.Tensor:
     """Attention weights of random content at consecutive positions."""
     inputs = replace(draw_inputs(SHAPE, 30, 30, seed=0), positions_BT=torch.arange(30)[None])

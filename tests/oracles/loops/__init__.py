@@ -19,11 +19,13 @@ from tests.oracles.loops.absolute import (
 )
 from tests.oracles.loops.biases import (
     alibi,
+    continuous_bias,
     deberta,
     fire,
     hard_alibi,
     kerple_log,
     kerple_power,
+    learned_relative,
     sandwich,
     scale_invariant,
     shaw,
@@ -44,14 +46,17 @@ from tests.oracles.loops.of_content import (
     wall,
 )
 from tests.oracles.loops.rotations import (
+    fope,
     grape_m,
     logn,
     pope,
     rope,
+    rope_clipped,
     rope_dynamic_ntk,
     rope_linear,
     rope_nope_temperature,
     rope_ntk,
+    rope_pp,
     rope_ssmax,
     rope_yarn,
     ssmax,
@@ -107,4 +112,10 @@ LOGITS: dict[str, Logit] = {
     "wall": wall,
     "selective_rope": selective_rope,
     "rope_nope_temperature": rope_nope_temperature,
+    "learned_relative": learned_relative,
+    "cpb_linear": continuous_bias,
+    "cpb_log": continuous_bias,
+    "rope_clipped": rope_clipped,
+    "fope": fope,
+    "rope_pp": rope_pp,
 }

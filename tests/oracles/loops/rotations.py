@@ -83,6 +83,61 @@ def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
     return rotary(case, h, i, j, theta, lambda m, pairs: (0.1 * math.log(s) + 1) ** 2)
 
 
+def rope_clipped(case: Case, h: int, i: int, j: int) -> float:
+    length = case.shape["train_length"]
+
+    def theta(m: int, pairs: int) -> float:
+        plain = [case.arguments["base"] ** (-n / pairs) for n in range(pairs)]
+        clipped = case.arguments["clipped"]
+        if clipped is None:
+            clipped = sum(length * frequency / (2 * math.pi) < 1 for frequency in plain)
+        step = m - (pairs - clipped)
+        if step < 0:
+            return plain[m]
+        share = step / (clipped - 1) if clipped > 1 else 0.0
+        return plain[m] * (1 + math.cos(math.pi * share)) / 2
+
+    return rotary(case, h, i, j, theta)
+
+
+def fope(case: Case, h: int, i: int, j: int) -> float:
+    """Query and key are turned one by one: the logit is no function of the distance."""
+    pairs = case.head_dim // 2
+    length = case.arguments["original_length"] or case.shape["train_length"]
+    thetas = [case.arguments["base"] ** (-m / pairs) for m in range(pairs)]
+    waves = [theta for theta in thetas if theta * length >= 2 * math.pi]
+    cosines, sines = case.parameters["cosines_HNM"][h], case.parameters["sines_HNM"][h]
+    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
+    for m in range(pairs):
+        turned = []
+        for x, p in ((case.q[h, i], case.positions[i]), (case.k[h, j], case.positions[j])):
+            cosine, sine = 1.0, 0.0
+            if m < len(waves):
+                cosine = math.fsum(float(cosines[n, m]) * math.cos(p * wave) for n, wave in enumerate(waves))
+                sine = math.fsum(float(sines[n, m]) * math.sin(p * wave) for n, wave in enumerate(waves))
+            first, second = float(x[m]), float(x[m + pairs])
+            turned.append((first * cosine - second * sine, second * cosine + first * sine))
+        total += turned[0][0] * turned[1][0] + turned[0][1] * turned[1][1]
+    return total / math.sqrt(case.head_dim)
+
+
+def rope_pp(case: Case, h: int, i: int, j: int) -> float:
+    if h % 2 == 0:
+        return rope(case, h, i, j)
+    pairs = case.head_dim // 2
+    total = dot(case.q[h - 1, i, 2 * pairs :], case.k[h - 1, j, 2 * pairs :])
+    for m in range(pairs):
+        angle = (
+            steps_back(case, i, j)
+            * plain_theta(case)(m, pairs)
+            * (m < round(case.arguments["kept_frequencies"] * pairs))
+        )
+        query = complex(case.q[h - 1, i, m], case.q[h - 1, i, m + pairs])
+        key = complex(case.k[h - 1, j, m], case.k[h - 1, j, m + pairs])
+        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).imag
+    return total / math.sqrt(case.head_dim)
+
+
 def xpos(case: Case, h: int, i: int, j: int) -> float:
     def fade(m: int, pairs: int) -> float:
         return ((2 * m / (2 * pairs) + 0.4) / 1.4) ** (steps_back(case, i, j) / case.arguments["scale_base"])

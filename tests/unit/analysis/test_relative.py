@@ -16,9 +16,13 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.base import clamped, is_masked
+from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.fire import Fire
+from pe_experiments.encodings.fope import Fope
+from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_clipped import RopeClipped
 from pe_experiments.encodings.rope_extension import RopeNtk
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
@@ -75,6 +79,13 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (Fire, {"threshold": -1.0}, "threshold=-1.0"),
         (SlidingWindow, {"window": 0}, "window=0"),
         (StickBreaking, {"remainder": "other"}, "remainder=other"),
+        (LearnedRelative, {"extent": 0}, "extent=0"),
+        (LearnedRelative, {"d_rel": 0}, "d_rel=0"),
+        (ContinuousBias, {"distance": "square"}, "distance=square"),
+        (ContinuousBias, {"depth": 0}, "depth=0"),
+        (RopeClipped, {"clipped": -1}, "clipped=-1"),
+        (Fope, {"sigma": -0.1}, "sigma=-0.1"),
+        (Fope, {"original_length": 0}, "original_length=0"),
         (Composition, {"schemes": [Rope]}, "two or more"),
         (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
         (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),
