@@ -70,6 +70,9 @@ def as_alibi(scheme: Any) -> None:
         ("wall", open_gates, "none"),
         ("rope_linear", None, "rope"),
         ("rope_yarn", None, "rope"),
+        ("rope_llama3", None, "rope"),
+        ("rope_longrope", None, "rope"),
+        ("rope_hf", None, "rope"),
     ],
 )
 @torch.no_grad()

@@ -53,7 +53,10 @@ from tests.oracles.loops.rotations import (
     rope,
     rope_clipped,
     rope_dynamic_ntk,
+    rope_hf,
     rope_linear,
+    rope_llama3,
+    rope_longrope,
     rope_nope_temperature,
     rope_ntk,
     rope_pp,
@@ -118,4 +121,7 @@ LOGITS: dict[str, Logit] = {
     "rope_clipped": rope_clipped,
     "fope": fope,
     "rope_pp": rope_pp,
+    "rope_llama3": rope_llama3,
+    "rope_longrope": rope_longrope,
+    "rope_hf": rope_hf,
 }

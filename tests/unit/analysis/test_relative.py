@@ -23,7 +23,8 @@ from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_clipped import RopeClipped
-from pe_experiments.encodings.rope_extension import RopeNtk
+from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
+from pe_experiments.encodings.rope_released import RopeLongRope
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.stick_breaking import StickBreaking
@@ -79,6 +80,11 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (Fire, {"threshold": -1.0}, "threshold=-1.0"),
         (SlidingWindow, {"window": 0}, "window=0"),
         (StickBreaking, {"remainder": "other"}, "remainder=other"),
+        (RopeYarn, {"attention_factor": 0.0}, "attention_factor=0.0"),
+        (RopeYarn, {"mscale": -1.0}, "mscale=-1.0"),
+        (RopeYarn, {"original_length": 0}, "original_length=0"),
+        (RopeLongRope, {"short_factor": [1.0] * 3}, "short_factor has 3 numbers, but 4 pairs"),
+        (RopeLongRope, {"long_factor": [1.0, 1.0, 0.0, 1.0]}, r"long_factor\[2\]=0.0"),
         (LearnedRelative, {"extent": 0}, "extent=0"),
         (LearnedRelative, {"d_rel": 0}, "d_rel=0"),
         (ContinuousBias, {"distance": "square"}, "distance=square"),
@@ -109,7 +115,9 @@ def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal:
     assert max(used(8 * train_length)) < scheme.num_buckets
 
 
-@pytest.mark.parametrize("name", ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"])
+@pytest.mark.parametrize(
+    "name", ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn", "rope_llama3", "rope_longrope"]
+)
 def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None:
     shape = ModelShape(64, 4, 2, True, 24, 24)
     extension, plain = reference_of(name).build(shape), Rope(shape)
