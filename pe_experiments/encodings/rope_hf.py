@@ -98,15 +98,16 @@ class RopeHf(ByLayer):
         if config is not None and rope_parameters is not None:
             raise ValueError("config and rope_parameters are both given; take one of them")
         settings = {"rope_parameters": rope_parameters or {}} if config is None else _read(config)
-        layers = _layers(settings)
-        pattern = _pattern(layers)[: shape.num_layers]
-        super().__init__(shape, schemes=[_encoding(settings, *layer) for layer in pattern])
+        pattern = _pattern(_layers(settings))
+        super().__init__(
+            shape, schemes=[_encoding(settings, *layer) for layer in pattern[: shape.num_layers]]
+        )
         remarks = []
         if config is None and rope_parameters is None:
             remarks.append("neither config nor rope_parameters is given, so it is RoPE with the base 10,000")
-        if len(_pattern(layers)) > shape.num_layers:
+        if len(pattern) > shape.num_layers:
             remarks.append(
-                f"the model has the first {shape.num_layers} of a pattern of {len(_pattern(layers))} layers"
+                f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
             )
         if any(kind == "chunked_attention" for kind, _ in pattern):
             remarks.append("layers that attend within chunks in the released model see all earlier tokens")

@@ -14,7 +14,13 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.mixtures import Composition
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn, ScaledRope
+from pe_experiments.encodings.rope_extension import (
+    ExtendedRope,
+    RopeDynamicNtk,
+    RopeLinear,
+    RopeYarn,
+    ScaledRope,
+)
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
 from pe_experiments.encodings.temperature import PositionTemperature
@@ -332,7 +338,7 @@ BLOCKS: list[dict[str, Any]] = [
     {"rope_type": "llama3", "factor": 3.0, "low_freq_factor": 2.5, "high_freq_factor": 9.0},
     {"rope_type": "longrope", "factor": 5.0},
     {"rope_type": "longrope", "attention_factor": 1.25},
-    {"rope_type": "proportional", "partial_rotary_factor": 0.3},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.45},  # 3.6 of 8 pairs
     {"rope_type": "proportional", "partial_rotary_factor": 0.75, "factor": 8.0},
     {"rope_type": "default", "partial_rotary_factor": 0.5},
 ]
@@ -455,7 +461,54 @@ def test_remarks_say_what_is_not_as_released(tmp_path: Path) -> None:
     assert "chunks" in RopeHf(shape_of(8, 4), config=written(tmp_path, chunked)).remark
 
 
-def test_half_of_a_layer_without_rope_knows_no_position(tmp_path: Path) -> None:
+SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [(Rope, None)] * 3),
+        (SLIDES, [(Rope, 5)] * 3),
+        ({**SLIDES, "use_sliding_window": False}, [(Rope, None)] * 3),
+        ({**SLIDES, "max_window_layers": 2}, [(Rope, None), (Rope, None), (Rope, 5)]),
+        ({**SLIDES, "max_position_embeddings": 5}, [(Rope, None)] * 3),
+        ({**SLIDES, "sliding_window_pattern": 2}, [(Rope, 5), (Rope, None), (Rope, 5)]),
+        ({"no_rope_layers": [0, 1, 1]}, [(PositionalEncoding, None), (Rope, None), (Rope, None)]),
+        (
+            {
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+                "rope_parameters": {"sliding_attention": {"rope_theta": 100.0}, "full_attention": None},
+            },
+            [(Rope, None), (PositionalEncoding, None), (PositionalEncoding, None)],
+        ),
+        ({"layer_types": ["linear_attention", "full_attention"]}, [(Rope, None)] * 3),
+    ],
+)
+def test_layers_of_small_files(
+    fields: dict[str, Any], expected: list[tuple[type, int | None]], tmp_path: Path
+) -> None:
+    encoding = RopeHf(shape_of(8, 3), config=written(tmp_path, fields))
+    layers = [parts(encoding.for_layer(layer)) for layer in range(3)]
+    assert [(type(inner), window) for inner, window in layers] == expected
+
+
+def test_which_original_length_counts(tmp_path: Path) -> None:
+    """That beside the block, then that of the block, then the longest; for dynamic NTK the longest."""
+    fields: dict[str, Any] = {"max_position_embeddings": 800}
+    for kind, expected in (("yarn", [800, 200, 100]), ("dynamic", [800, 800, 800])):
+        block = {"rope_type": kind, "factor": 2.0}
+        longer = {**block, "original_max_position_embeddings": 200}
+        files = [fields | {"rope_scaling": block}, fields | {"rope_scaling": longer}]
+        files.append(fields | {"rope_scaling": longer, "original_max_position_embeddings": 100})
+        lengths = []
+        for content in files:
+            encoding = RopeHf(shape_of(8, 1), config=written(tmp_path, content)).for_layer(0)
+            assert isinstance(encoding, ExtendedRope)
+            lengths.append(encoding.original_length)
+        assert lengths == expected
+
+
+def test_every_second_layer_without_rope_knows_no_position(tmp_path: Path) -> None:
     path = written(tmp_path, {"no_rope_layer_interval": 2, "rope_theta": 100.0})
     encoding = RopeHf(shape_of(8, 2), config=path)
     assert type(encoding.for_layer(1)) is PositionalEncoding
