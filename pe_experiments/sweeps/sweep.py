@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections import Counter
@@ -40,12 +41,15 @@ class Sweep:
         hardware = common["hardware"]
         self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
         self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
-        grows = self.settings.publish == "finished" and self.study and not common["rerun"]
-        # Those of a study that grows, with the validation losses that a setting was tuned by.
+        # Published runs by their configuration, and the validation losses that a setting was tuned by.
+        self.published: dict[str, float] = {}
         folder = Path(common["results_dir"]) / str(self.study)
-        files = [folder / "provenance.csv", folder / "tuning.csv"] if grows else []
-        rows = [row for file in files for row in read_csv(file)]
-        self.published = {row["name"]: float(row.get("loss") or "inf") for row in rows}
+        if self.study and not common["rerun"] and (folder / "provenance.csv").exists():
+            from pe_experiments.published.archive import published_keys  # brings pandas
+
+            losses = {row["name"]: float(row["loss"] or "inf") for row in read_csv(folder / "tuning.csv")}
+            keys = published_keys(folder).items()
+            self.published = {key: losses.get(name, math.inf) for key, name in keys}
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``): the exit code, and the runs to compare."""
