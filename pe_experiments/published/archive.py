@@ -116,13 +116,28 @@ def read_archive(folder: Path) -> Runs:
     return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
 
 
-def published_keys(folder: Path) -> dict[str, str]:
-    """Return the names of a published study's runs by their `config_key`; none where nothing is published."""
-    path = folder / FILES[-1]
-    if not path.exists():
+def published_keys(folder: Path) -> dict[str, float]:
+    """Return the `config_key` of each published run; with it the loss of a run that tuned, else infinity.
+
+    The runs that tuned a setting are those of ``tuning.csv``; they have the configuration of a published run
+    of the same encoding, but for that setting and the seed.
+    """
+    if not (folder / FILES[-1]).exists():
         return {}
-    rows = read_table(path).ffill()[["name", "trained", "data"]].itertuples(index=False)
-    return {config_key(json.loads(trained), json.loads(data)): name for name, trained, data in rows}
+    provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
+    keys, by_label = dict[str, float](), dict[str, tuple[dict[str, Any], dict[str, str]]]()
+    labels = read_table(folder / FILES[0]).set_index("name")["label"]
+    for name, *texts in provenance.itertuples(index=False):
+        trained, data = map(json.loads, texts)
+        by_label[labels[name]] = trained, data
+        keys[config_key(trained, data)] = math.inf
+    grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
+    for row in grid.to_dict("records"):
+        trained, data = by_label[row["scheme"]]
+        group, _, setting = row["setting"].partition(".")
+        tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
+        keys[config_key(tried, data)] = float(row["loss"])
+    return keys
 
 
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections import Counter
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from pe_experiments.configuration.compose import ConfigMapping
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig, validated
-from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import list_in_study, write_manifest
 from pe_experiments.sweeps.engines import engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
@@ -47,9 +45,7 @@ class Sweep:
         if self.study and not common["rerun"] and (folder / "provenance.csv").exists():
             from pe_experiments.published.archive import published_keys  # brings pandas
 
-            losses = {row["name"]: float(row["loss"] or "inf") for row in read_csv(folder / "tuning.csv")}
-            keys = published_keys(folder).items()
-            self.published = {key: losses.get(name, math.inf) for key, name in keys}
+            self.published = published_keys(folder)
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``): the exit code, and the runs to compare."""
