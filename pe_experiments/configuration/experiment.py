@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
+from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -31,11 +31,23 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # mostly the one trained on
     evaluated_on: Component  # that makes it
+    callbacks: tuple[Component, ...]  # of Lightning, beside those every training has
 
     def untrained_model(self) -> Backbone:
         """The model before its first step: backbone and encoding from named streams of the seed."""
         model, scheme = self.components["model"].build, self.components["pe"].build
         return seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+
+    @property
+    def trained_trainer(self) -> dict[str, Any]:
+        """What of ``trainer`` changes the trained weights; of the usual values, precision alone."""
+        trainer = self.config.trainer
+        trained: dict[str, Any] = {"precision": trainer.precision}
+        if trainer.accumulate_grad_batches != 1:
+            trained["accumulate_grad_batches"] = trainer.accumulate_grad_batches
+        if self.callbacks:
+            trained["callbacks"] = [callback.section for callback in self.callbacks]
+        return trained
 
     @property
     def source(self) -> Source:
@@ -99,9 +111,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
     components["model"] = load_component("model", config.model.part, beside)
-    optimizer = load_component("training.optimizer", config.training.optimizer, ["training.learning_rate"])
-    if optimizer != load_component(optimizer.group, TrainingConfig.model_fields["optimizer"].default):
-        components[optimizer.group] = optimizer  # the usual one, once the only one, is no part of an identity
+    components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
+    callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):
@@ -121,7 +132,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         refuse_misfit(format_for(shown, config.model.causal), layout)
         positions.check(shown, [shortest_length(shown)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
-    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths, shown, on)
+    return Experiment(
+        config, components, task, positions, layout, shape, train_lengths, lengths, shown, on, callbacks
+    )
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:

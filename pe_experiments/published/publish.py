@@ -22,7 +22,7 @@ from pe_experiments.store.identity import CODE_OF, identify, is_code
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.device import describe_environment, prepare_device
 
 ONE_IN, MOST = 10, 3  # runs drawn at random are repeated
 # Where these agree, so does every bit of a run.
@@ -129,7 +129,7 @@ def _require_repeated(study: str, kind: Kind, mine: Numbers) -> None:
     if not (said := apart(mine, kind.published)):
         return
     what = f"study={study}: {kind.run} repeated"
-    here = describe_environment(prepare_hardware(kind.experiment().config))
+    here = describe_environment(prepare_device(kind.experiment().config))
     if all(kind.environment.get(key) == here[key] for key in MACHINE):
         raise UserError(f"{what} on the same kind of machine {said}")
     if more := beyond_rounding(kind, mine):

@@ -32,7 +32,7 @@ from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, sentence
 from pe_experiments.terminal.files import write_atomically
-from pe_experiments.training.hardware import prepare_hardware
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import train_model
 
 SCRIPT = "scripts/train.py"
@@ -235,14 +235,13 @@ def replay(request: Request) -> Numbers:
     torch.set_default_dtype(torch.float32 if until is None else torch.float64)
     try:
         experiment = kind.experiment(None if until is None else FEW)
-        device = prepare_hardware(experiment.config)
+        device = prepare_device(experiment.config)
         model, generator = experiment.untrained_model(), torch.Generator().manual_seed(0)
         for weights in model.parameters():
             weights.data *= 1 + nudge * torch.randn(weights.shape, generator=generator)
-        config, source = experiment.config.training, experiment.source
         with TemporaryDirectory() as scratch, suppress(_FarEnough):
             checkpoint = Path(scratch) / "last.ckpt"
-            train_model(model, source, config, device, checkpoint, 0, record, lambda step: None)
+            train_model(model, experiment, device, checkpoint, 0, record, lambda step: None)
         curve, _ = evaluate_model(experiment, model.to(device), rows[-1]["step"], Display())
         return made | {"curve": curve, "lengths": list(experiment.evaluation_lengths)}
     except Exception as error:

@@ -50,14 +50,15 @@ def identify(experiment: Experiment) -> Identity:
     trained: dict[str, Any] = {group: components[group].section for group in PARTS}
     trained["model"] = {**config.model.model_dump(), **components["model"].section}
     trained["model"].pop("attention_implementation", None)  # the same result, computed otherwise
-    trained |= {"training": config.training.model_dump(exclude={"optimizer"}), "seed": config.seed}
-    if optimizer := components.get("training.optimizer"):  # none where it is the usual one
-        trained["training"]["optimizer"] = optimizer.section
+    trained |= {"training": config.training.model_dump(), "seed": config.seed}
+    trained |= {"trainer": experiment.trained_trainer, "optimizer": components["optimizer"].section}
 
     sources = {"shared": states({"training": common["training"]}, "trained")}
     for group, part in components.items():
         declared = experiment.task.data_files if group == "task" else ()
         sources[group] = data_files(part, declared) | states(part_code(part), "trained")
+    for callback in experiment.callbacks:
+        sources[f"callback {callback.target}"] = states(part_code(callback), "trained")
     if config.training.stop_at_exact_match is not None:  # evaluation decides when training ends
         sources["stopping"] = states({"evaluation": common["evaluation"]}, "trained")
     derived = {key: value for key, value in experiment.derived.items() if not key.startswith("evaluation_")}

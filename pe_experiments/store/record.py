@@ -20,7 +20,7 @@ from pe_experiments.store.plan import Plan
 from pe_experiments.store.tracking import Mirror
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically
-from pe_experiments.training.hardware import describe_environment
+from pe_experiments.training.device import describe_environment
 
 
 class Record:

@@ -37,9 +37,9 @@ class Sweep:
         self.study, self.own = common["study"], own
         self.dry_run = common["dry_run"] is True  # of another value every run complains
         self.runs = expand(typed, varied or {}, self.settings, own)
-        hardware = common["hardware"]
-        self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
-        self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
+        trainer = common["trainer"]
+        self.devices = gpus() if self.engine.kind == "local" and trainer["accelerator"] != "cpu" else ()
+        self.processes = side_by_side(self.settings, self.devices, int(trainer["threads"]))
         grows = self.settings.publish == "finished" and self.study and not common["rerun"]
         # Those of a study that grows, with the validation losses that a setting was tuned by.
         folder = Path(common["results_dir"]) / str(self.study)

@@ -1,4 +1,4 @@
-"""The machine a run computes on, and a description of it for the run's directory."""
+"""The device a run computes on, and a description of it for the run's directory."""
 
 from __future__ import annotations
 
@@ -22,28 +22,34 @@ from pe_experiments.training import matmul
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
-def prepare_hardware(config: Config) -> str:
-    """Set the threads and the matmul backend of this process; returns the device."""
-    hardware, training = config.hardware, config.training
+def prepare_device(config: Config) -> str:
+    """Set the threads and the matmul backend of this process; returns the device: cuda, mps or cpu."""
+    trainer, training = config.trainer, config.training
     cores = os.cpu_count() or 1
-    if hardware.threads > cores:
+    if trainer.threads > cores:
         has = f"this machine has {cores} cores; allowed: 1 to {cores}"
-        raise UserError(f"hardware.threads={hardware.threads}: {has}")
-    torch.set_num_threads(hardware.threads)
-    if hardware.accelerator != "cpu" and torch.cuda.is_available():
+        raise UserError(f"trainer.threads={trainer.threads}: {has}")
+    torch.set_num_threads(trainer.threads)
+    if trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available():
         return "cuda"
-    if hardware.accelerator == "gpu":
-        raise UserError("hardware.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
-    matmul.select(hardware.matmul, training.batch_size * training.max_length * config.model.d_model**2)
+    if trainer.accelerator == "gpu":
+        raise UserError("trainer.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
+    if trainer.accelerator == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError(
+                "trainer.accelerator=mps: PyTorch finds no GPU of Apple's here; allowed: cpu or auto"
+            )
+        return "mps"
+    matmul.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
     return "cpu"
 
 
 @contextmanager
-def on_hardware(config: Config) -> Iterator[str]:
-    """As `prepare_hardware`, inside a with block: a notebook's own threads and backend come back after it."""
+def use_device(config: Config) -> Iterator[str]:
+    """As `prepare_device`, inside a with block: a notebook's own threads and backend come back after it."""
     threads, backend = torch.get_num_threads(), matmul.current_backend()
     try:
-        yield prepare_hardware(config)
+        yield prepare_device(config)
     finally:
         torch.set_num_threads(threads)
         matmul.set_backend(backend)
@@ -58,7 +64,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
         "processor": processor(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "matmul": matmul.current_backend(),
         "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
