@@ -23,8 +23,8 @@ from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, draw, list_run, recorded
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.device import describe_environment, use_device
+from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.preflight import preflight
 
 

@@ -47,7 +47,7 @@ def names_of(results: Path, study: str = "small") -> list[str]:
 def trained(script: Script, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished study of a real run."""
     monkeypatch.setattr(pages, "SHIPPED", results)  # whose code is run
-    monkeypatch.setattr("pe_experiments.training.hardware._source_revision", lambda: "a" * 40)
+    monkeypatch.setattr("pe_experiments.training.device._source_revision", lambda: "a" * 40)
     assert script("train", "pe=rope", "study=small", f"results_dir={results}", *TINY).code == 0
     (results / "small" / "study.py").write_text(PAGES)
     return results

@@ -45,7 +45,7 @@ def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
 
 def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
     base = identify(tiny()).hash8
-    same = ["evaluation.examples=7", "study=s", "logger.mode=offline", "hardware.threads=2", "label=x"]
+    same = ["evaluation.examples=7", "study=s", "logger.mode=offline", "trainer.threads=2", "label=x"]
     same += [
         "model.attention_implementation=sdpa",
         "results_dir=/elsewhere",
@@ -66,7 +66,7 @@ def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
         "pe.base=9999",
         "training.weight_decay=0.02",
         "model.num_layers=1",
-        "training.precision=bfloat16",
+        "trainer.precision=bf16-mixed",
     ]
     hashes = {identify(tiny(override)).hash8 for override in others}
     assert len(hashes) == len(others)
