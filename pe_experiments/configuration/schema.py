@@ -196,7 +196,7 @@ PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
 class Config(Section):
-    """A whole configuration. ``pe``, ``positions``, ``task`` and ``optimizer`` hold ``_target_`` and its arguments."""
+    """A whole configuration. ``pe``, ``positions``, ``task``, ``optimizer`` hold ``_target_`` and arguments."""
 
     pe: dict[str, Any]
     positions: dict[str, Any]

@@ -48,6 +48,7 @@ class TrainingModule(pl.LightningModule):
         self.optimizer = optimizer
         self.training_config = training
         self.seed = seed
+        self.finished = False  # True once nothing is left to train; saved in every checkpoint
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a batch, in nats."""
@@ -78,6 +79,9 @@ class TrainingModule(pl.LightningModule):
         norm = optimizer.clip_gradients(gradient_clip_val)
         if self.step_is_recorded:
             self.log("gradient_norm", norm)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["finished"] = self.finished
 
 
 def seed_forward(seed: int, device: torch.device) -> None:
@@ -148,34 +152,34 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
     return step % config.check_every == 0 or step == config.steps
 
 
-class ShowProgress(Callback):
-    """Calls ``show`` with the number of every step taken."""
-
-    def __init__(self, show: Callable[[int], None]):
-        self.show = show
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if ends_step(trainer, batch_idx):
-            self.show(trainer.global_step)
-
-
 class Recorder(Callback):
-    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution."""
+    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution.
 
-    def __init__(self, validation: TrainingStream, training: TrainingConfig, record: Callable[[Row], None]):
+    ``record`` is called with each row, ``show`` with the number of every step taken.
+    """
+
+    def __init__(
+        self,
+        validation: TrainingStream,
+        training: TrainingConfig,
+        record: Callable[[Row], None],
+        show: Callable[[int], None],
+    ):
         self.validation = validation
         self.training = training
         self.record = record
+        self.show = show
         self.losses: list[Tensor] = []  # since the last row; looked at together, as a GPU works ahead
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.losses.append(outputs["loss"])
+        if not ends_step(trainer, batch_idx):
+            return
         step = trainer.global_step
-        if not ends_step(trainer, batch_idx) or not is_recorded(step, self.training):
+        self.show(step)
+        if not is_recorded(step, self.training):
             return
         self._raise_if_diverged(trainer)
         rate = learning_rate_factor(step - 1, self.training) * self.training.learning_rate
@@ -212,7 +216,6 @@ class Checkpointer(Checkpoint):
         self.path = path
         self.training = training
         self.due = time.monotonic() + CHECKPOINT_SECONDS
-        self.finished = False  # True once nothing is left to train; saved in every checkpoint
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -229,13 +232,9 @@ class Checkpointer(Checkpoint):
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not all(parameter.isfinite().all() for parameter in module.parameters()):
             raise Diverged(trainer.global_step)  # the last update did it, after the last loss
-        self.finished = True
+        assert isinstance(module, TrainingModule)
+        module.finished = True
         save_atomically(trainer, self.path, weights_only=True)
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        checkpoint["finished"] = self.finished
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
@@ -279,8 +278,7 @@ def train_model(
     validation = TrainingStream(experiment.source, training.batch_size, "mixed", "validation")
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
-        ShowProgress(show),
-        Recorder(validation, training, record),
+        Recorder(validation, training, record, show),
         Checkpointer(checkpoint, training),
     ]
     with warnings.catch_warnings():

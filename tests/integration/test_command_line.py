@@ -162,7 +162,7 @@ MISTAKES = {
     "no such device": (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "cpu or auto"]),
     "several devices": (
         ["trainer.devices=2"],
-        ["trainer.devices=2", "a run trains on one device; allowed: 1"],
+        ["trainer.devices=2", "one device; allowed: 1"],
     ),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
