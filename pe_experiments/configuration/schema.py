@@ -195,7 +195,7 @@ PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
 class Config(Section):
-    """A whole configuration. ``pe``, ``positions``, ``task``, ``optimizer`` hold ``_target_`` and arguments."""
+    """A whole configuration; ``pe``, ``positions``, ``task`` and ``optimizer`` hold a ``_target_``."""
 
     pe: dict[str, Any]
     positions: dict[str, Any]

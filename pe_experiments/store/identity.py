@@ -60,11 +60,9 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     stated = {group: load_component(group, trained[group]).stated for group in (*PARTS, "optimizer")}
     stated["model"] = load_component("model", model).stated | sizes
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
-        defaults = {
-            name: field.get_default(call_default_factory=True) for name, field in schema.model_fields.items()
-        }
-        values = trained[group].items()
-        stated[group] = {key: value for key, value in values if value != defaults.get(key, ...)}
+        defaults = vars(schema.model_construct())
+        changed = [key for key, value in trained[group].items() if value != defaults.get(key, ...)]
+        stated[group] = {key: trained[group][key] for key in changed}
     if callbacks := stated["trainer"].get("callbacks"):
         stated["trainer"]["callbacks"] = [load_component(CALLBACKS, one).stated for one in callbacks]
     return jsonable(stated | {"seed": trained["seed"]})

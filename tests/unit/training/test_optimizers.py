@@ -176,7 +176,7 @@ def test_own_optimizers_train_and_need_trust(tiny: Tiny) -> None:
 )
 def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> None:
     model = tiny().untrained_model()
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=said) as caught:  # noqa: PT012
         experiment = resolve(check(composed("config", keys)))
         TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
     assert "\n" not in str(caught.value)
