@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
-from pe_experiments.comparison.statistics import Interval
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
 from pe_experiments.published.archive import EVALUATED, FILES, joined, where, write_archive
@@ -26,7 +25,6 @@ from pe_experiments.published.pages import (
     with_blocks,
 )
 from pe_experiments.published.publish import require_one_known_source
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TOO_FEW, Difference
 from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
@@ -35,6 +33,8 @@ from tests.conftest import ROOT
 from tests.synthetic import write_study
 
 RESULTS = ROOT / "results"
+BANK = RESULTS / "bank" / "v2"
+NEED_ORDER = ("copy", "lag", "induction", "flip_flop", "kth")
 STUDIES = (
     "bank/v2", "implementations", "precision", "replications", "text",
     "transfer", "tutorial_claims",
@@ -304,58 +304,81 @@ def _tracked() -> list[Path]:
     ]
 
 
-def test_a_stranger_finds_the_second_banks_differences() -> None:
-    """The rate that counts, the score above the floor, the test of signs and Holm's method, from the CSVs."""
-    folder = RESULTS / "bank" / "v2"
-    scores, told = stranger.paired_scores(folder), code_of(folder).blocks(folder)["differences"]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in told.splitlines()[2:]]
-    assert rows
-    for task, own in itertools.groupby(rows, key=lambda row: row[0]):
-        table = list(own)
-        found = [
-            stranger.sign_flip_p(scores[task, first], scores[task, name]) for _, first, name, *_ in table
-        ]
-        order, adjusted, last = sorted(range(len(found)), key=lambda n: found[n][1]), [0.0] * len(found), 0.0
-        for rank, n in enumerate(order):
-            last = adjusted[n] = max(last, min(1.0, (len(found) - rank) * found[n][1]))
-        for (_, first, _, shown, settings, p, verdict), (mean, _, count), holm in zip(
-            table, found, adjusted, strict=True
-        ):
-            assert shown.split(" ")[0] == f"{mean:.3f}"
-            assert int(settings) == count
-            assert float(p) == pytest.approx(holm, rel=0.06)  # printed to two digits
-            assert (verdict == "better") == (holm <= 0.05)
-            highest = {name: np.mean(list(by.values())) for (t, name), by in scores.items() if t == task}
-            assert first == max(highest, key=highest.__getitem__)
+@pytest.fixture(scope="module")
+def bank() -> stranger.Bank:
+    return stranger.bank_runs(BANK)
 
 
-def test_what_holds_on_every_task_is_told_of_tested_ones_alone() -> None:
-    bank = code_of(RESULTS / "bank" / "v2")
+def of_measure(bank: stranger.Bank, task: str, measure: str) -> stranger.Values:
+    """The values behind one row of the bank's table of verdicts."""
+    if task == "mean":
+        each = [stranger.measured(bank[one], "score", as_zero=True) for one in NEED_ORDER]
+        return {
+            name: {n: float(np.mean([values[name][n] for values in each])) for n in range(12)}
+            for name in each[0]
+        }
+    what = {"at 2x": "2x", "at 4x": "4x"}.get(measure, "score")
+    return stranger.measured(bank[task], what, as_zero=measure.endswith("as 0"))
 
-    def standing(first: str, **others: str) -> tuple[str, dict[str, Difference]]:
-        one = Interval(float("nan"))
-        return first, {name: Difference(verdict, 12, one, 0.5) for name, verdict in others.items()}
 
-    rows = pd.DataFrame({"label": [*"abcd"] * 12, "setting": np.repeat(range(12), 4), "score": 0.5})
-    rows = rows.assign(learned=True, **dict.fromkeys(bank.FACTORS, rows["setting"] > 5))
-    standings = {
-        "kth": standing("a", b=NOT_SEPARATED, c=BETTER, d=BETTER),
-        "induction": standing("b", a=NOT_SEPARATED, c=NOT_SEPARATED, d=BETTER),
-        "lag": standing("c", a=TOO_FEW, b=TOO_FEW, d=TOO_FEW),
-        "majority": standing("d", a=BETTER, b=BETTER, c=BETTER),
-    }
-    first, *_ = bank._answer({task: rows.assign(task=task) for task in standings}, standings)
-    assert first == (
-        "- *Over the 2 tasks with a test*: highest, or not separated from the highest: `a` on 2 and `b` on 2"
-        "; significantly lower on each: `d`."
-    )
-    third = {**standings, "lag": standing("c", a=BETTER, b=BETTER, d=BETTER)}
-    first, *_ = bank._answer({task: rows.assign(task=task) for task in third}, third)
-    assert "3 tasks with a test*" in first
-    assert "separated from the highest: `a` on 2, `b` on 2 and `c` on 2, none on all" in first
-    apart = {**standings, "induction": standing("c", a=BETTER, b=BETTER, d=NOT_SEPARATED)}
-    first, *_ = bank._answer({task: rows.assign(task=task) for task in apart}, apart)
-    assert first.endswith("not separated from the highest: no scheme on more than half, none on all.")
+def test_a_stranger_finds_the_second_banks_verdicts(
+    bank: stranger.Bank,
+) -> None:
+    """By every measure, unlearned settings left out and as 0: the best, the differences, the tests."""
+    rows = stranger.read_csv(BANK / "verdicts.csv")
+    cases = [
+        (*key, list(own))
+        for key, own in itertools.groupby(rows, key=lambda row: (row["task"], row["measure"]))
+    ]
+    assert len(cases) == 6 * 4 + 1
+    for task, measure, own in cases:
+        best, others = stranger.best_against_others(of_measure(bank, task, measure))
+        assert {row["best"] for row in own} == {best}, (task, measure)
+        told = {row["encoding"]: row for row in own if row["difference"]}
+        assert set(told) == set(others), (task, measure)
+        for name, (difference, p) in others.items():
+            assert float(told[name]["difference"]) == pytest.approx(difference, abs=1e-9)
+            assert float(told[name]["p"]) == pytest.approx(p)
+            assert (told[name]["verdict"] == "better") == (p <= 0.05)
+
+
+def test_what_the_recommendation_says_in_words_is_true(
+    bank: stranger.Bank,
+) -> None:
+    """Numbers are filled in; which encoding is next, which tie and which fail was written by hand."""
+
+    def standing(task: str, measure: str = "area") -> tuple[str, set[str], set[str], str]:
+        values = of_measure(bank, task, measure)
+        best, others = stranger.best_against_others(values)
+        lower = {name for name, (_, p) in others.items() if p <= 0.05}
+        means = {name: np.mean(list(own.values())) for name, own in values.items() if len(own) >= 9}
+        return best, set(others) - lower, lower, sorted(means, key=lambda name: -means[name])[1]
+
+    means = of_measure(bank, "mean", "area")
+    order = sorted(means, key=lambda name: -sum(means[name].values()))
+    assert order[:3] == ["fox", "kerple_log", "alibi"]
+    ahead = [
+        sum(means[one][n] > means[other][n] for n in range(12)) for one in order[:2] for other in order[2:]
+    ]
+    assert min(ahead) == 11
+    assert standing("mean")[1] == {"kerple_log"}
+
+    best, tied, lower, _ = standing("induction")
+    assert (best, tied, len(lower)) == ("kerple_log", {"fox", "alibi"}, 9)
+    runs = pd.read_csv(BANK / "scores.csv")
+    lag = runs[(runs["task"] == "lag") & (runs["label"] == "fox")]
+    assert (lag["learned"] == (lag["layers"] | ~lag["symbols"])).all()
+    best, tied, _, _ = standing("lag", "area, unlearned as 0")
+    assert (best, len(tied)) == ("fox", 5)
+    assert "rope" in tied
+
+    best, tied, _, second = standing("copy")
+    assert (best, tied, second) == ("kerple_log", set(), "fire")
+    assert standing("copy", "at 4x")[2] == set()
+    best, tied, _, second = standing("flip_flop")
+    assert (best, tied, second) == ("fox", set(), "kerple_log")
+    assert standing("flip_flop", "at 2x")[1] == {"kerple_log", "rope+random_subset"}
+    assert len(standing("kth")[1]) == 8  # nine tie
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])
