@@ -154,7 +154,6 @@ class SweepConfig(Section):
     tune: Words | None
     tuning_seeds: Annotated[list[Seed], Field(min_length=1)] | None
     tune_outwards: Annotated[int, Field(ge=0, le=20)]
-    publish: Literal["seeds", "finished"] = "seeds"
     against: Study | None = None
     metric: Words | None = None  # of the verdicts against that
     change: Annotated[float, Field(ge=0, le=1)]
