@@ -77,7 +77,7 @@ def blocks() -> dict[str, str]:
         ]
         apart = [pair for pair in signs if 0 not in pair]
         values |= {f"same_{n}": sum(a == b for a, b in apart), f"of_{n}": len(apart)}
-        values[f"rho_{n}"] = stats.spearmanr(*means).statistic
+        values[f"rho_{n}"] = stats.spearmanr(means[0], means[1]).statistic
     return {"curves": markdown_table(heading, rows), "by_rank": RANKS.format_map(values)}
 
 

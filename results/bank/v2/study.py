@@ -111,7 +111,7 @@ def task_means(table: pd.DataFrame) -> pd.DataFrame:
 
 def cases(table: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
     """By task and measure the scores [settings, encodings]."""
-    found = {}
+    found: dict[tuple[str, str], pd.DataFrame] = {}
     for task in [*TASKS, CONTROL]:
         rows = table[table["task"] == task]
         found |= {(task, name): scores_of(rows, *measure) for name, measure in MEASURES.items()}
@@ -167,7 +167,8 @@ def _draw_curves(runs: Runs, table: pd.DataFrame, folder: Path) -> None:
 
 def _draw_answer(table: pd.DataFrame, folder: Path) -> None:
     """The mean scores, a setting that was not learned counting as 0 and left out."""
-    as_zero, learned_alone, counts = views(table)
+    as_zero, learned_alone, learned_in = views(table)
+    counts = {MEAN: [12] * len(as_zero), **{task: learned_in[task].tolist() for task in TASKS}}
     figure = Figure(figsize=(7.2, 3.3), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True, width_ratios=[6, 5])
     titles = "unlearned configurations count as 0", "unlearned configurations left out"
@@ -176,7 +177,7 @@ def _draw_answer(table: pd.DataFrame, folder: Path) -> None:
         axes.set_title(title)
         axes.tick_params(axis="x", labelsize=6.5)
         for (row, column), value in np.ndenumerate(values.to_numpy()):
-            count = counts.iloc[row].get(values.columns[column], 12)
+            count = counts[str(values.columns[column])][row]
             some = f"\n{count} of 12" if values is learned_alone and count < 12 else ""
             look: Any = {"color": "white" if value > 0.55 else "black", "fontsize": 5.5 if some else 7}
             axes.text(column, row, number(value) + some, ha="center", va="center", linespacing=0.9, **look)
@@ -274,11 +275,12 @@ def numbers(table: pd.DataFrame) -> dict[str, Any]:
 
 def _of_text() -> dict[str, float]:
     """By encoding the rise in bits per byte from 256 to 2,048 bytes; of RoPE that of the first study."""
-    values = {}
+    values: dict[str, float] = {}
     for folder in (RESULTS / "text" / "rope", RESULTS / "text"):
         bits = code_of(RESULTS / "text").scores(read_archive(folder))
         rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
         values |= {f"text/{encoding}/rise": rise for encoding, rise in rises.items()}
+    values["text/flat/rise"] = max(values[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
     return values
 
 
@@ -324,8 +326,9 @@ def _both_views(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_2x_and_4x(table: pd.DataFrame) -> pd.DataFrame:
-    means = table[table["learned"]].groupby(["label", "task"])[[AT_2X, AT_4X]].mean().map(number).unstack()
-    return (means[AT_2X] + " / " + means[AT_4X]).loc[views(table)[0].index, TASKS]
+    groups = table[table["learned"]].groupby(["label", "task"])
+    at_2x, at_4x = (groups[metric].mean().map(number) for metric in (AT_2X, AT_4X))
+    return (at_2x + " / " + at_4x).unstack().loc[views(table)[0].index, TASKS]
 
 
 def _missed(table: pd.DataFrame) -> list[list[str]]:
