@@ -11,19 +11,17 @@ from typing import Any
 import pandas as pd
 import torch
 
+from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import ConfigMapping, composed
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.published.adopt import hold, spoken
-from pe_experiments.published.archive import FILES, SHIPPED, read_archive, read_witness, where
+from pe_experiments.published.archive import FILES, SHIPPED, read_archive, where
 from pe_experiments.published.pages import with_settings
-from pe_experiments.published.replay import crossing, kinds_of
 from pe_experiments.published.scores import FLOORS, RATE, SCORE, SECTIONS, scored, scores_of
 from pe_experiments.published.verdicts import EARLIEST, Forecast, forecast, may_stop
 from pe_experiments.store.directory import list_in_study
-from pe_experiments.store.identity import identify, scheme_label
-from pe_experiments.store.names import safe_name
+from pe_experiments.store.names import jsonable, safe_name
 from pe_experiments.sweeps.expansion import Overrides, value_of, with_value
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.sweep import Sweep
@@ -70,12 +68,11 @@ class Versus(Sweep):
             self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.runs = [with_value(run, "study", str(self.study)) for run in self.runs]
         self.names: set[str] = set()  # of the scheme's runs
-        self.left_out: list[str] = []  # baselines whose code gives other numbers than published
         places = [base / self.bank for base in (self.results_dir, SHIPPED)]
         folder = next((place for place in places if (place / FILES[-1]).exists()), None)
         if folder is None:
             raise UserError(f"sweep.against={self.bank}: no published study there ({places[0]})")
-        banked, self.witnessed = read_archive(folder), read_witness(folder)
+        banked = read_archive(folder)
         if self.label in set(banked.runs["label"]) and configs[0]["label"]:
             raise UserError(f"label={self.label}: that is a scheme of {self.bank}; take another")
         known = sorted(set(banked.runs["label"]) - {self.label})
@@ -91,7 +88,7 @@ class Versus(Sweep):
         if len(schemes) > 1:
             raise UserError(f"sweep=versus compares one scheme with the bank; here are {len(schemes)}")
         checked = check(next(iter(schemes.values())))
-        return checked.label or scheme_label(resolve(checked))
+        return resolve(checked).label
 
     def _complete(self, banked: Runs) -> Runs:
         """Of the bank the settings in which all baselines have run."""
@@ -112,9 +109,9 @@ class Versus(Sweep):
         banked: dict[str, list[dict[str, Any]]] = {}
         self.tasks: dict[str, str] = {}  # by class
         for name, task in self.banked.runs[["name", "task"]].itertuples(index=False):
-            identity, (count, lengths) = self.banked.saved[name]["identity"], measured.loc[name]
-            target = identity["trained"]["task"]["_target_"]
-            banked.setdefault(target, []).append(_flat(identity, int(count), lengths))
+            trained, (count, lengths) = self.banked.saved[name]["identity"]["trained"], measured.loc[name]
+            target = trained["task"]["_target_"]
+            banked.setdefault(target, []).append(_flat(trained, int(count), lengths))
             self.tasks[target] = task
         unknown = [f"the task is not in {self.bank}; allowed: {allowed(sorted(self.tasks.values()))}"]
         kept, missing = [], dict[str, tuple[list[str], int]]()
@@ -122,7 +119,7 @@ class Versus(Sweep):
             experiment = resolve(check(config))
             part, examples = experiment.components["task"], config["evaluation"]["examples"]
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
-            mine = _flat(identify(experiment).as_dict(), examples, lengths)
+            mine = _flat(jsonable(experiment.trained), examples, lengths)
             apart = [_apart(mine, one) for one in banked.get(part.target, [])]
             if why := min(apart, key=len, default=unknown):
                 least, count = missing.get(str(part.choice), (why, 0))
@@ -146,34 +143,16 @@ class Versus(Sweep):
             raise UserError(f"{RATE}={value_of(runs[0], RATE)}: {each}; leave it out")
 
     def carry_out(self) -> tuple[int, list[Job]]:
-        self._require_numbers()
+        self._say_who_made_the_baselines()
         return super().carry_out()
 
-    def _require_numbers(self) -> None:
-        """Replay some runs where code or PyTorch are not the bank's; leave out baselines that differ."""
-        kinds = kinds_of(self.banked, self.witnessed)
-        libraries = {str(kind.environment["libraries"]["torch"]) for kind in kinds}
-        edited = sorted({spoken(part) for kind in kinds for part in kind.unknown})
-        if libraries == {torch.__version__} and not edited:
-            return
-        why = f"changed since: {few(edited)}" if edited else f"made with PyTorch {few(sorted(libraries))}"
-        say(f"{self.bank}: {why}; here is PyTorch {torch.__version__}")
-        if self.dry_run:
-            say(f"{self.bank}: some of its runs are replayed first")
-            return
-        finding = hold(self.bank, crossing(kinds), 1, self.results_dir)
-        for part, those in finding.refused().items():
-            labels = {kind.label for kind in kinds if (part in kind.code if part else kind in those)}
-            self.baselines = [label for label in self.baselines if label not in labels]
-            if not self.baselines:
-                first = finding.differing[those[0].run]
-                raise UserError(f"sweep.against={self.bank}: no baseline is left, {first}; {ALONE}")
-            self.left_out += sorted(labels)
-            say(f"left out of the comparison: {few(sorted(labels))}")
-        left = [kind for kind in kinds if kind.label in self.baselines]
-        if still := {spoken(part) for kind in left for part in kind.unknown}:
-            why = f"{few(sorted(still))} is not the code that made it, and only the project's can be adopted"
-            raise UserError(f"sweep.against={self.bank}: {why}; {ALONE}")
+    def _say_who_made_the_baselines(self) -> None:
+        names = list(self.banked.runs["name"])
+        numerics = {str(self.banked.saved[name]["identity"]["hashed"]["numerics"]) for name in names}
+        versions = {str(self.banked.environments[name]["libraries"]["torch"]) for name in names}
+        self.made_with = f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(versions))}"
+        here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
+        say(f"{self.bank}: the baselines were trained with {self.made_with}; yours with {here}")
 
     def _repeated(self, runs: Sequence[Overrides], grid: Sequence[Job]) -> list[Job]:
         jobs = self._look_up(runs)
@@ -240,9 +219,8 @@ class Versus(Sweep):
         return made
 
 
-def _flat(identity: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
+def _flat(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
     """What runs must share to be compared."""
-    trained = identity["trained"]
     flat = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
     flat |= {"seed": trained["seed"], "evaluation.examples": examples}
     return flat | {"evaluation.lengths": sorted(lengths)}

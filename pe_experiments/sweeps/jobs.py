@@ -30,6 +30,7 @@ class Job:
     state: str = FAILED
     name: str = ""  # empty where its configuration is wrong
     reason: str = ""  # why it failed or does not apply
+    key: str = ""  # what it shares with a published run of the same configuration
     can_start: bool = False  # False where it failed before it could be tried
 
     @property
@@ -88,6 +89,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
 
     from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
+    from pe_experiments.store.identity import config_key
     from pe_experiments.store.plan import plan
 
     def built() -> Experiment:
@@ -99,15 +101,22 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
-    if job.name in published and job.state not in DONE:
+    hashed = planned.identity.hashed
+    job.key = "" if hashed["classes"] else config_key(planned.identity.trained, hashed["data"])
+    if job.key in published and job.state not in DONE:
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
     if dry_run and job.pending:  # what would fail as soon as a run starts
         from pe_experiments.run import try_out
 
-        sizes = ("batch_size", "min_length", "max_length", "batching", "precision")
-        alike = [job.config["model"], job.config["evaluation"], *map(job.config["training"].get, sizes)]
+        sizes = ("batch_size", "min_length", "max_length", "batching")
+        alike = [
+            job.config["model"],
+            job.config["evaluation"],
+            job.config["trainer"]["precision"],
+            *map(job.config["training"].get, sizes),
+        ]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
         if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
             _once(known, str(halves), lambda: try_out(experiment))

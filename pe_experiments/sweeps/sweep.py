@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pe_experiments.configuration.compose import ConfigMapping
 from pe_experiments.configuration.schema import EngineConfig, SweepConfig, validated
-from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import list_in_study, write_manifest
 from pe_experiments.sweeps.engines import engine_for, gpus, launch, side_by_side
 from pe_experiments.sweeps.expansion import Overrides, expand, key_of, without
@@ -37,15 +36,16 @@ class Sweep:
         self.study, self.own = common["study"], own
         self.dry_run = common["dry_run"] is True  # of another value every run complains
         self.runs = expand(typed, varied or {}, self.settings, own)
-        hardware = common["hardware"]
-        self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
-        self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
-        grows = self.settings.publish == "finished" and self.study and not common["rerun"]
-        # Those of a study that grows, with the validation losses that a setting was tuned by.
+        trainer = common["trainer"]
+        self.devices = gpus() if self.engine.kind == "local" and trainer["accelerator"] != "cpu" else ()
+        self.processes = side_by_side(self.settings, self.devices, int(trainer["threads"]))
+        # Published runs by their configuration, and the validation losses that a setting was tuned by.
+        self.published: dict[str, float] = {}
         folder = Path(common["results_dir"]) / str(self.study)
-        files = [folder / "provenance.csv", folder / "tuning.csv"] if grows else []
-        rows = [row for file in files for row in read_csv(file)]
-        self.published = {row["name"]: float(row.get("loss") or "inf") for row in rows}
+        if self.study and not common["rerun"] and (folder / "provenance.csv").exists():
+            from pe_experiments.published.archive import published_keys  # brings pandas
+
+            self.published = published_keys(folder)
 
     def carry_out(self) -> tuple[int, list[Job]]:
         """Run what is left, or list it (``dry_run=true``): the exit code, and the runs to compare."""

@@ -26,7 +26,7 @@ class Tuning:
         self, runs: Sequence[Overrides], settings: SweepConfig, study: str | None, published: Losses
     ):
         self.key, self.study, self.seeds = str(settings.tune), study, settings.tuning_seeds
-        self.published = published  # of runs that are not here
+        self.published = published  # validation losses of published runs, by configuration
         self.groups: dict[Overrides, list[Overrides]] = {}
         if not study:
             raise UserError(f"sweep.tune={self.key} needs a study of its own; add study=NAME")
@@ -106,7 +106,7 @@ class Tuning:
     def _loss(self, job: Job) -> float:
         """The last loss on fresh examples: NaN where a run is not done, infinite where it diverged."""
         if job.state == PUBLISHED:
-            return self.published[job.name]
+            return self.published[job.key]
         if job.state == DIVERGED:
             return math.inf
         if job.state not in DONE:
