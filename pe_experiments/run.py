@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from omegaconf import DictConfig
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
-from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
+from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED, RunDirectory
@@ -24,9 +25,11 @@ from pe_experiments.store.names import leaves
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
+from pe_experiments.terminal.errors import Diverged
 from pe_experiments.training.device import use_device
 from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.preflight import preflight
+from pe_experiments.training.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,10 @@ def run_experiment(
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
     try:
-        with use_device(experiment.config) as device:
+        with use_device(experiment.config) as device, _ranks(experiment, device) as ranks:
             planned = plan(experiment)
             if planned.trained:
-                return _evaluate_finished(planned, device, display)
+                return _evaluate_finished(planned, ranks, display)
             refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
@@ -79,8 +82,8 @@ def run_experiment(
             with planned.run.held(experiment.config.rerun):
                 planned = plan(experiment)  # another process may have trained it since
                 if not planned.trained:
-                    return _train_and_evaluate(planned, device, display)
-            return _evaluate_finished(planned, device, display)
+                    return _train_and_evaluate(planned, ranks, display)
+            return _evaluate_finished(planned, ranks, display)
     finally:
         display.stop()
 
@@ -108,64 +111,103 @@ def evaluate_run(
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
     try:
-        with use_device(finished.experiment.config) as device:
-            return _evaluate_finished(finished, device, display)
+        with use_device(finished.experiment.config) as device, _ranks(finished.experiment, device) as ranks:
+            return _evaluate_finished(finished, ranks, display)
     finally:
         display.stop()
 
 
-def _train_and_evaluate(planned: Plan, device: str, display: console.Display) -> RunResult:
+@contextmanager
+def _ranks(experiment: Experiment, device: str) -> Iterator[Ranks]:
+    ranks = Ranks(experiment.config.trainer, device)
+    with ranks.assembled():
+        yield ranks
+
+
+def _train_and_evaluate(planned: Plan, ranks: Ranks, display: console.Display) -> RunResult:
     """Load or build the model, train it, evaluate it, keep what came out."""
     experiment, run = planned.experiment, planned.run
     checkpoint = read_checkpoint(run.checkpoint)
     from_step = checkpoint["global_step"] if checkpoint else 0
     if from_step:
         console.say(f"{run.name}: resuming at step {from_step} of {experiment.config.training.steps}")
-    with recorded(planned, from_step, device) as record:
-        model = experiment.untrained_model()
-        if checkpoint:
-            another = f"{run.checkpoint} holds the weights of another model; delete it to train this run"
-            load_weights(model, checkpoint, f"{another} from the start, or add rerun=true")
-        if checkpoint and checkpoint["finished"]:
-            record.result["finished_step"] = from_step
-        else:
-            record.result |= _train(record, model, device, from_step, display)
-        curve, tables = evaluate_model(experiment, model.to(device), record.result["finished_step"], display)
+    with recorded(planned, from_step, ranks.device) as record:
+        model = _model_to_train(experiment, checkpoint, run.checkpoint)
+
+        def keep(row: dict[str, Any]) -> None:
+            record.metrics(row)
+            display.row(row)
+
+        with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
+            begun = (model, checkpoint, run.checkpoint)
+            curve, tables = _train(experiment, *begun, ranks, record.result, keep, display)
         record.result |= describe_model(model, experiment.source)
         record.curve(curve, tables)
     return _outcome(planned, "resumed" if from_step else "trained")
 
 
+def _model_to_train(experiment: Experiment, checkpoint: dict[str, Any] | None, path: Path) -> Backbone:
+    model = experiment.untrained_model()
+    if checkpoint:
+        another = f"{path} holds the weights of another model; delete it to train this run"
+        load_weights(model, checkpoint, f"{another} from the start, or add rerun=true")
+    return model
+
+
 def _train(
-    record: Record, model: Backbone, device: str, from_step: int, display: console.Display
-) -> dict[str, Any]:
+    experiment: Experiment,
+    model: Backbone,
+    checkpoint: dict[str, Any] | None,
+    path: Path,
+    ranks: Ranks,
+    result: dict[str, Any],
+    keep: Callable[[dict[str, Any]], None],
+    display: console.Display,
+) -> tuple[Curve, Tables]:
+    """Train and evaluate, on every rank; ``result`` gets the last step and the time each took."""
     from pe_experiments.training.loop import train_model
 
-    experiment = record.plan.experiment
-
-    def show(row: dict[str, Any]) -> None:
-        record.metrics(row)
-        display.row(row)
-
-    display.start("training", experiment.config.training.steps, from_step)
-    started, checkpoint = time.monotonic(), record.directory.checkpoint
-    last = train_model(model, experiment, device, checkpoint, from_step, show, display.step)
-    display.stop()
-    seconds = (time.monotonic() - started) / max(1, last - from_step)
-    return {"finished_step": last, "seconds_per_step": round(seconds, 5)}
+    first = checkpoint["global_step"] if checkpoint else 0
+    result["finished_step"] = first
+    if not (checkpoint and checkpoint["finished"]):
+        display.start("training", experiment.config.training.steps, first)
+        started = time.monotonic()
+        last = train_model(model, experiment, ranks.device, path, first, keep, display.step, ranks)
+        display.stop()
+        seconds = (time.monotonic() - started) / max(1, last - first)
+        result |= {"finished_step": last, "seconds_per_step": round(seconds, 5)}
+    return evaluate_model(experiment, model.to(ranks.device), result["finished_step"], display)
 
 
-def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> RunResult:
+def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
+    """Train and evaluate on a rank other than 0, which keeps nothing."""
+    experiment, checkpoint = resolve(config), read_checkpoint(path)
+    model = _model_to_train(experiment, checkpoint, path)
+    with use_device(config), suppress(Diverged):  # rank 0 says so
+        _train(experiment, model, checkpoint, path, ranks, {}, lambda row: None, console.Display())
+
+
+def _evaluate_along(
+    ranks: Ranks, config: Config, other_task: dict[str, Any] | None, path: Path, steps: int
+) -> None:
+    """Evaluate a finished run on a rank other than 0."""
+    experiment = resolve(config, other_task)
+    model = _model_to_train(experiment, read_checkpoint(path), path)
+    with use_device(config):
+        evaluate_model(experiment, model.to(ranks.device), steps, console.Display())
+
+
+def _evaluate_finished(planned: Plan, ranks: Ranks, display: console.Display) -> RunResult:
     """A finished run: as it is, or measured otherwise without training."""
     list_run(planned)
     if planned.state != "to evaluate":
         for remark in code_changes(planned.experiment, planned.run.read_environment()):
             console.say(f"{planned.run.name}: {remark}")
         return _outcome(planned, "found")
-    return _outcome(planned, _evaluate_otherwise(planned, device, display))
+    return _outcome(planned, _evaluate_otherwise(planned, ranks, display))
 
 
-def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) -> str:
+def _evaluate_otherwise(planned: Plan, ranks: Ranks, display: console.Display) -> str:
     """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
     experiment, directory, result = planned.experiment, planned.directory, planned.result or {}
     label, model = planned.identity.label, trained_model(planned)
@@ -179,7 +221,10 @@ def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) ->
             record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
             with closing(record):
                 steps = result.get("finished_step", experiment.config.training.steps)
-                record.curve(*evaluate_model(experiment, model.to(device), steps, display))
+                task = experiment.other_task.section if experiment.other_task else None
+                with ranks.all_doing(_evaluate_along, experiment.config, task, planned.run.checkpoint, steps):
+                    measured = evaluate_model(experiment, model.to(ranks.device), steps, display)
+                record.curve(*measured)
         except BaseException:
             if created:
                 directory.remove()

@@ -145,13 +145,6 @@ class TrainerConfig(Section):
             )
         return section
 
-    @model_validator(mode="after")
-    def _one_device(self) -> TrainerConfig:
-        for key in ("devices", "num_nodes"):
-            if (value := getattr(self, key)) != 1:
-                raise ValueError(f"trainer.{key}={value}: a run trains on one device; allowed: 1")
-        return self
-
 
 class LoggerConfig(Section):
     """The log to Weights & Biases (`tracking`)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -39,6 +40,9 @@ class Tally:
     right_tokens: int = 0
     scored: int = 0
     loss_sum: float = 0.0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def exact_match(self) -> float:
@@ -65,20 +69,27 @@ def tally(
     """Run the model over laid-out batches, a bounded number of tokens at a time, and count.
 
     ``greedy`` feeds the model's own answers back instead of the right ones; it needs batches of one input
-    length in a format that feeds back. ``show`` is called with the number of examples done.
+    length in a format that feeds back. ``show`` is called with the number of examples done. Of a run on
+    several devices each does some of the parts, and all get the same counts.
     """
-    total = Tally()
-    device = next(model.parameters()).device
+    device, done, index = next(model.parameters()).device, 0, 0
+    counts: list[tuple[int, Tally]] = []
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
-            part = _rows(batch, start, start + rows).to(device)
-            if decoding == "greedy":
-                _count(total, part, greedy_answers(model, part, eos), math.nan, eos)
-            else:
-                _count(total, part, *forced_answers(model, part), eos)
-            show(total.examples)
-    return total
+            part = _rows(batch, start, start + rows)
+            if is_mine(index):
+                counts.append((index, _counts(model, part.to(device), eos, decoding)))
+            index += 1
+            done += len(part.tokens_BT)
+            show(done)
+    return sum(gathered(counts), Tally())
+
+
+def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> Tally:
+    if decoding == "greedy":
+        return _count(part, greedy_answers(model, part, eos), math.nan, eos)
+    return _count(part, *forced_answers(model, part), eos)
 
 
 def _rows(batch: Batch, start: int, stop: int) -> Batch:
@@ -124,16 +135,18 @@ def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(total: Tally, batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> None:
+def _count(batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> Tally:
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
-    total.examples += len(scored_BT)
-    total.exact += int(all_right(batch.labels_BT, answers_BT).sum())
-    total.without_end += int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum())
-    total.tokens += int(content_BT.sum())
-    total.right_tokens += int((content_BT & (answers_BT == batch.labels_BT)).sum())
-    total.scored += int(scored_BT.sum())
-    total.loss_sum += loss_sum
+    return Tally(
+        examples=len(scored_BT),
+        exact=int(all_right(batch.labels_BT, answers_BT).sum()),
+        without_end=int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
+        tokens=int(content_BT.sum()),
+        right_tokens=int((content_BT & (answers_BT == batch.labels_BT)).sum()),
+        scored=int(scored_BT.sum()),
+        loss_sum=loss_sum,
+    )
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:

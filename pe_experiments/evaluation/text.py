@@ -29,6 +29,7 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.base import at_least_float32
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
+from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -48,7 +49,16 @@ class Scorer:
         self.model, self.source = model, source
         self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
-        self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
+        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # by the block of stretches they are of
+        self.block = 0
+
+    @property
+    def sums(self) -> dict[Kind, Tally]:
+        """The scores of all blocks, of those too that other devices have scored."""
+        sums: defaultdict[Kind, Tally] = defaultdict(Tally)
+        for kind, tally in gathered(self.counts):
+            sums[kind] += tally
+        return sums
 
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,6 +70,9 @@ class Scorer:
         ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.draws)
         length = windows_RL.shape[1]
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
+        if not is_mine(self.block):  # the ids were drawn all the same, for those of later blocks to follow
+            shape = windows_RL.shape[0], length - 1
+            return torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.bool)
         ids_RP = ids_RP.expand(len(windows_RL), -1)
         losses, right = [], []
         for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
@@ -83,11 +96,10 @@ class Scorer:
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        total = self.sums[kind]
-        total.tokens += losses.numel()
-        total.scored += losses.numel()
-        total.loss_sum += float(losses.sum())
-        total.right_tokens += int(right.sum())
+        if is_mine(self.block):
+            count, loss_sum = losses.numel(), float(losses.sum())
+            tally = Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
+            self.counts.append((self.block, (kind, tally)))
 
 
 def evaluate_text(
@@ -131,7 +143,10 @@ def evaluate_text(
                 scorer.add((length, "copy", "all", None, None), *(part[:, -KEY // 2 :] for part in scores))
             done += count
             show(done)
-    return [_point(scorer, asked, made[asked], examples, max_length) for asked in lengths], _rows(scorer)
+        scorer.block += 1
+    sums = scorer.sums
+    points = [_point(scorer, sums, asked, made[asked], examples, max_length) for asked in lengths]
+    return points, _rows(sums)
 
 
 def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, Tensor]:
@@ -180,9 +195,9 @@ def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tens
         scorer.add(kind, losses_BS[:, part], right_BS[:, part])
 
 
-def _rows(scorer: Scorer) -> list[Row]:
+def _rows(sums: dict[Kind, Tally]) -> list[Row]:
     rows = []
-    for kind, total in scorer.sums.items():
+    for kind, total in sums.items():
         row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.tokens}
         if total.tokens:
             row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
@@ -190,8 +205,10 @@ def _rows(scorer: Scorer) -> list[Row]:
     return sorted(rows, key=lambda row: row["length"])
 
 
-def _point(scorer: Scorer, asked: int, length: int, examples: int, max_length: int) -> Row:
-    total = scorer.sums[length, "non_overlapping", "all", None, None]
+def _point(
+    scorer: Scorer, sums: dict[Kind, Tally], asked: int, length: int, examples: int, max_length: int
+) -> Row:
+    total = sums[length, "non_overlapping", "all", None, None]
     # A whole window of text is never right, so exact match would be no measure of anything.
     exact = ("exact_match", "exact_match_low", "exact_match_high", "exact_match_without_end")
     unmeasured = (*exact, "bag_ceiling", "input_blind")

@@ -29,6 +29,7 @@ def typed_command(name: str) -> list[str]:
 def own(words: Iterable[str]) -> None:
     """Take this process as ours; ``words`` repeat what it does."""
     command[:] = words
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each flag that was not needed
     owner = os.getpid()
 
     def exit_with_a_word(status: int) -> NoReturn:
@@ -58,6 +59,13 @@ def endless_threads(since: Collection[threading.Thread] = ()) -> list[str]:
     """The threads that were started ``since`` and would keep the process from ending."""
     started = set(threading.enumerate()) - {threading.main_thread(), *since}
     return sorted(thread.name for thread in started if not thread.daemon)
+
+
+def end() -> NoReturn:
+    """End this process, which is one of several of a run and has nothing more to do."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    _exit(0)
 
 
 def leave(code: int) -> NoReturn:

@@ -21,7 +21,9 @@ def prepare_device(config: Config) -> str:
         has = f"this machine has {cores} cores; allowed: 1 to {cores}"
         raise UserError(f"trainer.threads={trainer.threads}: {has}")
     torch.set_num_threads(trainer.threads)
-    if trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available():
+    on_gpu = trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
+    _refuse_devices(config, on_gpu)
+    if on_gpu:
         return "cuda"
     if trainer.accelerator == "gpu":
         raise UserError("trainer.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
@@ -33,6 +35,22 @@ def prepare_device(config: Config) -> str:
         return "mps"
     matmul.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
     return "cpu"
+
+
+def _refuse_devices(config: Config, on_gpu: bool) -> None:
+    """Refuse more devices than there are, or than a batch has rows."""
+    trainer, rows = config.trainer, config.training.batch_size
+    devices, ranks = trainer.devices, trainer.devices * trainer.num_nodes
+    if on_gpu and devices > (there := torch.cuda.device_count()):
+        raise UserError(f"trainer.devices={devices}: PyTorch finds {there} here; allowed: 1 to {there}")
+    if trainer.accelerator == "mps" and ranks > 1:
+        raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
+    if trainer.strategy == "fsdp" and not on_gpu:
+        raise UserError("trainer.strategy=fsdp: it needs CUDA devices; allowed without them: auto or ddp")
+    if ranks > rows:
+        raise UserError(
+            f"training.batch_size={rows}: {ranks} devices share it; allowed: {ranks} or more"
+        )
 
 
 @contextmanager

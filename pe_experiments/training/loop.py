@@ -10,12 +10,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
-from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -28,10 +28,12 @@ from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, ro
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.base import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
+from pe_experiments.evaluation.spread import rank, world_size
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
+from pe_experiments.training.ranks import Ranks
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
@@ -48,14 +50,22 @@ class TrainingModule(pl.LightningModule):
         self.optimizer = optimizer
         self.training_config = training
         self.seed = seed
+        self.losses: list[Tensor] = []  # of the present step so far
         self.finished = False  # True once nothing is left to train; saved in every checkpoint
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of a batch, in nats."""
+    def training_step(self, batch: Part, batch_idx: int) -> Tensor:
+        """The loss of a part of a step, in nats; the step's is the mean over its parts.
+
+        They are the accumulated batches, on every device. Lightning averages their gradients.
+        """
+        rows, parts, scored = batch
         seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
-        loss = batch_loss(self.model, batch)
-        if self.step_is_recorded:
-            self.log("loss", loss)
+        loss = batch_loss(self.model, rows) if parts == 1 else batch_loss(self.model, rows, scored) * parts
+        self.losses.append(loss.detach())
+        if ends_step(self.trainer, batch_idx):
+            if self.step_is_recorded:
+                self.log("loss", torch.stack(self.losses).mean(), sync_dist=world_size() > 1)
+            self.losses.clear()
         return loss
 
     @property
@@ -64,7 +74,8 @@ class TrainingModule(pl.LightningModule):
         return is_recorded(self.global_step + 1, self.training_config)
 
     def configure_optimizers(self) -> Any:
-        optimizer = TrainingOptimizer(self.model, self.optimizer, self.training_config)
+        flat = not isinstance(self.trainer.strategy, FSDPStrategy)
+        optimizer = TrainingOptimizer(self.model, self.optimizer, self.training_config, flat)
         schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, self.training_config))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -97,15 +108,17 @@ def seed_forward(seed: int, device: torch.device) -> None:
         torch.mps.manual_seed(seed)
 
 
-def batch_loss(model: Backbone, batch: Batch) -> Tensor:
-    """Mean cross entropy over the scored tokens of a batch, in nats."""
+def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tensor:
+    """Mean cross entropy over the scored tokens of a batch, in nats; or their sum by ``scored``."""
     if batch.tokens_BT.is_cuda:  # constant shapes, and nothing the host has to wait for
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        return F.cross_entropy(
-            at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten(), ignore_index=IGNORE
-        )
+        logits_NV, labels_N = at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten()
+        if scored is None:
+            return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE)
+        return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE, reduction="sum") / scored
     parts = micro_batches(batch, model.shape.train_length)
-    return torch.stack([_loss_sum(model, part) for part in parts]).sum() / (batch.labels_BT != IGNORE).sum()
+    count = (batch.labels_BT != IGNORE).sum() if scored is None else scored
+    return torch.stack([_loss_sum(model, part) for part in parts]).sum() / count
 
 
 def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
@@ -120,6 +133,14 @@ def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
+class Part(NamedTuple):
+    """The part of a step that one forward pass does: the rows of a batch that one device takes."""
+
+    rows: Batch
+    parts: int  # of the step, on all devices
+    scored: int  # tokens of the whole step
+
+
 class TrainingData(pl.LightningDataModule):
     """The batches of a training, from the step on that it stands at: batch i follows from the seed and i."""
 
@@ -127,19 +148,28 @@ class TrainingData(pl.LightningDataModule):
         super().__init__()
         self.batches = batches
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> DataLoader[Part]:
         assert self.trainer is not None
-        first = self.trainer.global_step * self.trainer.accumulate_grad_batches
-        return DataLoader(_BatchesFrom(self.batches, first), batch_size=None)
+        steps = _StepsFrom(self.batches, self.trainer.global_step, self.trainer.accumulate_grad_batches)
+        return DataLoader(steps, batch_size=None)
 
 
-class _BatchesFrom(IterableDataset[Batch]):
-    def __init__(self, batches: TrainingStream, first: int):
+class _StepsFrom(IterableDataset[Part]):
+    def __init__(self, batches: TrainingStream, first: int, accumulated: int):
         self.batches = batches
         self.first = first
+        self.accumulated = accumulated
 
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self.batches.batch, count(self.first))
+    def __iter__(self) -> Iterator[Part]:
+        size, start = world_size(), rank()
+        for step in count(self.first):
+            drawn = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
+            scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in drawn)
+            for batch in drawn:
+                shared = len(batch.positions_BP) == 1  # by all rows
+                positions_BP = batch.positions_BP if shared else batch.positions_BP[start::size]
+                rows = Batch(*(values[start::size] for values in batch[:4]), positions_BP)
+                yield Part(rows if size > 1 else batch, self.accumulated * size, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
@@ -194,7 +224,7 @@ class Recorder(Callback):
         self.record(row)
 
     def _raise_if_diverged(self, trainer: pl.Trainer) -> None:
-        finite = torch.stack(self.losses).isfinite().tolist()
+        finite = trainer.strategy.reduce(torch.stack(self.losses)).isfinite().tolist()
         self.losses.clear()
         if not all(finite):
             later = len(finite) - 1 - finite.index(False)  # batches
@@ -223,7 +253,8 @@ class Checkpointer(Checkpoint):
         # Only after a recorded step is the loss known to be finite.
         recorded = ends_step(trainer, batch_idx) and is_recorded(trainer.global_step, self.training)
         last = trainer.should_stop or trainer.global_step == self.training.steps
-        if recorded and not last and time.monotonic() >= self.due:
+        due = recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.due)
+        if due:
             started = time.monotonic()
             save_atomically(trainer, self.path)
             cost = time.monotonic() - started
@@ -251,9 +282,18 @@ def save_atomically(trainer: pl.Trainer, path: Path, weights_only: bool = False)
     draft = path.with_suffix(".tmp")
     try:
         trainer.save_checkpoint(draft, weights_only=weights_only)
-        os.replace(draft, path)
+        if trainer.is_global_zero:
+            os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)  # after an error, such as a full disk
+        if trainer.is_global_zero:
+            draft.unlink(missing_ok=True)  # after an error, such as a full disk
+
+
+def strategy_for(ranks: Ranks) -> str | DDPStrategy | FSDPStrategy:
+    """Lightning's strategy; a batch may leave parameters unused, such as those of long distances."""
+    if ranks.size == 1:
+        return "auto"
+    return FSDPStrategy() if ranks.trainer.strategy == "fsdp" else DDPStrategy(find_unused_parameters=True)
 
 
 def train_model(
@@ -264,16 +304,19 @@ def train_model(
     first: int,
     record: Callable[[Row], None],
     show: Callable[[int], None],
+    ranks: Ranks | None = None,
 ) -> int:
     """Train in place, from the start or from the checkpoint of step ``first``; returns the last step.
 
-    ``record`` is called with each row of ``metrics.csv``, ``show`` with the number of every step taken.
+    On several devices every rank calls it, with its ``ranks``. ``record`` is called with each row of
+    ``metrics.csv``, ``show`` with the number of every step taken.
 
     Raises:
         Diverged: the loss is no longer finite.
         KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
     """
     config, training = experiment.config.trainer, experiment.config.training
+    ranks = ranks or Ranks(config.model_copy(update={"devices": 1, "num_nodes": 1}), device)
     module = TrainingModule(model, experiment.components["optimizer"], training, experiment.config.seed)
     validation = TrainingStream(experiment.source, training.batch_size, "mixed", "validation")
     callbacks = [
@@ -287,9 +330,9 @@ def train_model(
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else device,
-            devices=config.devices,
-            num_nodes=config.num_nodes,
-            strategy=config.strategy,
+            devices=ranks.trainer.devices,
+            num_nodes=ranks.trainer.num_nodes,
+            strategy=strategy_for(ranks),
             precision=config.precision,
             accumulate_grad_batches=config.accumulate_grad_batches,
             gradient_clip_val=training.clip_norm,
@@ -300,7 +343,7 @@ def train_model(
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
+            plugins=[ranks],  # as many processes, also where Slurm's variables suggest others
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:

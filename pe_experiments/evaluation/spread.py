@@ -1,0 +1,43 @@
+"""Work spread over the processes (ranks) of a run on several devices; with one process it does all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from torch import distributed
+
+Item = TypeVar("Item")
+
+
+def rank() -> int:
+    """The number of this process among those of the run, from 0."""
+    return distributed.get_rank() if _several() else 0
+
+
+def world_size() -> int:
+    """The number of processes of the run."""
+    return distributed.get_world_size() if _several() else 1
+
+
+def is_mine(index: int) -> bool:
+    """Whether this process does item ``index``: they take turns."""
+    return index % world_size() == rank()
+
+
+def gathered(mine: Sequence[tuple[int, Item]]) -> list[Item]:
+    """The items of all ranks in the order of their indices, the same on every rank.
+
+    Sums over them then do not depend on the number of ranks, not even in the last bit.
+    """
+    everyone: list[Any] = [list(mine)]
+    if _several():
+        everyone = [None] * world_size()
+        distributed.all_gather_object(everyone, list(mine))
+    return [
+        item for _, item in sorted((pair for items in everyone for pair in items), key=lambda pair: pair[0])
+    ]
+
+
+def _several() -> bool:
+    return distributed.is_available() and distributed.is_initialized()

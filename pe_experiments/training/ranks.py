@@ -1,0 +1,219 @@
+"""The processes (ranks) of a run on several devices, one for each device.
+
+Rank 0 is the process of the command. It alone plans, logs and writes. On one machine it starts the others;
+under Slurm (``srun``) and ``torchrun`` they exist already and wait for it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from pytorch_lightning.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+from torch import distributed
+
+from pe_experiments.configuration.schema import TrainerConfig
+from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import UserError, sentence
+
+SPAWN = multiprocessing.get_context("spawn")
+NOTICE_SECONDS = 10.0  # that rank 0 has to notice the end of another rank by itself
+
+Work = Callable[..., None]  # what a rank does, with arguments that can be pickled
+
+
+class RankLost(RuntimeError):
+    """Another process of the run has ended before it was done."""
+
+
+class Ranks(LightningEnvironment):
+    """The ranks of a run as one of them sees them, for Lightning too."""
+
+    def __init__(self, trainer: TrainerConfig, device: str, local_rank: int = 0, port: int | None = None):
+        super().__init__()
+        self.trainer = trainer
+        self.size = trainer.devices * trainer.num_nodes
+        self.device = device
+        self.started_by = _started_by(self.size)  # None where rank 0 starts the others
+        self._in_step = True  # with processes that exist already: they wait for the next order
+        self._local_rank = self.started_by.local_rank() if self.started_by else local_rank
+        if known := self.started_by.main_port if self.started_by else port:
+            self._main_port = known
+        if trainer.num_nodes > 1 and not self.started_by:
+            how = "start one process for each device, with srun or torchrun"
+            raise UserError(f"trainer.num_nodes={trainer.num_nodes}: {how}")
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """Tell Lightning to start no processes."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        return self.started_by.main_address if self.started_by else "127.0.0.1"
+
+    def local_rank(self) -> int:
+        return self._local_rank
+
+    def node_rank(self) -> int:
+        return self.started_by.node_rank() if self.started_by else 0
+
+    @property
+    def rank(self) -> int:
+        return self.node_rank() * self.trainer.devices + self.local_rank()
+
+    def join(self) -> None:
+        """Connect to the other ranks; returns once all are there."""
+        on_gpu = self.device == "cuda"
+        if on_gpu:
+            torch.cuda.set_device(self.local_rank())
+        distributed.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            init_method=f"tcp://{self.main_address}:{self.main_port}",
+            rank=self.rank,
+            world_size=self.size,
+        )
+
+    @contextmanager
+    def all_doing(self, work: Work, *arguments: Any) -> Iterator[None]:
+        """Have the other ranks do ``work(ranks, *arguments)`` while this one, rank 0, does the same inside.
+
+        Raises:
+            RankLost: one of the others has ended too early.
+        """
+        if self.size == 1:
+            yield
+            return
+        if self.started_by:
+            distributed.broadcast_object_list([(work, arguments)])
+            self._in_step = False
+            yield
+            self._in_step = True
+            return
+        given = (self.trainer, self.device, self.main_port, process.command, work, arguments)
+        others = [SPAWN.Process(target=_follow, args=(n, *given), daemon=True) for n in range(1, self.size)]
+        done = threading.Event()
+        try:
+            for other in others:
+                other.start()
+            threading.Thread(target=_end_without, args=(others, done), daemon=True).start()
+            self.join()
+            yield
+            for other in others:
+                other.join()
+        except RuntimeError as error:
+            if lost := _first_lost(others):
+                raise RankLost(f"{lost}; the same command goes on from the last checkpoint") from error
+            raise
+        finally:
+            done.set()
+            for other in others:
+                other.kill()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+    @contextmanager
+    def assembled(self) -> Iterator[None]:
+        """Connect processes that Slurm or torchrun has started; only rank 0 comes inside.
+
+        The others do what `all_doing` asks of them, and exit.
+        """
+        if not self.started_by:
+            yield
+            return
+        self.join()
+        if self.rank:
+            while order := _received():
+                work, arguments = order
+                work(self, *arguments)
+            distributed.destroy_process_group()
+            process.end()
+        try:
+            yield
+        finally:
+            if self._in_step:  # else they wait inside their work, and end with the connection
+                distributed.broadcast_object_list([None])
+            distributed.destroy_process_group()
+
+
+def _started_by(size: int) -> ClusterEnvironment | None:
+    """What has started a process for each device, if anything has."""
+    kinds = (TorchElasticEnvironment, SLURMEnvironment)
+    if size == 1 or not (detected := [kind for kind in kinds if kind.detect()]):
+        return None
+    try:
+        environment = detected[0]()
+    except RuntimeError as error:  # of Slurm's variables
+        raise UserError(f"trainer.devices: {sentence(error)}") from error
+    if environment.world_size() not in (1, size):
+        there = f"{environment.world_size()} processes were started; start {size}"
+        raise UserError(f"trainer.devices times trainer.num_nodes is {size}, and {there}")
+    return environment if environment.world_size() > 1 else None
+
+
+def _received() -> Any:
+    order = [None]
+    distributed.broadcast_object_list(order)
+    return order[0]
+
+
+def _follow(
+    local_rank: int,
+    trainer: TrainerConfig,
+    device: str,
+    port: int,
+    command: list[str],
+    work: Work,
+    arguments: tuple[Any, ...],
+) -> None:
+    """Do the work of a rank other than 0 in a process of its own, which ends when rank 0 does."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # for rank 0 to act on
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_rank_0, daemon=True).start()
+    process.own(command)
+    ranks = Ranks(trainer, device, local_rank, port)
+    ranks.join()
+    work(ranks, *arguments)
+    distributed.destroy_process_group()
+
+
+def _end_with_rank_0() -> None:
+    rank_0 = multiprocessing.parent_process()
+    assert rank_0
+    rank_0.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
+    """End this process if another rank is lost and the main thread waits for it without noticing."""
+    while not done.is_set():
+        wait([other.sentinel for other in others if other.is_alive()], timeout=1.0)
+        if lost := _first_lost(others, 0.0):
+            if not done.wait(NOTICE_SECONDS):
+                print(f"error: {lost}", file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return
+
+
+def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
+    """Say which rank has failed or was killed, if any has within these seconds."""
+    wait([other.sentinel for other in others], timeout=seconds)
+    for rank, other in enumerate(others, 1):
+        if other.exitcode:
+            how = "was killed" if other.exitcode < 0 else "failed"
+            return f"the process of device {rank} (of {len(others) + 1}, from 0) {how}"
+    return ""
