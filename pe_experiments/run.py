@@ -19,11 +19,13 @@ from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
+from pe_experiments.store.identity import UNTRACKED
+from pe_experiments.store.names import leaves
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
+from pe_experiments.training.device import use_device
 from pe_experiments.training.estimates import refuse_large_training
-from pe_experiments.training.hardware import on_hardware
 from pe_experiments.training.preflight import preflight
 
 
@@ -62,7 +64,7 @@ def run_experiment(
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
     try:
-        with on_hardware(experiment.config) as device:
+        with use_device(experiment.config) as device:
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, device, display)
@@ -71,8 +73,9 @@ def run_experiment(
                 console.say(remark)
             if other := planned.not_the_run():
                 console.say(f"This is a new run, {other}.")
-            for name in planned.identity.untracked:
-                console.say(f"{name}: Python has no source text of it, so editing it will not make a new run")
+            for path, digest in leaves(planned.identity.hashed["classes"]):
+                if digest == UNTRACKED:
+                    console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
             with planned.run.held(experiment.config.rerun):
                 planned = plan(experiment)  # another process may have trained it since
                 if not planned.trained:
@@ -84,7 +87,7 @@ def run_experiment(
 
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
-    with on_hardware(experiment.config):
+    with use_device(experiment.config):
         refuse_large_training(experiment)
         preflight(experiment)
 
@@ -96,7 +99,7 @@ def evaluate_run(
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer`` or
             ``logger``; and ``task``, to evaluate on that one instead.
 
     Raises:
@@ -105,7 +108,7 @@ def evaluate_run(
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
     try:
-        with on_hardware(finished.experiment.config) as device:
+        with use_device(finished.experiment.config) as device:
             return _evaluate_finished(finished, device, display)
     finally:
         display.stop()
@@ -138,15 +141,15 @@ def _train(
 ) -> dict[str, Any]:
     from pe_experiments.training.loop import train_model
 
-    source, training = record.plan.experiment.source, record.plan.experiment.config.training
+    experiment = record.plan.experiment
 
     def show(row: dict[str, Any]) -> None:
         record.metrics(row)
         display.row(row)
 
-    display.start("training", training.steps, from_step)
+    display.start("training", experiment.config.training.steps, from_step)
     started, checkpoint = time.monotonic(), record.directory.checkpoint
-    last = train_model(model, source, training, device, checkpoint, from_step, show, display.step)
+    last = train_model(model, experiment, device, checkpoint, from_step, show, display.step)
     display.stop()
     seconds = (time.monotonic() - started) / max(1, last - from_step)
     return {"finished_step": last, "seconds_per_step": round(seconds, 5)}

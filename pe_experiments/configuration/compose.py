@@ -20,7 +20,7 @@ from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, interpol
 from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line
 from pe_experiments.terminal.files import CONFIG_DIR, read_yaml
 
-CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
+CHANGEABLE = ("pe", "task", "evaluation", "trainer", "logger")  # of a run that is trained
 DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
 OF_HYDRA = ("mode", "sweeper")  # what is read of its own section
 ConfigMapping = dict[str, Any]
@@ -102,17 +102,15 @@ def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None
     chosen = _choices_among(overrides, name, folder)
     for override in overrides:
         refuse_several(override)
-    choices = {o.key_or_group: str(o.input_line).replace("training.", "training/", 1) for o in chosen}
+    choices = {o.key_or_group: str(o.input_line) for o in chosen}
     config = copy.deepcopy(_choose(name, tuple(choices.values()), folder))
     settings: ConfigMapping = {}
     for override in sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group):
         settings = _put(settings, override)
-    for part in {*PARTS, "model"} - choices.keys():
+    for part in {*PARTS, "model", "optimizer"} - choices.keys():
         if isinstance(own := settings.get(part), dict) and "_target_" in own:
             # Another class stands without the arguments of the usual choice.
             config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
-    if "training.optimizer" not in choices and "'_target_'" in str(settings.get("training")):
-        config.get("training", {}).pop("optimizer", None)
     config = _merged(config, settings)
     if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
         raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
@@ -212,7 +210,9 @@ def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMa
 
 
 CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
-OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
+OURS = re.compile(
+    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
+)
 
 
 def targets(node: Any) -> Iterator[str]:

@@ -30,8 +30,9 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
-KINDS |= {"model": Backbone, "training.optimizer": optim.Optimizer}
-GIVEN = {"pe": 1, "model": 4, "training.optimizer": 1}  # leading arguments that no configuration states
+KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
+GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # leading arguments that no configuration states
+CALLBACKS = "trainer.callbacks"
 UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
@@ -203,11 +204,19 @@ def _locate(group: str, target: str) -> type:
     key = f"{group}._target_={target}"
     with user_errors(key, f"names {module_name or 'no module'}, whose import fails"):
         module = importlib.import_module(module_name)
-    kind = KINDS[group]
+    kind = _kind(group)
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, kind)}
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
+
+
+def _kind(group: str) -> type:
+    if group == CALLBACKS:
+        from pytorch_lightning import Callback  # two seconds that runs without callbacks need not wait
+
+        return Callback
+    return KINDS[group]
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:

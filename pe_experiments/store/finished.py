@@ -137,11 +137,10 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
         only = "only a completed run can be evaluated; train it first"
         raise UserError(f"run={run.path}: it is {state}, and {only}")
     recorded, today = identity.hashed, identify(experiment).hashed
-    pairs = [(recorded["data"], today["data"])]
-    for group, digests in recorded["classes"].items():
-        if group not in changes:
-            pairs.append((digests, today["classes"].get(group, {})))
-    if edited := [name for then, now in pairs for name in then if then[name] != now.get(name)]:
+    pairs = [(recorded["data"], today["data"])] if "task" not in changes else []
+    for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
+        pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
+    if edited := [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]:
         raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
     return planned
 
@@ -150,7 +149,10 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's."""
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model", "training"))]
+    built = [
+        saved.get("task"),
+        *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
+    ]
     saved_names = set(outside(list(saved.values())))
     strange = [name for name in outside(built) if name in saved_names]
     if strange and not trust:
@@ -192,7 +194,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")
-        if not checkpoint["finished"] and checkpoint["lr_schedulers"]:
+        if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
             raise ValueError("an earlier version began it")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__

@@ -36,9 +36,9 @@ class Sweep:
         self.study, self.own = common["study"], own
         self.dry_run = common["dry_run"] is True  # of another value every run complains
         self.runs = expand(typed, varied or {}, self.settings, own)
-        hardware = common["hardware"]
-        self.devices = gpus() if self.engine.kind == "local" and hardware["accelerator"] != "cpu" else ()
-        self.processes = side_by_side(self.settings, self.devices, int(hardware["threads"]))
+        trainer = common["trainer"]
+        self.devices = gpus() if self.engine.kind == "local" and trainer["accelerator"] != "cpu" else ()
+        self.processes = side_by_side(self.settings, self.devices, int(trainer["threads"]))
         # Published runs by their configuration, and the validation losses that a setting was tuned by.
         self.published: dict[str, float] = {}
         folder = Path(common["results_dir"]) / str(self.study)

@@ -28,7 +28,7 @@ def refuse_large_model(experiment: Experiment) -> None:
 def refuse_long_measurements(experiment: Experiment) -> None:
     """Refuse an evaluation estimated to take more than a day; training has no limit."""
     config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
-    speed = 1e13 if _on_gpu(experiment) else 1e10 * config.hardware.threads  # operations a second, or more
+    speed = 1e13 if _on_gpu(experiment) else 1e10 * config.trainer.threads  # operations a second, or more
     looks = config.training.check_examples, experiment.train_lengths[-1:]
     said = {"evaluation.examples": "evaluation.lengths", "training.check_examples": "training.max_length"}
     for name, examples, lengths in (
@@ -54,7 +54,7 @@ def _refuse(experiment: Experiment, what: str, per_parameter: int, layers: int, 
 
 
 def _on_gpu(experiment: Experiment) -> bool:
-    return experiment.config.hardware.accelerator != "cpu" and torch.cuda.is_available()
+    return experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
 
 
 def parameters(experiment: Experiment) -> int:

@@ -66,9 +66,13 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
     for name in shipped("model"):
         runs[f"model {name}"] = [f"model={name}", "pe=alibi", "model.dropout=0.1", LENGTHS]
         runs[f"model {name}, gpt2"] = [f"model={name}", "pe=none", "model.initialisation=gpt2", LENGTHS]
-    for name in shipped("training.optimizer"):
+    for name in shipped("optimizer"):
         decay = "training.weight_decay=0.1"
-        runs[f"optimizer {name}"] = [f"training.optimizer={name}", "pe=learned", decay, LENGTHS]
+        runs[f"optimizer {name}"] = [f"optimizer={name}", "pe=learned", decay, LENGTHS]
+    for name in ("eager", "sdpa", "blocked"):
+        for encoding in ("rope", "alibi"):
+            route = f"model.attention_implementation={name}"
+            runs[f"attention {name}, {encoding}"] = [f"pe={encoding}", route, LENGTHS]
     runs["batching single_length"] = ["training.batching=single_length", LENGTHS]
     runs["schedule linear"] = ["training.schedule=linear", LENGTHS]
     runs["decoding greedy"] = ["evaluation.decoding=greedy", LENGTHS]
@@ -96,9 +100,8 @@ def measured(overrides: list[str]) -> Numbers:
                 parameter.mul_(WIDER)
         rows: list[Numbers] = []
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        config = experiment.config.training
-        train_model(model, experiment.source, config, "cpu", checkpoint, 0, rows.append, lambda step: None)
-        curve, _ = evaluate_model(experiment, model, config.steps, Display())
+        train_model(model, experiment, "cpu", checkpoint, 0, rows.append, lambda step: None)
+        curve, _ = evaluate_model(experiment, model, experiment.config.training.steps, Display())
     for row in rows:
         keys = ("loss", "gradient_norm", "learning_rate", "validation_loss")
         numbers["losses"].append([row[key] for key in keys if key in row])
