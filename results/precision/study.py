@@ -50,7 +50,8 @@ def reading(differences: np.ndarray) -> str:
 
 def pairs_of(runs: Runs, metric: str = "exact_match_extrapolation") -> dict[tuple[str, str], pd.DataFrame]:
     """By task and scheme the values [seeds, precisions] of what was run in both."""
-    table = with_settings(runs, precision="training.precision")
+    table = with_settings(runs, precision="trainer.precision")
+    table["precision"] = table["precision"].map({"32-true": "float32", "bf16-mixed": "bfloat16"})
     wide = table.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
     groups: Any = wide[["float32", "bfloat16"]].groupby(level=["task", "label"])
     return dict(list(groups))

@@ -168,8 +168,8 @@ def write() -> int:
                 runs[name] = measured(overrides)
             except NotApplicable:
                 continue
-            print(f"\r\x1b[K{len(runs)} {name}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+            if len(runs) % 20 == 0:
+                print(f"{len(runs)} runs", file=sys.stderr, flush=True)
     known = {name: numbers for name, numbers in stored["runs"].items() if name in runs}
     changed = [message for name in known if (message := difference(name, runs[name], known[name]))]
     if changed and stored["numerics"] == NUMERICS:
