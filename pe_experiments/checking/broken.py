@@ -477,7 +477,7 @@ def id_for_number_of_keys(
 
 
 def unscaled_queries(encoding: Any, right: Replacement, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-    """What a term that is subtracted amounts to: the same for all keys of a query, which the softmax ignores."""
+    """What a subtracted term amounts to: it is the same for all keys of a query."""
     return q, k
 
 
