@@ -176,7 +176,7 @@ def id_in_every_column(encoding: Any, right: Replacement, positions: Tensor) -> 
     return positions[..., None].float().expand(-1, -1, encoding.width)
 
 
-def id_over_tokens(encoding: Any, right: Replacement, positions: Tensor) -> Tensor:
+def id_over_tokens(encoding: Any, right: Replacement, positions: Tensor, largest: Tensor) -> Tensor:
     return F.pad((positions / positions.shape[1])[..., None], (0, encoding.width - 1))
 
 

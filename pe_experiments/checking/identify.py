@@ -163,18 +163,20 @@ def known_mistakes(
             continue
         if likeness.same:
             near.append((layout, component, mistake, reference, likeness))
-    matches = []
-    for layout, component, mistake, reference, _ in near:
-        likeness = compare(theirs, reference, layout)
-        if likeness.same:
-            matches.append(Match(likeness, component, mistake))
-    if matches:
-        return matches
+    for layout in layouts:
+        matches = []
+        for _, component, mistake, reference, _ in (row for row in near if row[0] == layout):
+            likeness = compare(theirs, reference, layout)
+            if likeness.same:
+                matches.append(Match(likeness, component, mistake))
+        if matches:
+            return matches
     # A second mistake may show at other sizes only; but there our encoding may be equal too.
     rights = (compare(theirs, right, layout, SHAPES[:1]) for _, right in references for layout in USUAL)
     if any(likeness.same for likeness in rights):
         return []
-    return [Match(likeness, component, mistake) for _, component, mistake, _, likeness in near]
+    in_first_layout = [row for row in near if row[0] == near[0][0]]
+    return [Match(likeness, component, mistake) for _, component, mistake, _, likeness in in_first_layout]
 
 
 def with_equal_frequencies(

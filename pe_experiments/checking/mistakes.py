@@ -118,7 +118,7 @@ EMBEDDINGS: dict[str, dict[str, Change]] = {
         "in every column (the next layer norm takes it out)": Method("vectors", b.id_in_every_column),
     },
     "scaled_index": {
-        "divided by the number of tokens": Method("vectors", b.id_over_tokens),
+        "divided by the number of tokens": Method("_fractions", b.id_over_tokens),
     },
     "binary_counter": {
         "lowest bit first": Result("vectors", lambda bits: bits.flip(-1)),
