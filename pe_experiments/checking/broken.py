@@ -430,12 +430,6 @@ def buckets_rounded_up(encoding: Any, right: Replacement, at: AttentionContext) 
     return encoding.table[bucket + (0 if causal else side * (relative > 0))].permute(0, 3, 1, 2)
 
 
-def favoured_on_the_right(encoding: Any, right: Replacement, at: AttentionContext) -> Tensor:
-    """The slopes times j - i, which a decoder may use: in an encoder later keys gain."""
-    slopes_H11 = alibi_slopes(encoding.shape.num_heads)[:, None, None]
-    return (slopes_H11 * at.relative_positions_BTS[:, None]).float()
-
-
 def windows_from_two(encoding: Any, right: Replacement, at: AttentionContext) -> Tensor:
     windows = torch.full((encoding.shape.num_heads,), torch.inf)
     windows[: encoding.windowed_heads] = 2.0 + torch.arange(encoding.windowed_heads)

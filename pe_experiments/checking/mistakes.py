@@ -226,7 +226,6 @@ BIASES: dict[str, dict[str, Change]] = {
         "heads in reverse order": Result("_bias", lambda bias: bias.flip(1)),
         "one slope for all heads": Result("_bias", lambda bias: bias[:, :1].expand_as(bias)),
         "far keys are favoured (sign)": Result("_bias", torch.neg),
-        "keys to the right are favoured in an encoder": Method("_bias", b.favoured_on_the_right),
         "added before the scale": TimesHeadDim("_bias", -0.5),
         "the bias in bfloat16": Result("_bias", b.bfloat16_bias),
         "the query of a cached step is counted from 0": Positions("_bias", b.as_first_keys),
