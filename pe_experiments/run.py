@@ -25,7 +25,6 @@ from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
 from pe_experiments.training.device import use_device
-from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.preflight import preflight
 
 
@@ -68,7 +67,6 @@ def run_experiment(
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, device, display)
-            refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
             if other := planned.not_the_run():
@@ -88,7 +86,6 @@ def run_experiment(
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
     with use_device(experiment.config):
-        refuse_large_training(experiment)
         preflight(experiment)
 
 

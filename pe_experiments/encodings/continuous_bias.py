@@ -61,4 +61,4 @@ class ContinuousBias(PositionBias):
             distances = distances.double()
             distances = distances.sign() * distances.abs().log1p()
         with torch.autocast(distances.device.type, enabled=False):
-            return at_least_float32(self.mlp(distances[..., None].to(self.mlp[0].weight.dtype)))
+            return at_least_float32(self.mlp(distances[..., None].to(next(self.mlp.parameters()).dtype)))

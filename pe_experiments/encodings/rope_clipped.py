@@ -21,7 +21,7 @@ class RopeClipped(Rope):
     decoders and encoders.
 
     Args:
-        base, rotary_fraction: see `Rope`.
+        base, rotary_fraction, kept_frequencies: see `Rope`.
         clipped: number of pairs, at least 0; more than there are means all. None means the pairs that
             complete no turn in ``train_length`` tokens. (The source clips 20 of Llama 3's 64; 18 of them
             complete no turn in the 65,536 tokens that it trains on.)
@@ -33,9 +33,10 @@ class RopeClipped(Rope):
         *,
         base: float = 10_000.0,
         rotary_fraction: float = 1.0,
+        kept_frequencies: float = 1.0,
         clipped: int | None = None,
     ):
-        super().__init__(shape, base=base, rotary_fraction=rotary_fraction)
+        super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
         if clipped is None:
             clipped = int((frequencies(base, self.pairs) < 2 * math.pi / shape.train_length).sum())
         self.clipped = min(at_least(0, "clipped", clipped), self.pairs)
