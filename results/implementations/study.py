@@ -26,8 +26,9 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, likeness, small_shape
-from pe_experiments.checking.likeness import common_forms, reference_of
-from pe_experiments.checking.mutants import MUTANTS
+from pe_experiments.checking.identify import known_mistakes
+from pe_experiments.checking.likeness import as_reference, common_forms, reference_of
+from pe_experiments.checking.places import where_they_differ
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.published import markdown_table
 from pe_experiments.terminal.console import say
@@ -75,23 +76,22 @@ def checked(row: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
-    made = likeness.likeness_of(row.make, reference.build, row.against, forms)
-    if made.same:
-        far = "not compared" if math.isnan(made.apart_far) else f"{made.apart_far:.0e}"
-        reason = f"largest difference {made.apart:.0e} at positions below 64, {far} up to 4,095"
-        return ("convention", f"{made.layout}; {reason}") if made.layout else ("pass", reason)
-    if made.apart is None:
+    found = likeness.likeness_of(row.make, as_reference(reference, forms))
+    if found.same:
+        far = "not compared" if math.isnan(found.far_difference) else f"{found.far_difference:.0e}"
+        reason = f"largest difference {found.difference:.0e} at positions below 64, {far} up to 4,095"
+        return ("convention", f"{found.layout}; {reason}") if found.layout else ("pass", reason)
+    if found.difference is None:
         return "fail", "parameters of other shapes"
-    if made.apart <= likeness.SAME and not made.scene:
-        return "fail", f"equal below position 64; up to 4,095 they differ by {made.apart_far:.1e}"
-    known = likeness.matches(row.make, [row.against], forms, **row.arguments)
-    named = [f"known mistake: {found.reference}" for found in known if found.reference in MUTANTS]
-    where = likeness.where_they_differ(row.make, reference.build, forms[0])
-    apart = f"they differ by {made.apart:.1e}"
-    if not (where or made.scene or row.style.embed is not PositionalEncoding.embed):
+    if found.difference <= likeness.SAME and not (found.scene or found.elsewhere):
+        return "fail", f"equal below position 64; up to 4,095 they differ by {found.far_difference:.1e}"
+    known = known_mistakes(row.make, [reference], forms)
+    named = [f"known mistake: {match.mistake.name}" for match in known if match.mistake]
+    where = where_they_differ(row.make, reference.build, forms[0], likeness.SHAPES)
+    apart = f"they differ by {found.difference:.1e}"
+    if not (where or found.scene or found.elsewhere or row.style.embed is not PositionalEncoding.embed):
         return "convention", f"the same at positions 0, 1, 2, ...; with gaps {apart}"
-    scene = f"; {made.scene}" if made.scene else ""
-    return "fail", "; ".join(filter(None, [row.remark, f"{apart}{scene}", *named, where]))
+    return "fail", "; ".join(filter(None, [row.remark, apart, found.scene, found.elsewhere, *named, where]))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:
