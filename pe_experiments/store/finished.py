@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,10 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, identify
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, shown
+from pe_experiments.terminal.errors import UserError, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
 
-WRITTEN = ("torch._utils", "torch", "collections")  # modules that a checkpoint names
 MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
@@ -123,7 +121,7 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     try:
         identity = Identity(**saved["identity"])
         hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
-        if not (is_cell(identity.label) and all(isinstance(part, dict) for part in hashed)):
+        if not all(isinstance(part, dict) for part in hashed):
             raise TypeError
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
@@ -186,11 +184,6 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         with ZipFile(path) as archive:  # torch would inflate what it never writes
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, as no run writes it")
-            pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            for code, named, _ in pickletools.genops(archive.read(pickled)):
-                # Some of what torch allows fills the memory.
-                if "GLOBAL" in code.name and str(named).partition(" ")[0] not in WRITTEN:
-                    raise ValueError(f"it holds {named}, as no run writes it")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")

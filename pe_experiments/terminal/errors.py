@@ -70,15 +70,6 @@ def printable(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def is_cell(value: object) -> bool:
-    """Whether a value is a line of text that a terminal shows as it is and no spreadsheet computes."""
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_CELL:
-        return False
-    return printable(value) == value and not set(value) & {"\n", "\t"} and value.lstrip()[0] not in FORMULA
-
-
-FORMULA = "=+-@"  # a cell that starts so is computed
-LONGEST_CELL = 10_000  # characters
 SHOWN = 60  # characters of a value in a sentence
 LONGEST_WORD = 300
 LISTED = 12  # choices in a sentence
