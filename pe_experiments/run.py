@@ -16,7 +16,7 @@ from pe_experiments.configuration.schema import Config, check
 from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.models import Backbone
-from pe_experiments.store.csv_files import read_curve, write_curve
+from pe_experiments.store.csv_files import read_curve, validation_loss, write_curve
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.plan import Plan, plan
@@ -41,6 +41,11 @@ class RunResult:
     @property
     def status(self) -> str:
         return self.result["status"]
+
+    @property
+    def validation_loss(self) -> float:
+        """The last loss on fresh examples of the training lengths; infinite where the run diverged."""
+        return validation_loss(self.directory)
 
 
 def run_experiment(

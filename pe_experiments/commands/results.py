@@ -8,8 +8,9 @@ python scripts/results.py adopt=all            after an edit: are the published 
 
 from pathlib import Path
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import Folder, Section, Words, validated
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
@@ -25,15 +26,15 @@ class ResultsSettings(Section):
     adopt: Words | None
 
 
-def main(arguments: list[str]) -> int:
-    asked = validated(ResultsSettings, composed("results", arguments))
+def main(config: DictConfig) -> None:
+    asked = validated(ResultsSettings, settings_of(config))
     from pe_experiments.published import adopt, pages, publish
 
     if asked.check and asked.publish is not None:
         raise UserError("check=true: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.adopt is not None:
-        return adopt.adopt(asked.adopt, pages.published(results_dir), results_dir)
+        raise SystemExit(adopt.adopt(asked.adopt, pages.published(results_dir), results_dir))
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
@@ -51,7 +52,8 @@ def main(arguments: list[str]) -> int:
             drifted.append(readme)
     for path in drifted:
         say(f"not what the CSVs say: {path}")
-    return 1 if drifted else 0
+    if drifted:
+        raise SystemExit(1)
 
 
 run = command("results", __doc__, main)

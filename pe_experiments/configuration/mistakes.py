@@ -1,0 +1,84 @@
+"""What Hydra and OmegaConf say about a mistake, as one sentence with key, value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
+from pe_experiments.configuration.overrides import key_of, several_values, unreadable
+from pe_experiments.configuration.schema import Config, not_a_setting
+from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line, shown
+
+Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
+
+
+def explained(error: BaseException, typed: Sequence[str] = ()) -> BaseException:
+    """The error as a `UserError`, or itself where neither Hydra nor OmegaConf raised it."""
+    mark = getattr(error, "problem_mark", None)  # of the YAML parser
+    if mark:
+        return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
+    if isinstance(error, RecursionError):
+        return UserError("the defaults of a config file lead back to itself")
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return error
+    text = "\n".join(str(part) for part in (error, error.__cause__) if part)
+    for pattern, explanation in EXPLANATIONS.items():
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            return explanation(match, typed)
+    return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
+
+
+def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
+    """The sentence about a setting that does not exist; ``typed`` are the overrides beside it."""
+    section, _, argument = key.partition(".")
+    if section not in PARTS or not argument:
+        return UserError(not_a_setting(key.split("."), Config))
+    chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
+    chosen = chosen or groups_of("config").get(section)
+    if chosen not in choices_of(section) or chosen == "custom":
+        return UserError(f"{key} is not among the arguments so far; add it with a plus: +{text.lstrip('+')}")
+    arguments = [name for name in read_choice(section, chosen) if name != "_target_"]
+    takes = nearest(argument, arguments) if arguments else " It takes no arguments."
+    others = [choice for choice in choices_of(section) if argument in read_choice(section, choice)]
+    if others and "Did you mean" not in takes:
+        takes = f"{takes} {section}={others[0]} has it."
+    return UserError(f"{key} is not an argument of {section}={chosen}.{takes}")
+
+
+def _unknown_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    group, _, choice = match["path"].rpartition("/")
+    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
+    options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
+    if group == "bank/task":
+        return UserError(f"task={choice} is not in the bank.{nearest(choice, options)}")
+    return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
+
+
+def _unknown_key(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    text = next((word for word in typed if key_of(word) == match["key"]), f"{match['key']}=...")
+    return unknown_key(match["key"], text, typed)
+
+
+def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
+    return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
+
+
+def _unreadable(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return unreadable(match["text"])
+
+
+EXPLANATIONS: dict[str, Explanation] = {
+    r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
+    r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
+    r"Sweep parameters '(?P<text>[^\n]+)' requires --multirun": lambda match, _: several_values(match["text"]),
+    r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
+    r"Could not append to config. An item is already at '(?P<key>[^']+)'":
+        lambda match, _: UserError(f"+{match['key']}: it has a value already; leave out the +"),
+    r"(?:Error parsing override|parsing) '(?P<text>[^\n]*)'": _unreadable,
+}  # fmt: skip

@@ -1,0 +1,53 @@
+"""What is made of the runs of a sweep: callbacks of Hydra, chosen by ``hydra.callbacks.report`` of a preset."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from pe_experiments.sweeps.jobs import DONE, Job
+from pe_experiments.sweeps.launch import LAUNCHED
+from pe_experiments.terminal import process
+from pe_experiments.terminal.console import Lines
+from pe_experiments.terminal.errors import UserError, one_line
+
+UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
+
+
+class Comparison(Callback):
+    """Compares the runs of each study once they are finished."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        if config.dry_run:
+            return
+        try:
+            self.report(LAUNCHED)
+        except UserError as error:
+            print(f"error: {one_line(str(error))}", file=sys.stderr)
+            process.exit_code = 1
+
+    def report(self, jobs: Sequence[Job]) -> None:
+        for results_dir, study in list_studies(jobs):
+            from pe_experiments.comparison.compare import compare, show
+
+            show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
+
+
+def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
+    """List the runs that are done in the manifests of their studies: results directory and name of each."""
+    from pe_experiments.store.directory import list_in_study, write_manifest
+
+    done = [job for job in jobs if job.state in DONE]
+    studies = sorted({job.study for job in done})
+    for results_dir, study in studies:
+        names = [job.name for job in done if job.study == (results_dir, study)]
+        if study:
+            list_in_study(Path(results_dir), study, *names)
+        else:  # these runs and no others
+            write_manifest(Path(results_dir), UNNAMED, names)
+    return [(results_dir, study or UNNAMED) for results_dir, study in studies]
