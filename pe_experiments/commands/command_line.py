@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
@@ -33,6 +34,26 @@ COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first in a file
 OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher")
 
 
+class Stopped(BaseException):
+    """The only run has failed for the reason that is its cause; of an Exception Hydra prints the overrides."""
+
+
+class Task:
+    """The function of a command as Hydra calls it."""
+
+    def __init__(self, function: Callable[[DictConfig], Any]):
+        self.function = function
+        self.__module__ = function.__module__  # by which Hydra calls the job
+
+    def __call__(self, config: DictConfig) -> Any:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return self.function(config)
+        try:
+            return self.function(config)
+        except Exception as error:
+            raise Stopped from error
+
+
 def command(
     name: str, usage: str | None, function: Callable[[DictConfig], Any], config: str | None = None
 ) -> Callable[[], NoReturn]:
@@ -42,7 +63,8 @@ def command(
     the traceback.
     """
     primary = config or name
-    application = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)(function)
+    decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)
+    application = decorate(Task(function))
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
@@ -71,9 +93,10 @@ def _exit_code(application: Callable[[], Any], arguments: list[str], full_error:
         return _complain(f"interrupted; {same} goes on from the last checkpoint", code=130)
     except SystemExit as stop:  # of Hydra, which has said why
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException as error:
+    except BaseException as caught:
+        error = caught.__cause__ if isinstance(caught, Stopped) and caught.__cause__ else caught
         if full_error:
-            traceback.print_exc()
+            traceback.print_exception(error)
             return 1
         said = explained(error, arguments)
         if isinstance(said, UserError | OSError):
@@ -87,7 +110,7 @@ def _unexpected(error: BaseException) -> str:
 
     where = f"in {name}" if (name := part_behind(error)) else "unexpected"
     with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
-        log.write(traceback.format_exc().encode(errors="backslashreplace"))
+        log.write("".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
     return f"{type(error).__name__}: {error} ({where}; traceback in {log.name})"
 
 
@@ -100,7 +123,7 @@ def _complain(text: str, code: int = 1) -> int:
 def settings_of(config: DictConfig) -> dict[str, Any]:
     """The composed configuration as plain values; what Hydra would ignore is refused."""
     hydra_config = HydraConfig.get()
-    if hydra_config.mode is None or hydra_config.mode.name == "RUN":
+    if hydra_config.mode != RunMode.MULTIRUN:
         for text in hydra_config.overrides.hydra:
             if text.startswith(OF_A_SWEEP):
                 raise UserError(f"{shown(text)} is a setting of a sweep; add -m, or sweep=NAME")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
@@ -13,6 +13,10 @@ from pe_experiments.configuration.overrides import key_of, several_values, unrea
 from pe_experiments.configuration.schema import Config, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line, shown
 
+RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
+# What users of other Hydra and Lightning projects type first.
+HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
+          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES}  # fmt: skip
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
@@ -23,6 +27,8 @@ def explained(error: BaseException, typed: Sequence[str] = ()) -> BaseException:
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
         return UserError("the defaults of a config file lead back to itself")
+    if isinstance(error, OverrideParseException):
+        return unreadable(error.override)
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return error
     text = "\n".join(str(part) for part in (error, error.__cause__) if part)
@@ -36,6 +42,11 @@ def explained(error: BaseException, typed: Sequence[str] = ()) -> BaseException:
 def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     """The sentence about a setting that does not exist; ``typed`` are the overrides beside it."""
     section, _, argument = key.partition(".")
+    if section in HABITS:
+        return UserError(f"{section} is not a setting; {HABITS[section]}")
+    if section == "hydra":
+        plugin = "/".join(key.split(".")[:2])
+        return UserError(f"{key} is not a setting of the {plugin} in use; another is chosen with {plugin}=NAME")
     if section not in PARTS or not argument:
         return UserError(not_a_setting(key.split("."), Config))
     chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
@@ -51,11 +62,17 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
 
 
 def _unknown_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    group, _, choice = match["path"].rpartition("/")
+    named = [word for word in typed if "=" in word and word.replace("=", "/", 1).lstrip("+") == match["path"]]
+    group, _, choice = named[0].lstrip("+").partition("=") if named else match["path"].rpartition("/")
     options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
     options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
     if group == "bank/task":
         return UserError(f"task={choice} is not in the bank.{nearest(choice, options)}")
+    return not_a_choice(group, choice, options)
+
+
+def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
+    """The sentence about a choice that its group does not have."""
     return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
 
 
@@ -69,10 +86,6 @@ def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
     return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
 
 
-def _unreadable(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    return unreadable(match["text"])
-
-
 EXPLANATIONS: dict[str, Explanation] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
     r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
@@ -80,5 +93,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
     r"Could not append to config. An item is already at '(?P<key>[^']+)'":
         lambda match, _: UserError(f"+{match['key']}: it has a value already; leave out the +"),
-    r"(?:Error parsing override|parsing) '(?P<text>[^\n]*)'": _unreadable,
+    r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*expected one of \[(?P<options>[^\]]*)\]":
+        lambda match, _: UserError(f"{match['key']}={match['value']}: expected {allowed(match['options'].split(', '))}"),
+    r"Cannot find primary config '(?P<name>[^']*)'":
+        lambda match, _: UserError(f"--config-name {match['name']}: there is no such file in configs/"),
 }  # fmt: skip

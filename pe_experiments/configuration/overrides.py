@@ -10,7 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from pe_experiments.terminal.errors import ALSO_CALLED, UserError, shown
+from pe_experiments.configuration.groups import PARTS, choices_of
+from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 PATHS = ("run", "init_from")  # names of runs hold brackets and commas, which mean something to Hydra
@@ -70,6 +71,10 @@ def normalised(arguments: Sequence[str]) -> list[str]:
         key, _, value = text.partition("=")
         if key == "hydra":
             raise UserError(f"{shown(text)}: hydra is a section; its settings are written hydra.KEY=...")
+        if key in PARTS and (value in ("null", "") or value.startswith("[")):
+            several = value.strip("[]").replace(" ", "")
+            how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
+            raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
         if key in PLUGINS:
             raise UserError(f"{shown(text)} is not a choice; write {key.replace('.', '/')}={shown(value)}")
     for path in sorted(CONFIG_DIR.glob("*/custom.yaml")):

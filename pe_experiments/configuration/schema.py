@@ -293,7 +293,7 @@ def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """The settings beside it that resemble it, or those of other sections that are called so."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = sections[where[0]] if len(where) > 1 else kinds, ALSO_CALLED.get(where[-1], where[-1])
+    known, last = sections.get(where[0], kinds) if len(where) > 1 else kinds, ALSO_CALLED.get(where[-1], where[-1])
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
         meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]

@@ -14,7 +14,8 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.groups import PARTS
-from pe_experiments.terminal.errors import UserError, nearest, shown
+from pe_experiments.configuration.mistakes import not_a_choice
+from pe_experiments.terminal.errors import UserError, shown
 
 ONCE = ("sweep", "dry_run", "rerun")  # said once for a whole sweep
 SLOWEST = ("seed", "bank/setting")  # vary last, so that a sweep can be read at any time
@@ -96,4 +97,4 @@ def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
         choice = text.partition("=")[2]
         is_class = group in PARTS and ("." in choice or choice == "nope")
         if choice not in (*options, "null") and not is_class:
-            raise UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
+            raise not_a_choice(group, choice, options)
