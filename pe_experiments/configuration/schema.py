@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ValidationError
 
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, shown
+from pe_experiments.terminal.files import CONFIG_DIR
 
 _SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
 PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # no control characters, and something to see
@@ -191,6 +192,14 @@ class Config(Section):
     # Of a command, not of a run: none of it is saved.
     dry_run: bool = Field(default=False, exclude=True)
     bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # what a setting of the bank says
+
+    @model_validator(mode="after")
+    def _the_bank_has_the_task(self) -> Config:
+        if self.bank and "task" not in self.bank:
+            tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
+            name = self.task.get("_target_", "?").rpartition(".")[2]
+            raise ValueError(f"task: {name} is not in the bank; allowed beside bank/setting: {allowed(tasks)}")
+        return self
 
 
 def warmup_steps(training: TrainingConfig) -> int:

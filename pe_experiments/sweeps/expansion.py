@@ -52,13 +52,11 @@ def expand(
 
 def _refuse_two_encodings(typed: Sequence[str], overrides: Sequence[Override]) -> None:
     """Refuse ``pe=rope`` beside ``bank/encoding``, which says what pe is."""
-    keys = {override.key_or_group for override in overrides}
+    chosen = [str(override.value()) for override in overrides if override.key_or_group == ENCODING]
     both = [text for text in typed if text.partition("=")[0] in ("pe", "positions")]
-    if ENCODING in keys and both:
-        how = f"choose there, as in {ENCODING}=rope, or empty it with {ENCODING}=null"
-        named = next((o for o in overrides if o.key_or_group == ENCODING), None)
-        if named is None or named.value() is not None:
-            raise UserError(f"{both[0]}: {ENCODING} says which encoding is trained; {how}")
+    if both and chosen and chosen[-1] != "own":
+        how = f"choose there, as in {ENCODING}=rope, or add {ENCODING}=own for what you say"
+        raise UserError(f"{both[0]}: {ENCODING} says which encoding is trained; {how}")
 
 
 def _count(override: Override) -> int:
