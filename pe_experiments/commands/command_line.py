@@ -55,12 +55,16 @@ class Task:
 
 
 def command(
-    name: str, usage: str | None, function: Callable[[DictConfig], Any], config: str | None = None
+    name: str,
+    usage: str | None,
+    function: Callable[[DictConfig], Any],
+    config: str | None = None,
+    prepare: Callable[[list[str]], list[str]] = list,
 ) -> Callable[[], NoReturn]:
     """The entry of ``scripts/NAME.py``, a Hydra application with ``configs/CONFIG.yaml`` as primary configuration.
 
     ``function`` gets what Hydra composes. Every mistake becomes one line on stderr; ``HYDRA_FULL_ERROR=1`` shows
-    the traceback.
+    the traceback. ``prepare`` changes the arguments before Hydra reads them.
     """
     primary = config or name
     decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)
@@ -77,15 +81,20 @@ def command(
         how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
         OmegaConf.register_new_resolver("help", lambda: help_text(primary, how), replace=True)
         with process.hydra_raises() as full_error:
-            code = _exit_code(application, arguments, full_error)
+            code = _exit_code(application, arguments, prepare, full_error)
         process.leave(code)
 
     return run
 
 
-def _exit_code(application: Callable[[], Any], arguments: list[str], full_error: bool) -> int:
+def _exit_code(
+    application: Callable[[], Any],
+    arguments: list[str],
+    prepare: Callable[[list[str]], list[str]],
+    full_error: bool,
+) -> int:
     try:
-        sys.argv[1:] = normalised(arguments)
+        sys.argv[1:] = prepare(normalised(arguments))
         application()
         return process.exit_code
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, settings_of, show_result
 from pe_experiments.configuration.compose import changed_sections
+from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import Folder, Section, Words, validated
 from pe_experiments.store.directory import RunDirectory
@@ -49,4 +50,10 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
     return runs[0].path, changed_sections(runs[0].read_config(), texts, settings), asked.trust
 
 
-run = command("evaluate", __doc__, main)
+def over_the_run(texts: list[str]) -> list[str]:
+    """What is typed may change settings that only the run has; `changed_sections` holds them against it."""
+    known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
+    return [text if key_of(text) in known or text[:1] in "+~-" else f"++{text}" for text in texts]
+
+
+run = command("evaluate", __doc__, main, prepare=over_the_run)

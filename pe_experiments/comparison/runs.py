@@ -16,7 +16,7 @@ from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
-from pe_experiments.store.names import only_code_differs, short_hash
+from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_json, read_text
@@ -144,7 +144,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
     saved = directory.read_config()
     identity = saved["identity"]
-    trained, sources = identity["trained"], identity["sources"]
+    trained = identity["trained"]
     if not (is_cell(directory.name) and is_cell(identity["label"])):
         raise UserError("its directory or its label is called what no run is called")
     said = f"{result['name']}, seed {result['seed']}"
@@ -154,9 +154,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
-    training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
-    # Edited code of the task makes another protocol, not another scheme.
-    protocol = [trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples]
+    protocol, scheme = comparison_keys(identity["hashed"], examples, tuned)
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -165,8 +163,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "model": str(result["model"]),
         "status": result["status"],
         "max_length": max(_lengths(saved["derived"]["train_lengths"])),
-        "protocol": short_hash([*protocol, sources.get("shared")]),
-        "scheme": short_hash([(trained[group], sources[group]) for group in ("pe", "positions")]),
+        "protocol": protocol,
+        "scheme": scheme,
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
@@ -180,6 +178,21 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
                 _add_evaluation(run, directory.evaluation(name), result["evaluation"])
     run.curve = dict(sorted(run.curve.items()))
     return run
+
+
+def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> tuple[str, str]:
+    """Return a hash of what runs must share to be compared, and one of what is compared: the encoding.
+
+    Args:
+        hashed: `Identity.hashed` of a run.
+        examples: on which it was evaluated, per length.
+        tuned: settings that may differ, such as ``training.learning_rate``.
+    """
+    config, classes = hashed["config"], hashed["classes"]
+    training = {key: value for key, value in config["training"].items() if f"training.{key}" not in tuned}
+    shared = {group: [config[group], classes.get(group)] for group in ("task", "model")}
+    compared = {group: [config[group], classes.get(group)] for group in ("pe", "positions")}
+    return short_hash([shared, training, hashed["data"], examples]), short_hash(compared)
 
 
 def _whole(value: Any, most: int, least: int = 0) -> int:
@@ -204,8 +217,6 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     if result is None or "evaluated_on" in result:
         return
     again, measured = ({**one, "lengths": None} for one in (result["evaluation"], evaluation))
-    if only_code_differs(again, measured):
-        raise UserError("evaluated by other code than the run; evaluate it again")
     if again == measured:
         run.curve = {point["content_length"]: point for point in _sound_curve(later, result)} | run.curve
 
@@ -254,7 +265,7 @@ def _environment(directory: RunDirectory) -> Row:
     try:
         content = read_json(directory.environment)
         versions, command = content.get("libraries", {}), " ".join(content.get("command", []))
-        said = [content.get(key) for key in ("pe_experiments", "python", "source", "device", "processor")]
+        said = [content.get(key) for key in ("pe_experiments", "python", "commit", "device", "processor")]
         texts = [text for text in (*said, *versions, *versions.values()) if text]
         return content if all(map(is_cell, texts)) and printable(command) == command else {}
     except (OSError, ValueError, TypeError, AttributeError):

@@ -16,6 +16,8 @@ from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
 
+SAME_RESULT = ("attention_implementation",)  # arguments of a model that only choose how it is computed
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -63,6 +65,24 @@ class Experiment:
             if section["_target_"] == part.target
         }
         return min(differing, key=differing.__getitem__, default=part.cls.__name__)
+
+    @property
+    def label(self) -> str:
+        """``label=``, or as ``rope(base=500)+random_subset``: encoding, then an unusual position policy."""
+        encoding, positions = self.components["pe"].label, self.components["positions"].label
+        return self.config.label or (encoding if positions == "consecutive" else f"{encoding}+{positions}")
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """The sections of the configuration that training depends on, every argument stated."""
+        sections = {group: self.components[group].section for group in (*PARTS, "model")}
+        sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
+        for argument in SAME_RESULT:
+            sections["model"].pop(argument, None)
+        training = self.config.training.model_dump(exclude={"optimizer"})
+        if optimizer := self.components.get("training.optimizer"):
+            training["optimizer"] = optimizer.section
+        return {**sections, "training": training, "seed": self.config.seed}
 
     @property
     def other_task(self) -> Component | None:

@@ -65,6 +65,17 @@ class Component:
         return {"_target_": self.target, **self.arguments}
 
     @property
+    def stated(self) -> dict[str, Any]:
+        """The config section without the arguments at their defaults."""
+        defaults = {key: _untupled(value) for key, value in _defaults(self.cls).items()}
+        given = {key: _untupled(value) for key, value in self.arguments.items()}
+        arguments = {key: value for key, value in given.items() if defaults.get(key, ...) != value}
+        for key, parts in self.nested.items():
+            sections = [part.stated for part in parts]
+            arguments[key] = sections if isinstance(self.arguments[key], list) else sections[0]
+        return {"_target_": self.target, **({"_partial_": True} if self.partial else {}), **arguments}
+
+    @property
     def label(self) -> str:
         """The config choice, or the class name, with the arguments that differ from its defaults."""
         name, changed = self._choice
@@ -233,6 +244,11 @@ def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
         with suppress(PydanticUserError):  # a type that only its own class can check
             types[name] = TypeAdapter(annotation)
     return types
+
+
+def _untupled(value: Any) -> Any:
+    """Return a tuple as a list, as YAML would hold it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:

@@ -85,8 +85,7 @@ class RunDirectory:
         try:
             saved = read_yaml(self.config)
             identity = saved["identity"]
-            sections = [identity["trained"], identity.get("sources", {})]
-            if not all(isinstance(part, dict) for part in (*sections, *sections[-1].values())):
+            if not all(isinstance(identity.get(part, {}), dict) for part in ("trained", "hashed")):
                 raise ValueError("a section that is none")
             if "${" in str(saved):
                 raise ValueError("it holds ${, and nothing in a saved configuration is interpolated")
@@ -94,6 +93,14 @@ class RunDirectory:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
             raise UserError(f"{self.config} is damaged ({why}); this is no run") from error
         return {str(key): value for key, value in saved.items()}
+
+    def read_environment(self) -> dict[str, Any]:
+        """Return what ``environment.json`` records; nothing where it is missing or damaged."""
+        try:
+            environment = read_json(self.environment)
+            return environment if isinstance(environment, dict) else {}
+        except (OSError, ValueError):
+            return {}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -205,7 +212,7 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     return RunDirectory(runs / name)
 
 
-def alike(run: Path) -> list[RunDirectory]:
+def same_label(run: Path) -> list[RunDirectory]:
     """The other runs there that are called like this one but for the hash."""
     runs = run.parent
     names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()

@@ -22,7 +22,7 @@ from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.identity import Identity, changed, identify
+from pe_experiments.store.identity import Identity, identify
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, shown
@@ -113,7 +113,7 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
 
 def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Plan:
-    """A completed run, checked to have been trained by the present code.
+    """A completed run, checked to be of the present source of the user's classes.
 
     Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
     ``changes`` and ``trust`` are those of `run.evaluate_run`.
@@ -121,13 +121,14 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
     try:
-        known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
-        if not is_cell(known["label"]):
+        identity = Identity(**saved["identity"])
+        hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
+        if not (is_cell(identity.label) and all(isinstance(part, dict) for part in hashed)):
             raise TypeError
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
         raise UserError(f"run={run.path}: {why}") from error
-    identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
+    other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
     planned = plan_in(run, experiment, identity)
@@ -135,10 +136,13 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
         state = "interrupted" if planned.state == "new" else planned.state
         only = "only a completed run can be evaluated; train it first"
         raise UserError(f"run={run.path}: it is {state}, and {only}")
-    kept = [group for group in identity.sources if group not in changes]
-    now = identify(experiment).sources
-    if names := changed(*({group: each[group] for group in kept} for each in (identity.sources, now))):
-        raise UserError(f"run={run.path}: {few(names)} changed since it was trained; train it again")
+    recorded, today = identity.hashed, identify(experiment).hashed
+    pairs = [(recorded["data"], today["data"])]
+    for group, digests in recorded["classes"].items():
+        if group not in changes:
+            pairs.append((digests, today["classes"].get(group, {})))
+    if edited := [name for then, now in pairs for name in then if then[name] != now.get(name)]:
+        raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
     return planned
 
 

@@ -18,7 +18,7 @@ from pe_experiments.configuration.mistakes import not_a_choice
 from pe_experiments.terminal.errors import UserError, shown
 
 ONCE = ("sweep", "dry_run", "rerun")  # said once for a whole sweep
-SLOWEST = ("seed", "bank/setting")  # vary last, so that a sweep can be read at any time
+SLOWEST = "seed"  # varies last, so that a sweep can be read at any time; the other keys as they are written
 ENCODING = "bank/encoding"
 
 
@@ -45,8 +45,7 @@ def expand(
         raise UserError(f"{many}; vary less, or raise that")
     for override in factors.values():
         _refuse_unknown_choices(override, loader)
-    first = [key for name in SLOWEST for key in factors if key.lstrip("+") == name]
-    values = {key: _texts(factors[key]) for key in (*first, *factors)}
+    values = {key: _texts(factors[key]) for key in sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)}
     return [list(run) for run in dict.fromkeys(product(*values.values()))]
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.schema import check
-from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
@@ -32,6 +31,7 @@ class Job:
     state: str = FAILED
     name: str = ""  # empty where its configuration is wrong
     reason: str = ""  # why it failed or does not apply
+    key: str = ""  # what it shares with a published run of the same configuration
     can_start: bool = False  # False where it failed before it could be tried
     loss: float | None = None  # on fresh examples of the training lengths
 
@@ -70,7 +70,7 @@ def look_up(
     """The state of every run, each run once; an error in one run affects only that run."""
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
-    published: dict[tuple[str, str], Collection[str]] = {}
+    published: dict[tuple[str, str], dict[str, float]] = {}
     display.start("looking up runs", len(runs))
     for number, overrides in enumerate(runs, 1):
         job = Job(tuple(overrides), first + number - 1)
@@ -79,8 +79,8 @@ def look_up(
             _plan(job, known, dry_run)
             if job.state not in DONE and not job.config["rerun"]:
                 if job.study not in published:
-                    published[job.study] = published_runs(*job.study)
-                job.state = PUBLISHED if job.name in published[job.study] else job.state
+                    published[job.study] = published_losses(*job.study)
+                job.state = PUBLISHED if job.key in published[job.study] else job.state
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -90,12 +90,14 @@ def look_up(
     return list(jobs.values())
 
 
-def published_runs(results_dir: str, study: str) -> Collection[str]:
-    """The names of the runs whose results stand in the CSVs of the study; they need not be here."""
-    if not study:
-        return ()
-    files = [Path(results_dir, study, name) for name in ("provenance.csv", "tuning.csv")]
-    return {row["name"] for file in files for row in read_csv(file)}
+def published_losses(results_dir: str, study: str) -> dict[str, float]:
+    """The published runs of a study by their configuration, with the loss where it is published; else infinity."""
+    folder = Path(results_dir, study)
+    if not (study and (folder / "provenance.csv").exists()):
+        return {}
+    from pe_experiments.published.archive import published_keys  # brings pandas
+
+    return published_keys(folder)
 
 
 def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
@@ -104,6 +106,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
 
     from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
+    from pe_experiments.store.identity import config_key
     from pe_experiments.store.plan import plan
 
     def built() -> Experiment:
@@ -115,6 +118,8 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
     experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
+    hashed = planned.identity.hashed
+    job.key = "" if hashed["classes"] else config_key(planned.identity.trained, hashed["data"])
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
     if dry_run and job.pending:  # what would fail as soon as a run starts

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.launchers import RunLauncher
 
 LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
-RUN_FINISHED = "on_run_finished"  # a method that a callback of Hydra may have: given the jobs so far
 
 
 def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
@@ -41,6 +40,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, own_settings)  # type: ignore[arg-type]
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
     LAUNCHED.extend(jobs)
+    reports = [one for one in launcher.hydra_context.callbacks.callbacks if hasattr(one, "before_runs")]
+    for report in reports:
+        report.before_runs(LAUNCHED)
     title, flags = str(config.get("study") or "sweep"), _flags(config)
     if config.get("dry_run") is True:
         _list(jobs)
@@ -58,7 +60,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
             Application(launcher.hydra_context, launcher.task_function, config, full_error)
         )
         orders = {job: Order(application, list(job.overrides), job.number, job.alone(flags)) for job in pending}
-        launch(orders, engine, title, Lines(), _hooks(launcher))
+        launch(orders, engine, title, Lines(), reports)
     _say_outcome(jobs, flags)
     process.exit_code |= any(job.state == FAILED for job in jobs)
     return [_returned(job) for job in jobs]
@@ -70,11 +72,6 @@ def _flags(config: DictConfig) -> list[str]:
     flags = [word for folder in folders for word in ("--config-dir", str(folder))]
     name = config.hydra.job.config_name
     return flags + (["--config-name", name] if name != "config" else [])
-
-
-def _hooks(launcher: RunLauncher) -> list[Callable[[list[Job]], None]]:
-    callbacks = getattr(launcher.hydra_context.callbacks, "callbacks", [])
-    return [getattr(callback, RUN_FINISHED) for callback in callbacks if hasattr(callback, RUN_FINISHED)]
 
 
 def _returned(job: Job) -> JobReturn:
@@ -117,13 +114,13 @@ def launch(
     engine: Engine,
     title: str,
     display: Display,
-    hooks: Sequence[Callable[[list[Job]], None]] = (),
+    reports: Sequence[Any] = (),
 ) -> None:
     """Bring every job to an end, and then the engine; a run that another process has is waited for."""
     jobs = list(orders)
     try:
         while jobs:
-            _round({job: orders[job] for job in jobs}, engine, title, display, hooks)
+            _round({job: orders[job] for job in jobs}, engine, title, display, reports)
             jobs = [job for job in jobs if job.state == ELSEWHERE]
             while any(job.run.in_use for job in jobs):
                 time.sleep(engine.look_seconds)
@@ -133,7 +130,7 @@ def launch(
 
 
 def _round(
-    orders: dict[Job, Order], engine: Engine, title: str, display: Display, hooks: Sequence[Any]
+    orders: dict[Job, Order], engine: Engine, title: str, display: Display, reports: Sequence[Any]
 ) -> None:
     jobs = list(orders)
     left = dict(zip(jobs, engine.submit(list(orders.values())), strict=True))
@@ -147,8 +144,8 @@ def _round(
             except Exception as error:  # of the engine: a run does not raise
                 outcome = {"state": FAILED, "reason": f"its job ended early: {error}"}
             _conclude(job, outcome)
-        for hook in hooks if ended else ():
-            hook(LAUNCHED)
+        for report in reports if ended else ():
+            report.after_run(LAUNCHED)
         states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in left)
         states["to go"] = len(left)
         display.note(", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count))

@@ -20,7 +20,16 @@ UNNAMED = "multirun"  # where a sweep that names no study lists its runs and lea
 
 
 class Comparison(Callback):
-    """Compares the runs of each study once they are finished."""
+    """Compares the runs of each study once all are finished.
+
+    A report of one's own also has `before_runs` and `after_run`, which our launchers call with the runs so far.
+    """
+
+    def before_runs(self, jobs: Sequence[Job]) -> None:
+        """Look at what will be run; a `UserError` refuses the sweep."""
+
+    def after_run(self, jobs: Sequence[Job]) -> None:
+        """Look at the runs whenever some have ended."""
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if config.dry_run:
