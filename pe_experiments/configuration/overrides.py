@@ -55,7 +55,7 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
 
     Raises:
-        UserError: a setting is given twice, or a plugin of Hydra where its group is meant; Hydra would ignore it.
+        UserError: a choice that is none, or a plugin of Hydra where its group is meant; Hydra would ignore it.
     """
     typed, flags = [], list[str]()
     for text in arguments:
@@ -63,10 +63,6 @@ def normalised(arguments: Sequence[str]) -> list[str]:
         optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text
         (flags if text.startswith("-") or takes_value or optional else typed).append(text)
     keys = [key_of(text) for text in typed]
-    for key in keys:
-        same = [text for text in typed if key_of(text) == key]
-        if len(same) > 1 and "=" in same[0]:
-            raise UserError(f"{' and '.join(map(shown, same))}: {key} is given twice; leave one out")
     for text in typed:
         key, _, value = text.partition("=")
         if key == "hydra":
@@ -82,6 +78,12 @@ def normalised(arguments: Sequence[str]) -> list[str]:
         if f"{group}._target_" in keys and group not in keys:
             typed.append(f"{group}=custom")
     return [*map(_quoted, typed), *flags]
+
+
+def replaced(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """The overrides that a later one of the same key replaces, each with that one."""
+    last = {key_of(text): text for text in arguments if "=" in text and not text.startswith("-")}
+    return [(text, last[key_of(text)]) for text in arguments if last.get(key_of(text), text) != text]
 
 
 def _quoted(text: str) -> str:

@@ -51,7 +51,8 @@ class Versus(Comparison):
         metric: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
     """
 
-    def __init__(self, bank: str, baselines: Sequence[str] | None = None, metric: str = SCORE):
+    def __init__(self, bank: str, baselines: Sequence[str] | None = None, metric: str = SCORE, tuned: Any = ()):
+        super().__init__(tuned)
         self.bank, self.metric = bank, metric
         self.wanted = None if baselines is None else list(baselines)
         self.reported: list[str] = []  # tasks
@@ -65,6 +66,8 @@ class Versus(Comparison):
         configs = [job.config for job in jobs if job.name]
         if not configs:
             return
+        if not any(text.lstrip("+").startswith(("pe=", "pe.")) for text in jobs[0].overrides):
+            raise UserError("pe is missing: name your encoding, as in pe=my_module.MyEncoding")
         self.results_dir = Path(configs[0]["results_dir"])
         self.label = self._label(configs)
         self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
@@ -103,6 +106,8 @@ class Versus(Comparison):
             standings = self._standings()
             if standings:
                 report(self, standings)
+            else:
+                say(f"{self.bank}: nothing to compare yet; a setting counts once all its learning rates are run")
 
     def _task(self, job: Job) -> str:
         return self.tasks[job.config["task"]["_target_"]]

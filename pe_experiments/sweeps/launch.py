@@ -27,6 +27,7 @@ from pe_experiments.terminal.errors import UserError, one_line
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.launchers import RunLauncher
 
+MOST_NAMED = 10  # failed runs, of each reason
 LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
 
 
@@ -40,6 +41,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, own_settings)  # type: ignore[arg-type]
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
     LAUNCHED.extend(jobs)
+    unable = by_reason((job for job in jobs if not job.can_start), FAILED)
+    if len(unable) == 1 and sum(map(len, unable.values())) == len(jobs):
+        raise UserError(next(iter(unable)))
     reports = [one for one in launcher.hydra_context.callbacks.callbacks if hasattr(one, "before_runs")]
     for report in reports:
         report.before_runs(LAUNCHED)
@@ -176,5 +180,7 @@ def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
         say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
     for reason, failed in by_reason(jobs, FAILED).items():
         print(f"error: {reason}", file=sys.stderr)
-        for job in failed:
+        for job in failed[:MOST_NAMED]:
             say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(flags))}")
+        if len(failed) > MOST_NAMED:
+            say(f"and {len(failed) - MOST_NAMED} more that failed for this reason")

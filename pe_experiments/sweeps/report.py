@@ -23,7 +23,14 @@ class Comparison(Callback):
     """Compares the runs of each study once all are finished.
 
     A report of one's own also has `before_runs` and `after_run`, which our launchers call with the runs so far.
+
+    Args:
+        tuned: settings of which the best value of each encoding counts, if the sweep varies them
+            (`comparison.tuning`); an empty list compares each value by itself.
     """
+
+    def __init__(self, tuned: Sequence[str] = ()):
+        self.tuned = list(tuned)
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
         """Look at what will be run; a `UserError` refuses the sweep."""
@@ -41,22 +48,27 @@ class Comparison(Callback):
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
-        for results_dir, study in list_studies(jobs):
+        for results_dir, study in list_studies(jobs, self.tuned):
             from pe_experiments.comparison.compare import compare, show
 
             show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
 
 
-def list_studies(jobs: Sequence[Job]) -> list[tuple[str, str]]:
+def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
     """List the runs that are done in the manifests of their studies: results directory and name of each."""
-    from pe_experiments.store.directory import list_in_study, write_manifest
+    from pe_experiments.comparison.tuning import varying
+    from pe_experiments.store.directory import list_in_study, read_manifest, write_manifest
 
     done = [job for job in jobs if job.state in DONE]
     studies = sorted({job.study for job in done})
     for results_dir, study in studies:
-        names = [job.name for job in done if job.study == (results_dir, study)]
-        if study:
-            list_in_study(Path(results_dir), study, *names)
-        else:  # these runs and no others
-            write_manifest(Path(results_dir), UNNAMED, names)
+        own = [job for job in done if job.study == (results_dir, study)]
+        names, facts = [job.name for job in own], {"tuned": varying((job.config for job in own), tuned)}
+        if not study:  # these runs and no others
+            write_manifest(Path(results_dir), UNNAMED, names, **facts)
+            continue
+        list_in_study(Path(results_dir), study, *names)
+        if facts["tuned"]:
+            there = read_manifest(Path(results_dir, study, "manifest.json"))
+            write_manifest(Path(results_dir), study, there["runs"], **facts)
     return [(results_dir, study or UNNAMED) for results_dir, study in studies]
