@@ -222,6 +222,7 @@ def _locate(group: str, target: str) -> type:
     return classes[name]
 
 
+@cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
@@ -229,6 +230,7 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
 
 
+@cache
 def _defaults(cls: type) -> dict[str, Any]:
     return {name: p.default for name, p in _parameters(cls).items() if p.default is not p.empty}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Job:
     key: str = ""  # what it shares with a published run of the same configuration
     can_start: bool = False  # False where it failed before it could be tried
     loss: float | None = None  # on fresh examples of the training lengths
+    experiment: Any = None  # of a dry run
 
     @property
     def run(self) -> RunDirectory:
@@ -76,11 +77,9 @@ def look_up(
         job = Job(tuple(overrides), first + number - 1)
         try:
             job.config = composer.compose(overrides)
-            _plan(job, known, dry_run)
-            if job.state not in DONE and not job.config["rerun"]:
-                if job.study not in published:
-                    published[job.study] = published_losses(*job.study)
-                job.state = PUBLISHED if job.key in published[job.study] else job.state
+            if job.study not in published:
+                published[job.study] = published_losses(*job.study)
+            _plan(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -100,7 +99,7 @@ def published_losses(results_dir: str, study: str) -> dict[str, float]:
     return published_keys(folder)
 
 
-def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
+def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
     checked = check(job.config)  # before torch is imported
     import torch
 
@@ -120,8 +119,11 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool) -> None:
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
     hashed = planned.identity.hashed
     job.key = "" if hashed["classes"] else config_key(planned.identity.trained, hashed["data"])
+    if job.key in published and job.state not in DONE:
+        job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
+    job.experiment = replace(experiment, config=checked) if dry_run else None
     if dry_run and job.pending:  # what would fail as soon as a run starts
         from pe_experiments.run import try_out
 

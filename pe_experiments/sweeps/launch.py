@@ -17,8 +17,8 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
-from pe_experiments.configuration.schema import validated
-from pe_experiments.sweeps.engines import ELSEWHERE, SCHEMAS, Application, Engine, Order, engine_for
+from pe_experiments.configuration.schema import LauncherConfig, validated
+from pe_experiments.sweeps.engines import ELSEWHERE, SCHEMAS, Application, Engine, Order, cores_for, engine_for
 from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, PUBLISHED, Job, by_reason, look_up, totals
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, duration, say
@@ -49,7 +49,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         report.before_runs(LAUNCHED)
     title, flags = str(config.get("study") or "sweep"), _flags(config)
     if config.get("dry_run") is True:
-        _list(jobs)
+        _list(jobs, settings)
         process.exit_code |= any(job.state == FAILED for job in jobs)
         return [_returned(job) for job in jobs]
     _say_what_is_there(jobs, title)
@@ -91,17 +91,20 @@ def _returned(job: Job) -> JobReturn:
     return returned
 
 
-def _list(jobs: Sequence[Job]) -> None:
+def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
+    """Say what would be run, and how long that takes."""
     for job in jobs:
         reason = f"  ({one_line(job.reason)})" if job.reason else ""
         say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
-    seconds = expected_seconds(jobs)
-    expected = f"; about {duration(seconds)} on this machine" if seconds else ""
-    say(f"{totals(jobs)}{expected}\nnothing was run (dry_run=true)")
+    say(totals(jobs))
+    pending = [job.experiment for job in jobs if job.pending and job.state != "to evaluate"]
+    if pending:
+        from pe_experiments.sweeps.expected import expected_seconds
 
-
-def expected_seconds(jobs: Sequence[Job]) -> float:
-    return 0.0
+        at_once = getattr(settings, "jobs", None) or cores_for(pending[0].config.hardware.threads)
+        seconds = duration(expected_seconds(pending, at_once))
+        say(f"expected: about {seconds} of training on this machine, {at_once} at once")
+    say("nothing was run (dry_run=true)")
 
 
 def _say_what_is_there(jobs: Sequence[Job], title: str) -> None:
