@@ -43,15 +43,21 @@ class Comparison(Callback):
             return
         try:
             self.report(LAUNCHED)
+            if not LAUNCHED and config.study:  # another launcher's runs
+                _compare(str(config.results_dir), str(config.study))
         except UserError as error:
             print(f"error: {one_line(str(error))}", file=sys.stderr)
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
         for results_dir, study in list_studies(jobs, self.tuned):
-            from pe_experiments.comparison.compare import compare, show
+            _compare(results_dir, study)
 
-            show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
+
+def _compare(results_dir: str, study: str) -> None:
+    from pe_experiments.comparison.compare import compare, show
+
+    show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
 
 
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
