@@ -19,6 +19,8 @@ from pe_experiments.store.csv_files import read_curve, validation_loss
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
+from pe_experiments.store.identity import UNTRACKED
+from pe_experiments.store.names import leaves
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
@@ -76,8 +78,9 @@ def run_experiment(
                 console.say(remark)
             if other := planned.not_the_run():
                 console.say(f"This is a new run, {other}.")
-            for name in planned.identity.untracked:
-                console.say(f"{name}: Python has no source text of it, so editing it will not make a new run")
+            for path, digest in leaves(planned.identity.hashed["classes"]):
+                if digest == UNTRACKED:
+                    console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
             with planned.run.held(experiment.config.rerun):
                 planned = plan(experiment)  # another process may have trained it since
                 if not planned.trained:

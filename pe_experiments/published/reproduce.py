@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
 import torch
@@ -12,14 +14,18 @@ import torch
 from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import ConfigMapping, composed
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import DIGITS, FILES, read_archive
 from pe_experiments.run import RunResult, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.training.hardware import on_hardware
+from pe_experiments.training.loop import train_model
 
 CLOSE = 1e-4  # relative difference of a loss up to which training agrees
-FIRST_STEPS = 200  # in which training must agree: rounding is carried no farther than `CLOSE` in so few
+FIRST_STEPS = 200  # in which training must agree, up to what another rounding changes in so few
+CARRIED = 30  # times what one other rounding changes may be a third one
 
 
 def reproduce(study: str, count: int, results_dir: Path, display: Display, seed: int | None = None) -> bool:
@@ -82,11 +88,38 @@ def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, boo
     difference = (curve - pd.Series({row["length"]: row[column] for row in again.curve})).abs().max()
     if training.equals(repeated) and difference == 0:
         return f"comes out digit for digit: {len(training)} losses, {column} at {len(curve)} lengths", True
-    close = (training - repeated).abs() <= CLOSE * training.abs() + 10**-DIGITS
-    agreeing = training.index[close.cummin()]
-    until = int(agreeing.max()) if len(agreeing) else 0
+    apart = (training - repeated).abs()
+    close = apart <= CLOSE * training.abs() + 10**-DIGITS
+    until = int(max(training.index[close.cummin()], default=0))
     words = f"training agrees to {CLOSE:g} until step {until} of {int(training.index[-1])}"
     words += f"; the largest difference in {column} at a length is {difference:.3f}"
-    if not close[training.index <= FIRST_STEPS].all():
-        return f"differs within the first {FIRST_STEPS} steps; {words}", False
-    return words, True
+    if close[training.index <= FIRST_STEPS].all():
+        return words, True
+    by_rounding = (repeated - training.index.map(nudged_losses(again.experiment))).abs()
+    if (apart > CARRIED * by_rounding)[~close & (training.index <= FIRST_STEPS)].any():
+        return f"differs within the first {FIRST_STEPS} steps, by more than rounding does; {words}", False
+    return f"{words}; another rounding changes as much", True
+
+
+def nudged_losses(experiment: Experiment) -> dict[int, float]:
+    """Return the losses of the first steps, by step, of a training whose weights start a rounding apart."""
+    model, generator = experiment.untrained_model(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(1 + torch.finfo(weights.dtype).eps * torch.randn(weights.shape, generator=generator))
+    losses: dict[int, float] = {}
+
+    def record(row: dict[str, Any]) -> None:
+        losses[row["step"]] = row["loss"]
+        if row["step"] >= FIRST_STEPS:
+            raise _FarEnough
+
+    with on_hardware(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FarEnough):
+        checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
+        config = experiment.config.training
+        train_model(model, experiment.source, config, device, checkpoint, 0, record, lambda step: None)
+    return losses
+
+
+class _FarEnough(Exception):
+    pass

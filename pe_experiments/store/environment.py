@@ -21,8 +21,8 @@ from pe_experiments.training import matmul
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
-def describe_environment(experiment: Experiment, device: str) -> dict[str, Any]:
-    """Return the content of ``environment.json``."""
+def describe_environment(device: str) -> dict[str, Any]:
+    """Return versions, machine and command of this process."""
     commit, edited = checkout()
     return {
         "pe_experiments": metadata.version("pe_experiments"),
@@ -36,7 +36,6 @@ def describe_environment(experiment: Experiment, device: str) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matmul": matmul.current_backend(),
         "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "user_files": user_files(experiment),
     }
 
 

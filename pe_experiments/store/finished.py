@@ -138,11 +138,10 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
         only = "only a completed run can be evaluated; train it first"
         raise UserError(f"run={run.path}: it is {state}, and {only}")
     recorded, today = identity.hashed, identify(experiment).hashed
-    pairs = [(recorded["data"], today["data"])]
-    for group, digests in recorded["classes"].items():
-        if group not in changes:
-            pairs.append((digests, today["classes"].get(group, {})))
-    if edited := [name for then, now in pairs for name in then if then[name] != now.get(name)]:
+    pairs = [(recorded["data"], today["data"])] if "task" not in changes else []
+    for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
+        pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
+    if edited := [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]:
         raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
     return planned
 

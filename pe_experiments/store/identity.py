@@ -7,6 +7,7 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -34,12 +35,6 @@ class Identity:
     hashed: dict[str, Any]  # ``numerics``, ``config`` without defaults, digests of ``data`` and ``classes``
     trained: dict[str, Any]  # the configuration with every argument stated
     label: str  # of the encoding
-
-    @property
-    def untracked(self) -> list[str]:
-        """Classes of the user's whose edits make no new run."""
-        classes = (item for digests in self.hashed["classes"].values() for item in digests.items())
-        return [name for name, digest in classes if digest == UNTRACKED]
 
 
 def identify(experiment: Experiment) -> Identity:
@@ -113,10 +108,10 @@ def file_of(cls: type) -> Path | None:
 
 def source_text(cls: type) -> str | None:
     """Return the text of a class; of one in a notebook that of its methods, or None where Python has none."""
-    try:
-        return inspect.getsource(cls) if file_of(cls) else _text_of_members(cls)
-    except (OSError, TypeError):
-        return None
+    for text_of in (inspect.getsource, _text_of_members):
+        with suppress(OSError, TypeError):
+            return text_of(cls)
+    return None
 
 
 def _text_of_members(cls: type) -> str:

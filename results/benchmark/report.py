@@ -22,11 +22,12 @@ from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import describe_environment, on_hardware, prepare_hardware
+from pe_experiments.training.hardware import on_hardware, prepare_hardware
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (

@@ -69,6 +69,10 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
     for name in shipped("training.optimizer"):
         decay = "training.weight_decay=0.1"
         runs[f"optimizer {name}"] = [f"training.optimizer={name}", "pe=learned", decay, LENGTHS]
+    for name in ("eager", "sdpa", "blocked"):
+        for encoding in ("rope", "alibi"):
+            route = f"model.attention_implementation={name}"
+            runs[f"attention {name}, {encoding}"] = [f"pe={encoding}", route, LENGTHS]
     runs["batching single_length"] = ["training.batching=single_length", LENGTHS]
     runs["schedule linear"] = ["training.schedule=linear", LENGTHS]
     runs["decoding greedy"] = ["evaluation.decoding=greedy", LENGTHS]

@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
+from pe_experiments import NUMERICS
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
 from pe_experiments.comparison.statistics import Interval
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
-from pe_experiments.published.archive import EVALUATED, FILES, joined, where, write_archive
+from pe_experiments.published.archive import FILES, joined, where, write_archive
 from pe_experiments.published.pages import (
     BLOCK,
     code_of,
@@ -25,7 +26,7 @@ from pe_experiments.published.pages import (
     regenerate,
     with_blocks,
 )
-from pe_experiments.published.publish import require_one_known_source
+from pe_experiments.published.publish import require_committed_code
 from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TOO_FEW, Difference
 from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
@@ -90,42 +91,28 @@ def test_what_is_joined_is_summarised_over_the_lengths_that_all_share(
     assert not first.sort_index().equals(full.sort_index())
 
 
-def test_what_is_joined_must_come_from_the_same_code(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+def test_classes_from_outside_are_not_published(tiny: Callable[..., Experiment]) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
-    for name, saved in runs.saved.items():
-        saved[EVALUATED] = {}
-        runs.environments[name]["source"] = "a" * 40
-    for saved in runs.saved.values():
-        saved["identity"]["sources"]["task"]["743 data files"] = "1" * 12
-    require_one_known_source("t", runs)
-    write_archive(where(runs, runs.runs["name"].isin(sorted(runs.saved)[:2])), tmp_path / "a")
-    path = tmp_path / "a" / "provenance.csv"
-    digest = next(iter(runs.saved.values()))["identity"]["sources"]["shared"].copy().popitem()[1]
-    path.write_text(path.read_text().replace(digest, "0" * 12))
-    today = where(runs, runs.runs["name"].isin(sorted(runs.saved)[2:]))
-    with pytest.raises(UserError, match="made by different states of the training code"):
-        require_one_known_source("t", joined(read_archive(tmp_path / "a"), today))
+    require_committed_code("t", runs)
     next(iter(runs.saved.values()))["identity"]["trained"]["pe"]["_target_"] = "mine.Mine"
     with pytest.raises(UserError, match=r"mine\.Mine of .* is no code of this project"):
-        require_one_known_source("t", runs)
+        require_committed_code("t", runs)
 
 
 def test_what_repeats_from_run_to_run_is_said_once_and_read_back(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
-    for number, (name, saved) in enumerate(runs.saved.items()):
-        saved[EVALUATED] = {"pe_experiments.evaluation": "ab"[number % 2]}  # differs from run to run
-        runs.environments[name].pop("platform", None)
     write_archive(runs, tmp_path / "a")
     read = read_archive(tmp_path / "a")
     for name, saved in runs.saved.items():
-        assert read.saved[name]["identity"]["sources"] == saved["identity"]["sources"], name
-        assert read.saved[name][EVALUATED] == saved[EVALUATED], name
+        identity = read.saved[name]["identity"]
+        assert identity["trained"] == saved["identity"]["trained"], name
+        assert identity["hashed"]["numerics"] == saved["identity"]["hashed"]["numerics"] == NUMERICS
         assert read.environments[name] == runs.environments[name], name
     cells = pd.read_csv(tmp_path / "a" / "provenance.csv")
-    assert cells["shared"].count() == 1
-    assert cells["evaluated"].count() == len(cells) > 3
+    assert cells["commit"].count() == 1
+    assert cells["trained"].count() == len(cells) > 3
 
 
 def test_how_a_setting_was_tuned_is_published_with_the_runs(

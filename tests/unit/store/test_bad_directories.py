@@ -108,8 +108,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "large JSON": (lambda run: sparse(run.result), "MB are read"),
     "an infinite seed": (lambda run: result(run, seed=float("inf")), "belongs to|whole number"),
     "a step that is none": (lambda run: result(run, finished_step=["x"]), "finished_step="),
-    "no code": (lambda run: config(run, sources=2), "is damaged"),
-    "code that is none": (lambda run: config(run, sources={"pe": "=1"}), "a section that is none"),
+    "nothing hashed": (lambda run: config(run, hashed=2), "is damaged"),
     "beyond all measure": (
         lambda run: run.curve.write_text(run.curve.read_text().replace("1.0", "1e308", 1)),
         "larger than anything measured",
@@ -219,10 +218,10 @@ def test_a_directory_with_such_a_name_is_left_out(name: str, tiny: Tiny) -> None
 
 def test_what_made_a_run_is_no_formula(tiny: Tiny) -> None:
     run, other = write_run(tiny(), fading(1, 0)), write_run(tiny("seed=1"), fading(1, 0))
-    run.environment.write_text(json.dumps({"command": ["=1+1", "x"], "source": "abc"}))
-    other.environment.write_text(json.dumps({"command": ["x"], "source": "=1+1"}))
+    run.environment.write_text(json.dumps({"command": ["=1+1", "x"], "commit": "abc"}))
+    other.environment.write_text(json.dumps({"command": ["x"], "commit": "=1+1"}))
     rows = list(csv.DictReader(StringIO(runs_csv(load_runs(run.path.parents[1])))))
-    assert {row["name"]: (row["command"], row["source"]) for row in rows} == {
+    assert {row["name"]: (row["command"], row["commit"]) for row in rows} == {
         run.name: ("'=1+1 x", "abc"),
         other.name: ("", ""),
     }

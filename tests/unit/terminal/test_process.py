@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal import process
-from pe_experiments.training.hardware import describe_environment, on_hardware
+from pe_experiments.training.hardware import on_hardware
 
 
 @pytest.mark.parametrize("command", [[], ["python", "scripts/train.py"]])

@@ -13,9 +13,10 @@ import torch
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.hardware import prepare_hardware
 from pe_experiments.training.matmul import current_backend, onednn_keeps_float32, select
 
 Pretend = Callable[[float], None]
