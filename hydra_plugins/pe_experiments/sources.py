@@ -11,12 +11,10 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
+from pe_experiments.configuration.groups import ALIASES, PARTS, read_choice
 from pe_experiments.terminal.files import CONFIG_DIR
 
-# In these groups a choice may be the dotted name of a class.
-GROUPS = ("pe", "positions", "task", "model", "optimizer")
-CLASS = re.compile(rf"(?:{'|'.join(GROUPS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
-ALIASES = {"pe/nope": "pe_experiments.encodings.base.PositionalEncoding"}
+CLASS = re.compile(rf"(?:{'|'.join(PARTS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
 
 
 class ClassSource(ConfigSource):
@@ -33,17 +31,18 @@ class ClassSource(ConfigSource):
         return False
 
     def is_config(self, config_path: str) -> bool:
-        return config_path in ALIASES or bool(CLASS.fullmatch(config_path))
+        return config_path.removeprefix("pe/") in ALIASES or bool(CLASS.fullmatch(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []
 
     def load_config(self, config_path: str) -> ConfigResult:
-        match = CLASS.fullmatch(config_path)
-        section = {"_target_": match[1] if match else ALIASES[config_path]}
-        if config_path.startswith("model/"):  # sizes are settings of every model
-            decoder = OmegaConf.load(CONFIG_DIR / "model" / "custom.yaml")
-            section = {**OmegaConf.to_container(decoder), **section}  # type: ignore[dict-item]
+        group, _, name = config_path.rpartition("/")
+        if name in ALIASES:
+            section = read_choice(group, ALIASES[name])
+        else:
+            sizes = read_choice(group, "custom") if group == "model" else {}  # settings of every model
+            section = {**sizes, "_target_": name}
         return ConfigResult(self.provider, self.full_path(), OmegaConf.create(section), header={"package": None})
 
 

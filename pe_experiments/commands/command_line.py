@@ -81,7 +81,7 @@ def command(
         how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
         OmegaConf.register_new_resolver("help", lambda: help_text(primary, how), replace=True)
         with process.hydra_raises() as full_error:
-            code = _exit_code(application, arguments, prepare, full_error)
+            code = _exit_code(application, prepare, primary, full_error)
         process.leave(code)
 
     return run
@@ -89,10 +89,11 @@ def command(
 
 def _exit_code(
     application: Callable[[], Any],
-    arguments: list[str],
     prepare: Callable[[list[str]], list[str]],
+    primary: str,
     full_error: bool,
 ) -> int:
+    arguments = sys.argv[1:]
     try:
         for earlier, later in replaced(arguments):
             print(f"note: {shown(earlier)} is replaced by {shown(later)}", file=sys.stderr)
@@ -109,7 +110,7 @@ def _exit_code(
         if full_error:
             traceback.print_exception(error)
             return 1
-        said = explained(error, arguments)
+        said = explained(error, arguments, primary)
         if isinstance(said, UserError | OSError):
             return _complain(sentence(said))
         return _complain(_unexpected(error))

@@ -11,6 +11,8 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 PARTS = ("pe", "positions", "task", "model", "optimizer")  # whose choices are classes with arguments
 
+ALIASES = {"nope": "none"}  # of encodings
+
 
 def choices_of(group: str) -> list[str]:
     """The shipped choices of a config group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+import yaml  # type: ignore[import-untyped]
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -20,8 +21,11 @@ HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
-def explained(error: BaseException, typed: Sequence[str] = ()) -> BaseException:
-    """The error as a `UserError`, or itself where neither Hydra nor OmegaConf raised it."""
+def explained(error: BaseException, typed: Sequence[str] = (), command: str = "config") -> BaseException:
+    """The error as a `UserError`, or itself where neither Hydra nor OmegaConf raised it.
+
+    ``typed`` are the overrides, ``command`` the primary configuration that they change.
+    """
     mark = getattr(error, "problem_mark", None)  # of the YAML parser
     if mark:
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
@@ -29,12 +33,17 @@ def explained(error: BaseException, typed: Sequence[str] = ()) -> BaseException:
         return UserError("the defaults of a config file lead back to itself")
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
+    if isinstance(error, yaml.YAMLError):
+        return UserError(f"a config file is no YAML: {one_line(str(error))}")
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return error
     text = "\n".join(str(part) for part in (error, error.__cause__) if part)
     for pattern, explanation in EXPLANATIONS.items():
         match = re.search(pattern, text, re.DOTALL)
         if match:
+            if explanation is _unknown_key and command != "config":
+                known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
+                return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
             return explanation(match, typed)
     return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
 
@@ -49,6 +58,12 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
         return UserError(f"{key} is not a setting of the {plugin} in use; another is chosen with {plugin}=NAME")
     if section not in PARTS or not argument:
         return UserError(not_a_setting(key.split("."), Config))
+    elsewhere = [
+        name for name, field in Config.model_fields.items()
+        if name not in PARTS and argument in getattr(field.annotation, "model_fields", ())
+    ]  # fmt: skip
+    if elsewhere:
+        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{argument}?")
     chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
     chosen = chosen or groups_of("config").get(section)
     if chosen not in choices_of(section) or chosen == "custom":
@@ -89,7 +104,7 @@ def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
 EXPLANATIONS: dict[str, Explanation] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
     r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
-    r"Sweep parameters '(?P<text>[^\n]+)' requires --multirun": lambda match, _: several_values(match["text"]),
+    r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": lambda match, _: several_values(match["text"]),
     r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
     r"Could not append to config. An item is already at '(?P<key>[^']+)'":
         lambda match, _: UserError(f"+{match['key']}: it has a value already; leave out the +"),

@@ -65,6 +65,8 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     keys = [key_of(text) for text in typed]
     for text in typed:
         key, _, value = text.partition("=")
+        if not key:
+            raise unreadable(text)
         if key == "hydra":
             raise UserError(f"{shown(text)}: hydra is a section; its settings are written hydra.KEY=...")
         if key in PARTS and (value in ("null", "") or value.startswith("[")):
@@ -87,7 +89,10 @@ def replaced(arguments: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _quoted(text: str) -> str:
+    """The text with the name of a run in quotes, and with a mapping that is put over what is there."""
     key, equals, value = text.partition("=")
+    if value.startswith("{") and text[0] not in "+~":
+        return f"++{text}"
     if key in PATHS and equals and not re.fullmatch(r"""[\w./~-]*|'.*'|".*"|\?\?\?|null""", value):
         return f"{key}='{value.replace(chr(92), chr(92) * 2).replace(chr(39), chr(92) + chr(39))}'"
     return text

@@ -118,7 +118,7 @@ MISTAKES = {
     "a module that is not there": (["pe=nowhere.SqrtBias"], ["nowhere.SqrtBias", "there is no nowhere.py"]),
     "a class to come": (["pe=custom"], ["pe._target_ is missing", "my_module"]),
     "an argument without a plus": (["pe=mine.X", "pe.slope=1"], ["pe.slope", "+pe.slope=1"]),
-    "a value taken away": (["~label"], ["label is missing"]),
+    "a value taken away": (["~label"], ["'label' does not exist"]),
     "two sweeps": (["-m", "sweep=text,precision"], ["sweep=text,precision", "one value"]),
     "two encodings": (["sweep=text", "pe=rope"], ["pe=rope", "bank/encoding=rope", "bank/encoding=own"]),
     "a task outside the bank": (["bank/setting=s1", "task=sort"], ["Sort is not in the bank", "majority"]),
@@ -191,7 +191,7 @@ MISTAKES = {
     "empty choice": (["pe="], ["pe=", "alibi"]),
     "no such module": (
         ["pe=none", "pe._target_=nowhere.X"],
-        ["pe._target_=nowhere.X", "No module named 'nowhere'"],
+        ["pe._target_=nowhere.X", "there is no nowhere.py"],
     ),
     "no such class": (
         ["pe=none", "pe._target_=pe_experiments.encodings.sinusoidal.Sinus"],
@@ -575,7 +575,7 @@ def test_a_file_of_ones_own_is_found_where_the_command_says(script: Script, tmp_
     assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
     assert (
         "Recency_slope=0.4-s1"
-        in script("train", *shared, "-m", "pe=none,mine", "+pe.slope=0.4", "seed=1").out
+        in script("train", *shared, "-m", "pe=mine", "pe.slope=0.3,0.4", "seed=1").out
     )
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
     assert "not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
