@@ -24,8 +24,7 @@ from pe_experiments.store.names import leaves
 from pe_experiments.store.plan import Plan, plan
 from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
-from pe_experiments.training.estimates import refuse_large_training
-from pe_experiments.training.hardware import on_hardware
+from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import preflight
 
 
@@ -69,11 +68,10 @@ def run_experiment(
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
     try:
-        with on_hardware(experiment.config) as device:
+        with use_device(experiment.config) as device:
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, device, display)
-            refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
             if other := planned.not_the_run():
@@ -92,8 +90,7 @@ def run_experiment(
 
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
-    with on_hardware(experiment.config):
-        refuse_large_training(experiment)
+    with use_device(experiment.config):
         preflight(experiment)
 
 
@@ -104,7 +101,7 @@ def evaluate_run(
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer`` or
             ``logger``; and ``task``, to evaluate on that one instead.
 
     Raises:
@@ -113,7 +110,7 @@ def evaluate_run(
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
     try:
-        with on_hardware(finished.experiment.config) as device:
+        with use_device(finished.experiment.config) as device:
             return _evaluate_finished(finished, device, display)
     finally:
         display.stop()
@@ -146,15 +143,15 @@ def _train(
 ) -> dict[str, Any]:
     from pe_experiments.training.loop import train_model
 
-    source, training = record.plan.experiment.source, record.plan.experiment.config.training
+    experiment = record.plan.experiment
 
     def show(row: dict[str, Any]) -> None:
         record.metrics(row)
         display.row(row)
 
-    display.start("training", training.steps, from_step)
+    display.start("training", experiment.config.training.steps, from_step)
     started, checkpoint = time.monotonic(), record.directory.checkpoint
-    last = train_model(model, source, training, device, checkpoint, from_step, show, display.step)
+    last = train_model(model, experiment, device, checkpoint, from_step, show, display.step)
     display.stop()
     seconds = (time.monotonic() - started) / max(1, last - from_step)
     return {"finished_step": last, "seconds_per_step": round(seconds, 5)}

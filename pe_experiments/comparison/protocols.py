@@ -102,7 +102,7 @@ def told_apart(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
     Protocols that differ in code alone, or in what was tuned, are numbered.
     """
-    table = pd.DataFrame(protocols).fillna({"training.optimizer": "torch.optim.AdamW"}).fillna("unset")
+    table = pd.DataFrame(protocols).fillna("unset")
     tuned = [str(key) for key in table if table[key].str.contains(" (", regex=False).any()]
     options = [str(key) for key in table if table[key].nunique() > 1 and key not in (*CODE, *tuned)]
     chosen: list[str] = []
@@ -127,9 +127,8 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):
         trained, hashed = (runs.saved[name]["identity"][key] for key in ("trained", "hashed"))
-        found = {f"{g}.{key}": v for g in ("task", "model", "training") for key, v in trained[g].items()}
-        if isinstance(part := found.pop("training.optimizer", None), dict):  # not the usual one
-            found |= {f"training.optimizer.{key}".removesuffix("._target_"): v for key, v in part.items()}
+        groups = ("task", "model", "training", "optimizer", "trainer")
+        found = {f"{g}.{key}": v for g in groups for key, v in trained.get(g, {}).items()}
         found[SOURCE] = short_hash([hashed["classes"].get("task"), hashed["data"]])
         for key, value in found.items():
             values.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)

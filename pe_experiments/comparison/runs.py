@@ -192,10 +192,14 @@ def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> 
         tuned: settings that may differ, such as ``training.learning_rate``.
     """
     config, classes = hashed["config"], hashed["classes"]
-    training = {key: value for key, value in config["training"].items() if f"training.{key}" not in tuned}
-    shared = {group: [config[group], classes.get(group)] for group in ("task", "model")}
-    compared = {group: [config[group], classes.get(group)] for group in ("pe", "positions")}
-    return short_hash([shared, training, hashed["data"], examples]), short_hash(compared)
+
+    def content(group: str) -> list[Any]:
+        untuned = {key: value for key, value in config[group].items() if f"{group}.{key}" not in tuned}
+        return [untuned, classes.get(group)]
+
+    shared = {group: content(group) for group in ("task", "model", "training", "trainer", "optimizer")}
+    compared = {group: content(group) for group in ("pe", "positions")}
+    return short_hash([shared, hashed["data"], examples]), short_hash(compared)
 
 
 def _whole(value: Any, most: int, least: int = 0) -> int:

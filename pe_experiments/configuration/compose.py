@@ -227,7 +227,9 @@ def _other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable
 
 
 CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
-OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
+OURS = re.compile(
+    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
+)
 
 
 def targets(node: Any) -> Iterator[str]:

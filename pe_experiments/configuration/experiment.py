@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
+from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -16,6 +16,7 @@ from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
 
+OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # its keys that change what is trained
 SAME_RESULT = ("attention_implementation",)  # arguments of a model that only choose how it is computed
 
 
@@ -33,6 +34,7 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # mostly the one trained on
     evaluated_on: Component  # that makes it
+    callbacks: tuple[Component, ...]  # of Lightning, beside those every training has
 
     def untrained_model(self) -> Backbone:
         """The model before its first step: backbone and encoding from named streams of the seed."""
@@ -75,14 +77,14 @@ class Experiment:
     @property
     def trained(self) -> dict[str, Any]:
         """The sections of the configuration that training depends on, every argument stated."""
-        sections = {group: self.components[group].section for group in (*PARTS, "model")}
+        sections: dict[str, Any] = {g: self.components[g].section for g in (*PARTS, "model")}
         sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
         for argument in SAME_RESULT:
             sections["model"].pop(argument, None)
-        training = self.config.training.model_dump(exclude={"optimizer"})
-        if optimizer := self.components.get("training.optimizer"):
-            training["optimizer"] = optimizer.section
-        return {**sections, "training": training, "seed": self.config.seed}
+        trainer = {key: getattr(self.config.trainer, key) for key in OF_TRAINER}
+        sections["trainer"] = trainer | {"callbacks": [callback.section for callback in self.callbacks]}
+        sections["optimizer"] = self.components["optimizer"].section
+        return {**sections, "training": self.config.training.model_dump(), "seed": self.config.seed}
 
     @property
     def other_task(self) -> Component | None:
@@ -119,9 +121,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
     components["model"] = load_component("model", config.model.part, beside)
-    optimizer = load_component("training.optimizer", config.training.optimizer, ["training.learning_rate"])
-    if optimizer != load_component(optimizer.group, TrainingConfig.model_fields["optimizer"].default):
-        components[optimizer.group] = optimizer  # the usual one, once the only one, is no part of an identity
+    components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
+    callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):
@@ -141,7 +142,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         refuse_misfit(format_for(shown, config.model.causal), layout)
         positions.check(shown, [shortest_length(shown)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
-    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths, shown, on)
+    return Experiment(
+        config, components, task, positions, layout, shape, train_lengths, lengths, shown, on, callbacks
+    )
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:

@@ -31,8 +31,9 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
-KINDS |= {"model": Backbone, "training.optimizer": optim.Optimizer}
-GIVEN = {"pe": 1, "model": 4, "training.optimizer": 1}  # leading arguments that no configuration states
+KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
+GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # leading arguments that no configuration states
+CALLBACKS = "trainer.callbacks"
 UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
@@ -203,7 +204,7 @@ def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _locate(group: str, target: str) -> type:
     module_name, _, name = target.rpartition(".")
-    key, kind = f"{group}._target_={target}", KINDS[group]
+    key, kind = f"{group}._target_={target}", _kind(group)
     if target in NAMED and issubclass(NAMED[target], kind):
         return NAMED[target]
     if not module_name:
@@ -220,6 +221,14 @@ def _locate(group: str, target: str) -> type:
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
+
+
+def _kind(group: str) -> type:
+    if group == CALLBACKS:
+        from pytorch_lightning import Callback  # two seconds that runs without callbacks need not wait
+
+        return Callback
+    return KINDS[group]
 
 
 @cache

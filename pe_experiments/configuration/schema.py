@@ -100,11 +100,9 @@ class TrainingConfig(Section):
     final_learning_rate: Annotated[float, Field(ge=0, le=1)]
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    precision: Literal["float32", "bfloat16"]
     check_every: Count
     check_examples: Count
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
-    optimizer: dict[str, Any] = Field(default={"_target_": "torch.optim.AdamW"})  # earlier runs lack it
 
     @model_validator(mode="after")
     def _what_belongs_together_fits(self) -> TrainingConfig:
@@ -124,13 +122,35 @@ class EvaluationConfig(Section):
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
 
 
-class HardwareConfig(Section):
-    """Where it runs. None of it enters a run's identity."""
+class TrainerConfig(Section):
+    """Arguments of Lightning's Trainer, then the threads and the matmul backend of a CPU (`trainer`)."""
 
-    accelerator: Literal["auto", "cpu", "gpu"]
-    devices: Literal[1]
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]
+    devices: Count
+    num_nodes: Count
+    strategy: Literal["auto", "ddp", "fsdp"]
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    accumulate_grad_batches: Count = 1
+    callbacks: list[dict[str, Any]] = Field(default_factory=list)
     threads: Count
-    matmul: Literal["auto", "default", "onednn"] = "auto"  # runs of version 0.1 lack it
+    matmul: Literal["auto", "default", "onednn"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clipping_is_set_elsewhere(cls, section: Any) -> Any:
+        if isinstance(section, dict) and "gradient_clip_val" in section:
+            value = shown(section["gradient_clip_val"])
+            raise ValueError(
+                f"trainer.gradient_clip_val={value}: gradients are clipped by training.clip_norm"
+            )
+        return section
+
+    @model_validator(mode="after")
+    def _one_device(self) -> TrainerConfig:
+        for key in ("devices", "num_nodes"):
+            if (value := getattr(self, key)) != 1:
+                raise ValueError(f"trainer.{key}={value}: a run trains on one device; allowed: 1")
+        return self
 
 
 class LoggerConfig(Section):
@@ -174,15 +194,16 @@ PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
 class Config(Section):
-    """A whole configuration. ``pe``, ``positions`` and ``task`` hold ``_target_`` and its arguments."""
+    """A whole configuration; ``pe``, ``positions``, ``task`` and ``optimizer`` hold a ``_target_``."""
 
     pe: dict[str, Any]
     positions: dict[str, Any]
     task: dict[str, Any]
     model: ModelConfig
     training: TrainingConfig
+    optimizer: dict[str, Any]
     evaluation: EvaluationConfig
-    hardware: HardwareConfig
+    trainer: TrainerConfig
     logger: LoggerConfig
     seed: Seed
     study: Study | None

@@ -20,7 +20,7 @@ from pe_experiments.run import RunResult, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest
-from pe_experiments.training.hardware import on_hardware
+from pe_experiments.training.device import use_device
 from pe_experiments.training.loop import train_model
 
 CLOSE = 1e-4  # relative difference of a loss up to which training agrees
@@ -67,8 +67,8 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
     trained = published.saved[name]["identity"]["trained"]
     curve = published.curves[published.curves["name"] == name]
     config = composed("config", [])
-    sections = {key: trained[key] for key in ("pe", "positions", "task", "model", "seed")}
-    sections["training"] = config["training"] | trained["training"]
+    sections = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
+    sections |= {key: config[key] | trained[key] for key in ("training", "trainer")}
     evaluation = {"lengths": sorted(map(int, curve["length"])), "examples": int(curve["examples"].iloc[0])}
     return sections | {"evaluation": config["evaluation"] | evaluation}
 
@@ -114,10 +114,9 @@ def nudged_losses(experiment: Experiment) -> dict[int, float]:
         if row["step"] >= FIRST_STEPS:
             raise _FarEnough
 
-    with on_hardware(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FarEnough):
+    with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FarEnough):
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        config = experiment.config.training
-        train_model(model, experiment.source, config, device, checkpoint, 0, record, lambda step: None)
+        train_model(model, experiment, device, checkpoint, 0, record, lambda step: None)
     return losses
 
 

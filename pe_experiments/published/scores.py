@@ -87,7 +87,7 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     return found
 
 
-def scores_of(rows: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
-    """[settings, schemes], from the rows of one task; NaN where a scheme did not learn it in a setting."""
-    known = rows.assign(value=rows[metric].where(rows["learned"]))
+def scores_of(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
+    """[settings, schemes], from the rows of one task; ``unlearned`` where a scheme did not learn it."""
+    known = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
     return known.pivot(index="setting", columns="label", values="value")

@@ -32,7 +32,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
         "processor": processor(),
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "matmul": matmul.current_backend(),
         "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],

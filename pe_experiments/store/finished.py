@@ -153,7 +153,10 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model", "training"))]
+    built = [
+        saved.get("task"),
+        *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
+    ]
     saved_names = set(outside(list(saved.values())))
     identity = saved.get("identity")
     hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
@@ -199,7 +202,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")
-        if not checkpoint["finished"] and checkpoint["lr_schedulers"]:
+        if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
             raise ValueError("an earlier version began it")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__

@@ -16,8 +16,8 @@ from typing import Any
 
 from pe_experiments import NUMERICS
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import Component, load_component
-from pe_experiments.configuration.schema import PARTS, SIZES, TrainingConfig
+from pe_experiments.configuration.parts import CALLBACKS, Component, load_component
+from pe_experiments.configuration.schema import PARTS, SIZES, TrainerConfig, TrainingConfig
 from pe_experiments.store.names import file_digest, jsonable, leaves, safe_name, short_hash, text_digest
 from pe_experiments.terminal.errors import UserError
 
@@ -41,6 +41,7 @@ def identify(experiment: Experiment) -> Identity:
     """Return the identity of what an experiment trains."""
     parts, trained = experiment.components, jsonable(experiment.trained)
     classes = {group: class_digests(part.classes) for group, part in parts.items()}
+    classes["trainer"] = class_digests(cls for callback in experiment.callbacks for cls in callback.classes)
     hashed = {
         "numerics": NUMERICS,
         "config": without_defaults(trained),
@@ -56,13 +57,15 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     """Return a trained configuration without arguments at their defaults: a new argument changes no hash."""
     model = dict(trained["model"])
     sizes = {key: model.pop(key) for key in SIZES}
-    defaults = {name: field.default for name, field in TrainingConfig.model_fields.items()}
-    training = {key: value for key, value in trained["training"].items() if value != defaults.get(key, ...)}
-    if "optimizer" in training:
-        training["optimizer"] = load_component("training.optimizer", training["optimizer"]).stated
-    stated = {group: load_component(group, trained[group]).stated for group in PARTS}
+    stated = {group: load_component(group, trained[group]).stated for group in (*PARTS, "optimizer")}
     stated["model"] = load_component("model", model).stated | sizes
-    return jsonable(stated | {"training": training, "seed": trained["seed"]})
+    for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
+        defaults = vars(schema.model_construct())
+        changed = [key for key, value in trained[group].items() if value != defaults.get(key, ...)]
+        stated[group] = {key: trained[group][key] for key in changed}
+    if callbacks := stated["trainer"].get("callbacks"):
+        stated["trainer"]["callbacks"] = [load_component(CALLBACKS, one).stated for one in callbacks]
+    return jsonable(stated | {"seed": trained["seed"]})
 
 
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:

@@ -127,8 +127,13 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     if dry_run and job.pending:  # what would fail as soon as a run starts
         from pe_experiments.run import try_out
 
-        sizes = ("batch_size", "min_length", "max_length", "batching", "precision")
-        alike = [job.config["model"], job.config["evaluation"], *map(job.config["training"].get, sizes)]
+        sizes = ("batch_size", "min_length", "max_length", "batching")
+        alike = [
+            job.config["model"],
+            job.config["evaluation"],
+            job.config["trainer"]["precision"],
+            *map(job.config["training"].get, sizes),
+        ]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
         if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
             _once(known, str(halves), lambda: try_out(experiment))

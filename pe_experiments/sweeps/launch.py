@@ -55,9 +55,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     _say_what_is_there(jobs, title)
     pending = [job for job in jobs if job.pending]
     if pending:
-        hardware = pending[0].config["hardware"]
+        trainer = pending[0].config["trainer"]
         logs = Path(pending[0].study[0]).absolute() / ".launched"
-        threads, on_gpus = int(hardware["threads"]), hardware["accelerator"] != "cpu"
+        threads, on_gpus = int(trainer["threads"]), trainer["accelerator"] != "cpu"
         engine = engine_for(launcher.kind, settings, threads, on_gpus, logs)
         full_error = os.environ.get(process.FULL_ERROR) == "1"
         application = pickle.dumps(
@@ -101,7 +101,7 @@ def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
     if pending:
         from pe_experiments.sweeps.expected import expected_seconds
 
-        at_once = getattr(settings, "jobs", None) or cores_for(pending[0].config.hardware.threads)
+        at_once = getattr(settings, "jobs", None) or cores_for(pending[0].config.trainer.threads)
         seconds = duration(expected_seconds(pending, at_once))
         say(f"expected: about {seconds} of training on this machine, {at_once} at once")
     say("nothing was run (dry_run=true)")

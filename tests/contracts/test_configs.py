@@ -28,7 +28,7 @@ from pe_experiments.sweeps.expansion import expand
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import FlatOptimizer
+from pe_experiments.training.optimizer import TrainingOptimizer
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT
 
@@ -40,12 +40,12 @@ CHOICES = [
         "task",
         "model",
         "training",
-        "training.optimizer",
+        "optimizer",
         "evaluation",
-        "hardware",
+        "trainer",
         "logger",
     )
-    for path in sorted((CONFIG_DIR / group.replace(".", "/")).glob("*.yaml"))
+    for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
     if path.stem != "custom"  # which names no class yet
 ]
 
@@ -57,7 +57,9 @@ def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     model = experiment.untrained_model()
     before = [parameter.clone() for parameter in model.parameters()]
     batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
-    FlatOptimizer(model, training).step(batch_loss(model, batch), 0)
+    optimizer = TrainingOptimizer(model, experiment.components["optimizer"], training)
+    batch_loss(model, batch).backward()
+    optimizer.step()
     assert any((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     (row,) = extrapolation_curve(model, source, [length], 20, experiment.max_length)
     return row
@@ -91,7 +93,7 @@ def test_every_task_trains_and_one_of_each_family_in_both_forms(
     assert 0 < row["loss"] < math.inf
 
 
-@pytest.mark.parametrize("group", ["pe", "positions", "task", "training.optimizer"])
+@pytest.mark.parametrize("group", ["pe", "positions", "task", "optimizer"])
 def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
     for name, section in shipped(group).items():
         assert isinstance(section.pop("_target_"), str), name

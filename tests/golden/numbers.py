@@ -66,9 +66,9 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
     for name in shipped("model"):
         runs[f"model {name}"] = [f"model={name}", "pe=alibi", "model.dropout=0.1", LENGTHS]
         runs[f"model {name}, gpt2"] = [f"model={name}", "pe=none", "model.initialisation=gpt2", LENGTHS]
-    for name in shipped("training.optimizer"):
+    for name in shipped("optimizer"):
         decay = "training.weight_decay=0.1"
-        runs[f"optimizer {name}"] = [f"training.optimizer={name}", "pe=learned", decay, LENGTHS]
+        runs[f"optimizer {name}"] = [f"optimizer={name}", "pe=learned", decay, LENGTHS]
     for name in ("eager", "sdpa", "blocked"):
         for encoding in ("rope", "alibi"):
             route = f"model.attention_implementation={name}"
@@ -100,9 +100,8 @@ def measured(overrides: list[str]) -> Numbers:
                 parameter.mul_(WIDER)
         rows: list[Numbers] = []
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        config = experiment.config.training
-        train_model(model, experiment.source, config, "cpu", checkpoint, 0, rows.append, lambda step: None)
-        curve, _ = evaluate_model(experiment, model, config.steps, Display())
+        train_model(model, experiment, "cpu", checkpoint, 0, rows.append, lambda step: None)
+        curve, _ = evaluate_model(experiment, model, experiment.config.training.steps, Display())
     for row in rows:
         keys = ("loss", "gradient_norm", "learning_rate", "validation_loss")
         numbers["losses"].append([row[key] for key in keys if key in row])
@@ -169,8 +168,8 @@ def write() -> int:
                 runs[name] = measured(overrides)
             except NotApplicable:
                 continue
-            print(f"\r\x1b[K{len(runs)} {name}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+            if len(runs) % 20 == 0:
+                print(f"{len(runs)} runs", file=sys.stderr, flush=True)
     known = {name: numbers for name, numbers in stored["runs"].items() if name in runs}
     changed = [message for name in known if (message := difference(name, runs[name], known[name]))]
     if changed and stored["numerics"] == NUMERICS:

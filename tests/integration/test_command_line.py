@@ -174,8 +174,11 @@ MISTAKES = {
         ["positions=random_offset", "positions.max_positions=9"],
         ["max_positions=9", "42"],
     ),
-    "no such device": (["hardware.accelerator=gpu"], ["hardware.accelerator=gpu", "cpu or auto"]),
-    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "expected 1"]),
+    "no such device": (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "cpu or auto"]),
+    "several devices": (
+        ["trainer.devices=2"],
+        ["trainer.devices=2", "one device; allowed: 1"],
+    ),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
     "causal-only scheme in an encoder": (
@@ -207,7 +210,7 @@ MISTAKES = {
     "no key": (["=3"], ["=3", "key=value"]),
     "hidden argument": (["+pe._base=3"], ["pe._base", "base"]),
     "not a number": (["pe.base=nan"], ["base=nan", "finite"]),
-    "too many threads": (["hardware.threads=100000"], ["hardware.threads=100000", "cores; allowed: 1 to"]),
+    "too many threads": (["trainer.threads=100000"], ["trainer.threads=100000", "cores; allowed: 1 to"]),
     "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
     "a study outside": (["study=.."], ["study=..", "first a letter, a digit, _ or ("]),
     "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
@@ -371,8 +374,8 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     for arguments, words in (
         (["evaluation.lengths=[5]"], ["run is missing"]),
         ([f"run={results}/nothing"], ["nothing", "no run"]),
-        ([f"run={run}", "model=encoder"], ["model", "only evaluation, hardware, logger, pe or task"]),
-        ([f"run={run}", "training.steps=3"], ["training.steps", "only evaluation, hardware"]),
+        ([f"run={run}", "model=encoder"], ["model", "only evaluation, logger, pe, task or trainer"]),
+        ([f"run={run}", "training.steps=3"], ["training.steps", "only evaluation, logger"]),
         ([f"run={run}", "task=parity"], ["task=parity", "symbols are 4", "trained on 10"]),
         ([f"run={run}", "task=lag"], ["task=lag", "format is aligned", "trained on causal"]),
         ([f"run={run}", "task.vocab_size=11"], ["task=copy", "symbols are 11"]),

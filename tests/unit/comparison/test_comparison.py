@@ -315,15 +315,15 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
 
 def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
     """Never by a hash, never by what was tuned."""
-    wide = {"model.d_model": "64", "training.steps": "100", "training.precision": "float32"}
+    wide = {"model.d_model": "64", "training.steps": "100", "trainer.precision": "32-true"}
     others = [
         wide | {"model.d_model": "128"},
-        wide | {"model.d_model": "128", "training.precision": "bfloat16"},
+        wide | {"model.d_model": "128", "trainer.precision": "bf16-mixed"},
     ]
     assert told_apart([wide, *others]) == [
-        ("d_model=64", "precision=float32"),
-        ("d_model=128", "precision=float32"),
-        ("d_model=128", "precision=bfloat16"),
+        ("d_model=64", "precision=32-true"),
+        ("d_model=128", "precision=32-true"),
+        ("d_model=128", "precision=bf16-mixed"),
     ]
     tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
     assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]

@@ -67,14 +67,14 @@ def name_of(experiment: Experiment) -> str:
 
 def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
     same = [
-        "evaluation.examples=7", "study=s", "logger.mode=offline", "hardware.threads=2", "pe.base=10000",
+        "evaluation.examples=7", "study=s", "logger.mode=offline", "trainer.threads=2", "pe.base=10000",
         "model.attention_implementation=sdpa", "results_dir=/elsewhere", "task.vocab_size=10",
     ]  # fmt: skip
     for override in same:
         assert name_of(tiny(override)) == name_of(tiny()), override
     others = [
         "pe=none", "positions=random_offset", "task=reverse", "model=encoder", "seed=1", "training.steps=13",
-        "pe.base=9999", "training.weight_decay=0.02", "model.num_layers=1", "training.precision=bfloat16",
+        "pe.base=9999", "training.weight_decay=0.02", "model.num_layers=1", "trainer.precision=bf16-mixed",
     ]  # fmt: skip
     hashes = {name_of(tiny(override))[-8:] for override in ["seed=0", *others]}
     assert len(hashes) == len(others) + 1

@@ -16,18 +16,9 @@ from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
-from pe_experiments.training.estimates import (
-    PARAMETER_BYTES,
-    needed_bytes,
-    parameters,
-    refuse_large_training,
-)
+from pe_experiments.training.preflight import needed_bytes, parameters, refuse_large
 
 Tiny = Callable[..., Experiment]
-
-
-def training_bytes(experiment: Experiment) -> int:
-    return needed_bytes(experiment, PARAMETER_BYTES, experiment.shape.num_layers)
 
 
 def test_what_the_streams_can_number_is_what_a_configuration_may_ask_for() -> None:
@@ -47,7 +38,7 @@ def test_what_the_streams_can_number_is_what_a_configuration_may_ask_for() -> No
 )
 def test_what_people_run_is_not_refused(overrides: list[str]) -> None:
     experiment = resolve(check(composed("config", overrides)))
-    assert refuse_large_training(experiment) is None  # nothing is raised
+    assert refuse_large(experiment) is None  # nothing is raised
 
 
 def test_the_estimate_counts_parameters_and_grows_with_the_batch(tiny: Tiny) -> None:
@@ -55,8 +46,8 @@ def test_the_estimate_counts_parameters_and_grows_with_the_batch(tiny: Tiny) -> 
     experiment = tiny("model.d_model=64", "pe=none")
     counted = sum(p.numel() for p in experiment.untrained_model().parameters())
     assert parameters(experiment) == pytest.approx(counted, rel=0.05)
-    larger = training_bytes(tiny("model.d_model=64", "pe=none", "training.batch_size=8000"))
-    assert larger > 100 * training_bytes(experiment)
+    larger = needed_bytes(tiny("model.d_model=64", "pe=none", "training.batch_size=8000"))
+    assert larger > 100 * needed_bytes(experiment)
 
 
 @pytest.mark.parametrize("length", [1, 40])
@@ -71,7 +62,7 @@ def test_a_figure_of_one_length_beside_the_training_lengths_can_be_laid_out(
 
 def test_a_vocabulary_counts_into_the_memory(tiny: Tiny) -> None:
     logits = 8 * 90_000 * tiny().config.training.batch_size
-    more = training_bytes(tiny("task.vocab_size=100000")) - training_bytes(tiny("task.vocab_size=10000"))
+    more = needed_bytes(tiny("task.vocab_size=100000")) - needed_bytes(tiny("task.vocab_size=10000"))
     of_parameters = 16 * (
         parameters(tiny("task.vocab_size=100000")) - parameters(tiny("task.vocab_size=10000"))
     )
