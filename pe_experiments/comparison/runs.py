@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.comparison.tuning import best_of_each
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
@@ -40,7 +41,7 @@ class Runs:
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
-    tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
+    tuning: where a study tuned a setting per scheme, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
     """
 
@@ -87,6 +88,8 @@ def read_runs(
         with _or_left_out(path.name, left_out):
             read.append(_read_run(RunDirectory(path), listed.get("tuned", []), left_out))
     display.stop()
+    best, tuning = best_of_each(read, listed.get("tuned", []))
+    read = [run for run in read if run.directory.name in best]
     if not read:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
     table = _labelled(_without_duplicates(read, left_out), pe)
@@ -101,14 +104,14 @@ def read_runs(
 
     curves = keyed((name, run.curve.values()) for name, run in runs.items())
     curves["in_summary"] = shared(curves)
-    mine = {run.saved["identity"]["label"] for run in runs.values()}
+    labels = set(table["label"])
     return Runs(
         runs=summarised(table, curves),
         curves=curves,
         training=keyed((name, _training(run.directory, left_out)) for name, run in runs.items()),
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
-        tuning=[choice for choice in listed.get("tuning", []) if choice["scheme"] in mine],
+        tuning=[choice for choice in tuning if choice["scheme"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )

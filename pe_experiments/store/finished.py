@@ -22,6 +22,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, identify
+from pe_experiments.store.own_code import is_own
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, one_line, shown
@@ -144,7 +145,10 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's."""
+    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's.
+
+    Classes and files that lie in the working directory as the run recorded them are the caller's own.
+    """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
     built = [
@@ -152,7 +156,11 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
         *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
     ]
     saved_names = set(outside(list(saved.values())))
-    strange = [name for name in outside(built) if name in saved_names]
+    identity = saved.get("identity")
+    hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
+    strange = [
+        name for name in outside(built) if name in saved_names and not is_own(name, hashed, Path.cwd())
+    ]
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"

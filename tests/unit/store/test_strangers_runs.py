@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 
-from pe_experiments.commands.evaluate import evaluation_asked
+from pe_experiments.commands.evaluate import evaluation_asked, over_the_run
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.compose import composed
@@ -147,10 +147,16 @@ def test_what_lies_outside_needs_trust(run: RunDirectory, marked: Path, spoil: S
 STRANGER = {"mode": "online", "project": "theirs", "entity": "stranger", "tags": ["x"]}
 
 
+def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
+    """What evaluate.py is asked for by these overrides."""
+    settings = composed("evaluate", over_the_run(list(typed)))
+    return evaluation_asked(settings | {"run": str(run.path)}, list(typed))
+
+
 @pytest.mark.parametrize("typed", [[], ["logger.project=mine"]])
 def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[str]) -> None:
     spoilt(run, lambda saved: saved.update(logger=STRANGER))
-    path, changes, _ = evaluation_asked([f"run={run.path}", *typed])
+    path, changes, _ = asked(run, *typed)
     logger = trained.finished_run(RunDirectory(path), changes).experiment.config.logger
     project = "mine" if typed else "pe_experiments"
     assert logger.model_dump() == {"mode": "offline", "project": project, "entity": None, "tags": []}
@@ -175,12 +181,12 @@ def test_trust_imports(run: RunDirectory, marked: Path) -> None:
 
 
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
-    path, changes, trust = evaluation_asked([f"run={run.path}", "pe._target_=evil.Evil"])
+    path, changes, trust = asked(run, "pe=custom", "pe._target_=evil.Evil")
     evaluate_run(path, changes, trust=trust)
     assert marked.exists()
 
 
-@pytest.mark.parametrize("typed", ["maybe", "1", "True", ""])
+@pytest.mark.parametrize("typed", ["maybe", "1", ""])
 def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -> None:
     said = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]", f"trust={typed}")
     assert said.code == 1
