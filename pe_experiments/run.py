@@ -15,7 +15,7 @@ from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
-from pe_experiments.store.csv_files import read_curve
+from pe_experiments.store.csv_files import read_curve, validation_loss
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
@@ -41,6 +41,11 @@ class RunResult:
     @property
     def status(self) -> str:
         return self.result["status"]
+
+    @property
+    def validation_loss(self) -> float:
+        """The last loss on fresh examples of the training lengths; infinite where the run diverged."""
+        return validation_loss(self.directory)
 
 
 def run_experiment(
