@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
@@ -24,8 +25,9 @@ from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys, read_table
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.sweeps.expansion import expand
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer
 from pe_experiments.training.preflight import preflight
@@ -47,6 +49,12 @@ CHOICES = [
     for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
     if path.stem != "custom"  # which names no class yet
 ]
+NOT_HERE = {
+    "trainer=gpu": "finds no CUDA device here",
+    "trainer=mps": "finds no GPU of Apple's here",
+    "trainer=ddp": "trainer.devices=2: a run trains on one device; allowed: 1",
+    "trainer=fsdp": "trainer.devices=2: a run trains on one device; allowed: 1",
+}
 
 
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
@@ -64,7 +72,20 @@ def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("choice", [choice for choice in CHOICES if not choice.startswith("task=")])
+@pytest.mark.parametrize("choice", NOT_HERE)
+def test_a_device_that_is_not_here_is_one_sentence(
+    choice: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UserError, match=NOT_HERE[choice]) as caught:
+        prepare_device(tiny(choice).config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "choice", [choice for choice in CHOICES if not choice.startswith("task=") and choice not in NOT_HERE]
+)
 def test_every_choice_trains_and_evaluates(choice: str, tiny: Callable[..., Experiment]) -> None:
     row = stepped(tiny(choice), 9)
     assert (row["length"], row["examples"]) == (9, 20)
