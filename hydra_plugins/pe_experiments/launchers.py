@@ -1,4 +1,4 @@
-"""Launchers that skip finished runs, resume others, and let no run end its neighbours: ``hydra/launcher=``."""
+"""Launchers that skip finished runs, resume interrupted ones, and let no run end another."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ class RunLauncher(Launcher):
     def __init__(self, **settings: Any):
         self.settings = settings
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:

@@ -43,7 +43,9 @@ class ClassSource(ConfigSource):
         else:
             sizes = read_choice(group, "custom") if group == "model" else {}  # settings of every model
             section = {**sizes, "_target_": name}
-        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(section), header={"package": None})
+        return ConfigResult(
+            self.provider, self.full_path(), OmegaConf.create(section), header={"package": None}
+        )
 
 
 class WorkingDirectory(SearchPathPlugin):

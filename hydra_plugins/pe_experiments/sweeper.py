@@ -14,14 +14,12 @@ from omegaconf import DictConfig
 
 
 class GridSweeper(Sweeper):
-    """Launches the product of what is typed and of ``hydra.sweeper.params``; what is typed replaces params."""
+    """Launches the product of ``hydra.sweeper.params`` and of what is typed, which replaces params."""
 
     def __init__(self, params: dict[str, Any] | None = None):
         self.params = dict(params or {})
 
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 

@@ -1,7 +1,7 @@
 """From the keys a person types to a configuration; Hydra composes the choices, plain values are put in after.
 
-The commands are Hydra applications and get their configuration from Hydra. This module composes where Hydra is
-not the one who calls: from Python, and for the many runs of a sweep.
+The commands are Hydra applications and get their configuration from Hydra. This module composes
+elsewhere: from Python, and for the many runs of a sweep.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.mistakes import explained, unknown_key
 from pe_experiments.configuration.overrides import normalised, read_overrides, refuse_several
 from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, interpolated
-from pe_experiments.terminal.errors import UserError, allowed, nearest, shown
+from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
 DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
@@ -115,8 +115,8 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
     """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
 
-    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a section,
-    put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a mapping.
+    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a
+    section, put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a mapping.
     """
     own = Path.cwd() / "configs"
     files = own.rglob("*.yaml") if own.is_dir() and own.resolve() != CONFIG_DIR else ()

@@ -1,4 +1,4 @@
-"""Typed overrides, ``key=value``: read by Hydra's parser; short forms and mistakes that Hydra would not see."""
+"""Typed overrides, ``key=value``: read by Hydra's parser; short forms, and mistakes that Hydra ignores."""
 
 from __future__ import annotations
 
@@ -40,8 +40,12 @@ def unreadable(text: str) -> UserError:
         example = "for example pe=sinusoidal or training.steps=500"
         return UserError(f"{shown(text)!r} is no key=value; {example}; several values stand without a space")
     if value.endswith(","):
-        return UserError(f"{shown(text)!r} ends in a comma; several values stand without a space, as in pe=none,rope")
-    return UserError(f"{shown(text)!r} cannot be read; quote special signs, as in 'evaluation.lengths=[50,100]'")
+        return UserError(
+            f"{shown(text)!r} ends in a comma; several values stand without a space, as in pe=none,rope"
+        )
+    return UserError(
+        f"{shown(text)!r} cannot be read; quote special signs, as in 'evaluation.lengths=[50,100]'"
+    )
 
 
 def key_of(text: str) -> str:
@@ -55,7 +59,7 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
 
     Raises:
-        UserError: a choice that is none, or a plugin of Hydra where its group is meant; Hydra would ignore it.
+        UserError: a choice that is none, or a plugin of Hydra where its group is meant.
     """
     typed, flags = [], list[str]()
     for text in arguments:

@@ -114,7 +114,9 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
     """The component a config section describes; unknown arguments may be meant for settings ``beside`` it."""
     target = section.get("_target_")
     if target == "???":
-        raise UserError(f"{group}._target_ is missing: {group}=custom needs it, such as {group}._target_=my_module.MyClass")
+        raise UserError(
+            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
+        )
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
     cls = _locate(group, target)
@@ -208,7 +210,9 @@ def _locate(group: str, target: str) -> type:
     if target in NAMED and issubclass(NAMED[target], kind):
         return NAMED[target]
     if not module_name:
-        raise UserError(f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}")
+        raise UserError(
+            f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
+        )
     with user_errors(key, f"names {module_name}, whose import fails"):
         try:
             module = importlib.import_module(module_name)

@@ -167,6 +167,7 @@ class LauncherConfig(Section):
 
     max_runs: Count  # how many runs a sweep may have
 
+
 class ProcessesConfig(LauncherConfig):
     """Processes of this machine (``hydra/launcher=processes``)."""
 
@@ -219,7 +220,9 @@ class Config(Section):
         if self.bank and "task" not in self.bank:
             tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
             name = self.task.get("_target_", "?").rpartition(".")[2]
-            raise ValueError(f"task: {name} is not in the bank; allowed beside bank/setting: {allowed(tasks)}")
+            raise ValueError(
+                f"task: {name} is not in the bank; allowed beside bank/setting: {allowed(tasks)}"
+            )
         return self
 
 
@@ -300,7 +303,11 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
-        return not_a_setting([*above, *where], schema) if not above else f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
+        return (
+            not_a_setting([*above, *where], schema)
+            if not above
+            else f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
+        )
     if first["type"] == "missing":
         return f"{key} is missing"
     expected = dict.fromkeys(_expected(one) for one in errors if one["input"] is value)
@@ -323,7 +330,10 @@ def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """The settings beside it that resemble it, or those of other sections that are called so."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = sections.get(where[0], kinds) if len(where) > 1 else kinds, ALSO_CALLED.get(where[-1], where[-1])
+    known, last = (
+        sections.get(where[0], kinds) if len(where) > 1 else kinds,
+        ALSO_CALLED.get(where[-1], where[-1]),
+    )
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
         meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]

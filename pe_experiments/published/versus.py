@@ -51,7 +51,9 @@ class Versus(Comparison):
         metric: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
     """
 
-    def __init__(self, bank: str, baselines: Sequence[str] | None = None, metric: str = SCORE, tuned: Any = ()):
+    def __init__(
+        self, bank: str, baselines: Sequence[str] | None = None, metric: str = SCORE, tuned: Any = ()
+    ):
         super().__init__(tuned)
         self.bank, self.metric = bank, metric
         self.wanted = None if baselines is None else list(baselines)
@@ -75,7 +77,9 @@ class Versus(Comparison):
         places = [base / self.bank for base in (self.results_dir, SHIPPED)]
         folder = next((place for place in places if (place / FILES[-1]).exists()), None)
         if folder is None:
-            raise UserError(f"hydra.callbacks.report.bank={self.bank}: no published study there ({places[0]})")
+            raise UserError(
+                f"hydra.callbacks.report.bank={self.bank}: no published study there ({places[0]})"
+            )
         banked = read_archive(folder)
         if self.label in set(banked.runs["label"]) and configs[0]["label"]:
             raise UserError(f"label={self.label}: that is an encoding of {self.bank}; take another")
@@ -107,7 +111,9 @@ class Versus(Comparison):
             if standings:
                 report(self, standings)
             else:
-                say(f"{self.bank}: nothing to compare yet; a setting counts once all its learning rates are run")
+                say(
+                    f"{self.bank}: nothing to compare yet; a setting counts once all its rates are run"
+                )
 
     def _task(self, job: Job) -> str:
         return self.tasks[job.config["task"]["_target_"]]

@@ -28,7 +28,7 @@ def expand(
     """Every combination of the values, each once; of a key in both, what was typed counts.
 
     Raises:
-        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or a range that cannot be listed.
+        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or an endless range.
     """
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
@@ -36,7 +36,9 @@ def expand(
     for override in overrides:
         key, value = override.key_or_group, str(override.input_line).partition("=")[2]
         if override.is_sweep_override() and key in ONCE:
-            raise UserError(f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}")
+            raise UserError(
+                f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}"
+            )
     factors = {override.get_key_element(): override for override in overrides}  # the last of a key
     most = config.hydra.launcher.get("max_runs", math.inf)
     runs = math.prod(_count(override) for override in factors.values())
@@ -45,7 +47,9 @@ def expand(
         raise UserError(f"{many}; vary less, or raise that")
     for override in factors.values():
         _refuse_unknown_choices(override, loader)
-    values = {key: _texts(factors[key]) for key in sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)}
+    values = {
+        key: _texts(factors[key]) for key in sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)
+    }
     return [list(run) for run in dict.fromkeys(product(*values.values()))]
 
 

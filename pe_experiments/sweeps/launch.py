@@ -18,8 +18,25 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.schema import LauncherConfig, validated
-from pe_experiments.sweeps.engines import ELSEWHERE, SCHEMAS, Application, Engine, Order, cores_for, engine_for
-from pe_experiments.sweeps.jobs import DONE, FAILED, NOT_APPLICABLE, PUBLISHED, Job, by_reason, look_up, totals
+from pe_experiments.sweeps.engines import (
+    ELSEWHERE,
+    SCHEMAS,
+    Application,
+    Engine,
+    Order,
+    cores_for,
+    engine_for,
+)
+from pe_experiments.sweeps.jobs import (
+    DONE,
+    FAILED,
+    NOT_APPLICABLE,
+    PUBLISHED,
+    Job,
+    by_reason,
+    look_up,
+    totals,
+)
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, duration, say
 from pe_experiments.terminal.errors import UserError, one_line
@@ -36,7 +53,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     config = launcher.config
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
     if len(runs) > settings.max_runs:
-        raise UserError(f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise that")
+        raise UserError(
+            f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise that"
+        )
     own_settings = OmegaConf.to_container(config.hydra.overrides.hydra)
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, own_settings)  # type: ignore[arg-type]
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
@@ -63,7 +82,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         application = pickle.dumps(
             Application(launcher.hydra_context, launcher.task_function, config, full_error)
         )
-        orders = {job: Order(application, list(job.overrides), job.number, job.alone(flags)) for job in pending}
+        orders = {
+            job: Order(application, list(job.overrides), job.number, job.alone(flags)) for job in pending
+        }
         launch(orders, engine, title, Lines(), reports)
     _say_outcome(jobs, flags)
     process.exit_code |= any(job.state == FAILED for job in jobs)
@@ -72,7 +93,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
 
 def _flags(config: DictConfig) -> list[str]:
     """The flags that say which configuration files are meant."""
-    folders = [source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"]
+    folders = [
+        source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"
+    ]
     flags = [word for folder in folders for word in ("--config-dir", str(folder))]
     name = config.hydra.job.config_name
     return flags + (["--config-name", name] if name != "config" else [])

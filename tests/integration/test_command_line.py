@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.plan import plan
 from tests.conftest import ROOT, TINY, Outcome
@@ -98,8 +98,14 @@ MISTAKES = {
         ["pe=none", "pe._target_=tests.integration.outside.PoolsAll"],
         ["pe: PoolsAll looks ahead", "looks_ahead = True"],
     ),
-    "of Hydra's own": (["hydra.launcher.n_jobs=2"], ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"]),
-    "a sweeper where its group is meant": (["hydra.sweeper=optuna"], ["hydra.sweeper=optuna", "hydra/sweeper=optuna"]),
+    "of Hydra's own": (
+        ["hydra.launcher.n_jobs=2"],
+        ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"],
+    ),
+    "a sweeper where its group is meant": (
+        ["hydra.sweeper=optuna"],
+        ["hydra.sweeper=optuna", "hydra/sweeper=optuna"],
+    ),
     "a sweeper that is not installed": (["-m", "hydra/sweeper=optuna"], ["hydra/sweeper=optuna", "grid"]),
     "a launcher that is not installed": (["-m", "hydra/launcher=dask"], ["hydra/launcher=dask", "processes"]),
     "a sweeper's setting": (["-m", "hydra.sweeper.n_trials=2"], ["hydra.sweeper.n_trials is not a setting"]),
@@ -577,8 +583,7 @@ def test_a_file_of_ones_own_is_found_where_the_command_says(script: Script, tmp_
     shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
     assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
     assert (
-        "Recency_slope=0.4-s1"
-        in script("train", *shared, "-m", "pe=mine", "pe.slope=0.3,0.4", "seed=1").out
+        "Recency_slope=0.4-s1" in script("train", *shared, "-m", "pe=mine", "pe.slope=0.3,0.4", "seed=1").out
     )
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
     assert "not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err

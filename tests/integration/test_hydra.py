@@ -22,7 +22,9 @@ Script = Callable[..., Outcome]
 TRAIN = str(ROOT / "scripts" / "train.py")
 
 
-def here(*arguments: str, cwd: Path, path: tuple[Path, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+def here(
+    *arguments: str, cwd: Path, path: tuple[Path, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The command in a folder of its own."""
     return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment)
 
@@ -121,7 +123,9 @@ def test_another_sweeper_minimises_the_loss_on_the_training_lengths(
     arguments = ["-m", *TINY, "study=s", "hydra/sweeper=minimiser", f"hydra/launcher={launcher}"]
     path = os.pathsep.join([str(minimiser), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, TRAIN, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | {"PYTHONPATH": path}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     losses = json.loads(done.stdout.partition("losses: ")[2].splitlines()[0])
     assert len(losses) >= 3

@@ -127,7 +127,14 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
 
 @pytest.mark.slow
 def test_two_at_once_share_the_work(results: Path) -> None:
-    arguments = [*TRAIN, *TINY, "training.steps=200", *FOUR, "hydra.launcher.jobs=1", f"results_dir={results}"]
+    arguments = [
+        *TRAIN,
+        *TINY,
+        "training.steps=200",
+        *FOUR,
+        "hydra.launcher.jobs=1",
+        f"results_dir={results}",
+    ]
     both = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]

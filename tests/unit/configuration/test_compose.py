@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from pe_experiments.configuration.compose import Composer, composed
-from pe_experiments.configuration.overrides import normalised, replaced
 from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.overrides import normalised, replaced
 from pe_experiments.configuration.schema import check
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
@@ -82,7 +81,9 @@ def test_a_design_of_encodings_and_settings_is_composed_once_for_each() -> None:
     for encoding in ("rope", "alibi", "t5", "fox"):
         for setting in ("s0", "s1", "s2"):
             for rate in ("0.001", "0.003"):
-                made.compose([f"bank/encoding={encoding}", f"bank/setting={setting}", f"training.learning_rate={rate}"])
+                made.compose(
+                    [f"bank/encoding={encoding}", f"bank/setting={setting}", f"training.learning_rate={rate}"]
+                )
     assert len(made._composed) == 1 + 4 + 3
 
 
@@ -122,7 +123,9 @@ def test_a_class_given_from_python_stands_for_itself() -> None:
     assert experiment.label == "Local"
 
 
-def test_yaml_files_of_the_working_directory_are_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_files_of_the_working_directory_are_choices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "configs" / "pe").mkdir(parents=True)
     mine = tmp_path / "configs" / "pe" / "mine.yaml"
     mine.write_text("_target_: mine.X\nslope: 0.1\n")
@@ -134,7 +137,13 @@ def test_yaml_files_of_the_working_directory_are_choices(tmp_path: Path, monkeyp
 
 def test_arguments_as_hydra_takes_them() -> None:
     run = "run=results/runs/copy-decoder-rope(base=500,x)-s0-1"
-    assert normalised(["-m", "pe=a", "--config-dir", "d", "seed=1"]) == ["pe=a", "seed=1", "-m", "--config-dir", "d"]
+    assert normalised(["-m", "pe=a", "--config-dir", "d", "seed=1"]) == [
+        "pe=a",
+        "seed=1",
+        "-m",
+        "--config-dir",
+        "d",
+    ]
     assert normalised([run]) == ["run='results/runs/copy-decoder-rope(base=500,x)-s0-1'"]
     assert normalised(["--info", "defaults", "task._target_=a.B"])[:2] == ["task._target_=a.B", "task=custom"]
     assert replaced(["seed=1", "--x", "+seed=2", "pe=a"]) == [("seed=1", "+seed=2")]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.models.packing import Packing
 from pe_experiments.terminal.errors import NotApplicable, UserError
-from pe_experiments.configuration.parts import shipped
 from pe_experiments.training.loop import batch_loss
 
 SCHEMES = sorted(shipped("pe"))

@@ -51,14 +51,20 @@ def expanded(*typed: str) -> list[list[str]]:
 def test_what_is_typed_replaces_what_a_preset_varies() -> None:
     runs = expanded("sweep=text", "bank/encoding=rope", "seed=1", "training.learning_rate=0.1,0.2")
     assert runs == [
-        ["seed=1", "bank/encoding=rope", f"training.learning_rate={rate}", "sweep=text"] for rate in (0.1, 0.2)
+        ["seed=1", "bank/encoding=rope", f"training.learning_rate={rate}", "sweep=text"]
+        for rate in (0.1, 0.2)
     ]
     assert len(expanded("sweep=bank_v2")) == 12 * 6 * 12 * 2
 
 
 def test_all_runs_of_one_seed_come_before_those_of_the_next() -> None:
     runs = expanded("pe=none,rope", "seed=3,1")
-    assert runs == [["seed=3", "pe=none"], ["seed=3", "pe=rope"], ["seed=1", "pe=none"], ["seed=1", "pe=rope"]]
+    assert runs == [
+        ["seed=3", "pe=none"],
+        ["seed=3", "pe=rope"],
+        ["seed=1", "pe=none"],
+        ["seed=1", "pe=rope"],
+    ]
 
 
 def test_every_combination_is_listed_once() -> None:
