@@ -61,7 +61,8 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     Raises:
         UserError: a choice that is none, or a plugin of Hydra where its group is meant.
     """
-    typed, flags = [], list[str]()
+    typed: list[str] = []
+    flags: list[str] = []
     for text in arguments:
         takes_value = bool(flags) and flags[-1] in FLAGS_WITH_VALUE
         optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text
