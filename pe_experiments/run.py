@@ -16,7 +16,7 @@ from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
 from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
 from pe_experiments.models import Backbone
-from pe_experiments.store.csv_files import read_curve
+from pe_experiments.store.csv_files import read_curve, validation_loss
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
@@ -27,7 +27,6 @@ from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged
 from pe_experiments.training.device import use_device
-from pe_experiments.training.estimates import refuse_large_training
 from pe_experiments.training.preflight import preflight
 from pe_experiments.training.ranks import Ranks
 
@@ -45,6 +44,11 @@ class RunResult:
     @property
     def status(self) -> str:
         return self.result["status"]
+
+    @property
+    def validation_loss(self) -> float:
+        """The last loss on fresh examples of the training lengths; infinite where the run diverged."""
+        return validation_loss(self.directory)
 
 
 def run_experiment(
@@ -71,7 +75,6 @@ def run_experiment(
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, ranks, display)
-            refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
             if other := planned.not_the_run():
@@ -91,7 +94,6 @@ def run_experiment(
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
     with use_device(experiment.config):
-        refuse_large_training(experiment)
         preflight(experiment)
 
 

@@ -1,121 +1,206 @@
-"""Mistakes that take more than a line: what `mutants` puts in place of a method of a scheme."""
+"""How an encoding is broken: small classes that change one attribute or one method of an instance."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from pe_experiments.encodings import AttentionContext
-from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.sinusoidal import sinusoid_vectors
-from pe_experiments.encodings.t5 import distance_bucket
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.attention import makes_weights
 
-Change = Callable[..., Any]
 Pair = tuple[Tensor, Tensor]
+Ids = Callable[[Tensor, Tensor], Pair]  # from the ids of queries and keys to other ones
+Replacement = Callable[..., Any]  # of a method: (encoding, the method as it was, its arguments)
 
 
-def at_ids(at: AttentionContext, ids: Callable[[Tensor, Tensor], Pair]) -> AttentionContext:
-    return AttentionContext(*ids(at.q_positions_BT, at.k_positions_BS), at.visible_BTS)
+class Change(Protocol):
+    """Changes an instance of an encoding in place."""
+
+    def __call__(self, encoding: Any) -> None: ...
 
 
-def frequency_per_column(power: float) -> Change:
-    """Sinusoids in which every column has a frequency of its own, of the base to that power."""
+def replace_method(encoding: PositionalEncoding, name: str, replacement: Replacement) -> None:
+    """Give an instance ``replacement`` as its method; the method as it was is its second argument."""
+    right = getattr(type(encoding), name)
 
-    def vectors(s: Any, right: Change, p: Tensor) -> Tensor:
-        columns = torch.arange(s.width)
-        return sinusoid_vectors(p, 2 * s.width, s.base**power)[..., 2 * columns + columns % 2].float()
+    def replaced(self: Any, *arguments: Any) -> Any:
+        return replacement(self, partial(right, self), *arguments)
 
-    return vectors
-
-
-def paired(across: Callable[[Tensor], Tensor], table: Callable[[Tensor], Tensor]) -> Change:
-    """``x cos + across(x) sin`` for q and k, with the tables of angles laid out by ``table``."""
-
-    def rotated(s: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x, rest = x[..., : 2 * s.pairs], x[..., 2 * s.pairs :]
-        return torch.cat([x * table(cos) + across(x) * table(sin), rest], dim=-1)
-
-    return lambda s, right, q, k, at: tuple(
-        rotated(s, x, *tables) for x, tables in zip((q, k), s._rotations(at), strict=True)
-    )
+    encoding.__class__ = type(type(encoding).__name__, (type(encoding),), {name: replaced})
 
 
-def heads_for_tokens(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Any:
-    heads = torch.arange(q.shape[1])[None]
-    at = AttentionContext(heads, heads, at.visible_BTS)
-    return tuple(x.transpose(1, 2) for x in right(q.transpose(1, 2), k.transpose(1, 2), at))
+def with_ids(at: AttentionContext, ids: Ids) -> AttentionContext:
+    """The context with other position ids; it shares no results with the original."""
+    changed = at.query_rows(0, at.q_positions_BT.shape[1])
+    changed.q_positions_BT, changed.k_positions_BS = ids(at.q_positions_BT, at.k_positions_BS)
+    return changed
 
 
-def angles_in_bfloat16(s: Any, right: Change, at: AttentionContext) -> Any:
-    turns = s.frequencies_BR(at).bfloat16()[:, None, None]
-    ids = (positions.bfloat16()[:, None, :, None] for positions in (at.q_positions_BT, at.k_positions_BS))
-    return tuple(((one * turns).float().cos(), (one * turns).float().sin()) for one in ids)
+@dataclass(frozen=True)
+class Attribute:
+    """Another value of an attribute."""
+
+    name: str
+    value: Callable[[Any], Any]
+
+    def __call__(self, encoding: Any) -> None:
+        setattr(encoding, self.name, self.value(encoding))
 
 
-def keys_permuted(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-    """Keys taken from one layout to the other as if there were half as many heads, each twice as wide."""
-    channels = k.transpose(1, 2).flatten(-2)
-    wide = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
-    back = wide.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
-    return right(q, back.transpose(1, 2), at)
+@dataclass(frozen=True)
+class Method:
+    """Another method, ``replacement(encoding, right, *arguments)``."""
+
+    name: str
+    replacement: Replacement
+
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.name, self.replacement)
 
 
-def centres_of_their_own(s: Any, right: Change, at: AttentionContext) -> tuple[Pair, Pair]:
-    _, (cos, sin) = Rope._rotations(s, at)
-    scale = s._scales(-at.k_positions_BS)
-    return right(at)[0], (cos * scale, sin * scale)
+@dataclass(frozen=True)
+class Result:
+    """A method whose result is changed."""
+
+    name: str
+    change: Callable[[Any], Any]
+
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.name, self._changed)
+
+    def _changed(self, encoding: Any, right: Replacement, *arguments: Any) -> Any:
+        return self.change(right(*arguments))
 
 
-def buckets_of_the_other_form(s: Any, right: Change, at: AttentionContext) -> Tensor:
-    most = max(s.max_distance, s.num_buckets)
-    buckets = distance_bucket(at.relative_positions_BTS, s.num_buckets, most, not s.shape.causal)
-    return s.table[buckets].permute(0, 3, 1, 2)
+@dataclass(frozen=True)
+class TimesHeadDim:
+    """A method whose result is multiplied by a power of ``head_dim``."""
+
+    name: str
+    power: float
+
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.name, self._changed)
+
+    def _changed(self, encoding: Any, right: Replacement, *arguments: Any) -> Any:
+        return right(*arguments) * encoding.shape.head_dim**self.power
 
 
-def with_share(share: Callable[..., Tensor]) -> Change:
-    """``share(psi, distances, positions of the queries, limit)``: the input of FIRE's network."""
+@dataclass(frozen=True)
+class Positions:
+    """A method whose last argument, the context, has other position ids."""
 
-    def bias(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        distance, query = at.relative_positions_BTS.abs().float(), at.q_positions_BT[:, :, None].float()
-        share_BTS = share(s._psi, distance, query, (s.stretch * s.threshold).abs())
-        return s.mlp(share_BTS[..., None]).permute(0, 3, 1, 2)
+    name: str
+    ids: Ids
 
-    return bias
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.name, self._changed)
 
-
-def shifted_as_in_a_decoder(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    """Keys on the right read what the shift of a decoder leaves there: distances of the next query."""
-    bias = right(q, k, at)
-    if s.shape.causal:
-        return bias
-    keys, scale = k.shape[2], s.shape.head_dim**-0.5
-    last = at.k_positions_BS[:, -1:].expand_as(at.q_positions_BT)
-    distances = s._split((q + s.v_HK[:, None]) * scale, at_ids(at, lambda i, j: (last, j)))
-    rows = F.pad(distances, (1, 0)).unflatten(-1, (1, keys + 1)).flatten(-3)[..., keys:]
-    shifted = rows.unflatten(-1, (-1, keys)) + (s.u_HK[:, None] * scale) @ k.mT
-    right_of_query = torch.ones(bias.shape[-2:], dtype=torch.bool).triu(1)
-    return torch.where(right_of_query, shifted[..., : bias.shape[2], :], bias)
+    def _changed(self, encoding: Any, right: Replacement, *arguments: Any) -> Any:
+        return right(*arguments[:-1], with_ids(arguments[-1], self.ids))
 
 
-def gates_without_logarithm(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    kept_BHS = torch.sigmoid(s.gate(at.x_BSD)).cumsum(1).transpose(1, 2)
-    queries = slice(at.first_query, at.first_query + q.shape[2])
-    return kept_BHS[:, :, queries, None] - kept_BHS[:, :, None]
+@dataclass(frozen=True)
+class Exchanged:
+    """A method that reads each of two parameters in place of the other."""
+
+    method: str
+    first: str
+    second: str
+
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.method, self._changed)
+
+    def _changed(self, encoding: Any, right: Any, *arguments: Any) -> Any:
+        twin = copy.copy(encoding)
+        swapped = {
+            self.first: getattr(encoding, self.second),
+            self.second: getattr(encoding, self.first),
+        }
+        twin._parameters = encoding._parameters | swapped
+        return right.func(twin, *arguments)
 
 
-def broken_from_the_far_end(s: Any, right: Change, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-    at = copy.copy(at)
-    at._visible, at._shared = at.visible_BTS.flip(1, 2), {}
-    at.first_query = k.shape[2] - q.shape[2] - at.first_query
-    return right(q.flip(2), k.flip(2), at).flip(2, 3)
+@dataclass(frozen=True)
+class Unused:
+    """A method that reads zeros in place of a parameter."""
+
+    method: str
+    parameter: str
+
+    def __call__(self, encoding: Any) -> None:
+        replace_method(encoding, self.method, self._changed)
+
+    def _changed(self, encoding: Any, right: Any, *arguments: Any) -> Any:
+        twin = copy.copy(encoding)
+        zeros = 0 * getattr(encoding, self.parameter)
+        twin._parameters = encoding._parameters | {self.parameter: zeros}
+        return right.func(twin, *arguments)
 
 
-def unnormalised(s: Any, right: Change, x_BSD: Tensor) -> Pair:
-    mixed_BWS = s.convolution(F.pad(s.direction(x_BSD).mT, (2, 0)))
-    w_BSHK = F.silu(mixed_BWS).mT.unflatten(-1, (s.shape.num_heads, s.shape.head_dim))
-    return w_BSHK.transpose(1, 2), right(x_BSD)[1]
+@dataclass(frozen=True)
+class EveryHook:
+    """Other position ids at every hook of an encoding.
+
+    Args:
+        ids: those of the queries and of the keys.
+        embedded: those of the embeddings; None where the mistake is one of attention.
+    """
+
+    ids: Ids
+    embedded: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, encoding: Any) -> None:
+        if self.embedded is not None and acts_at_embedding(encoding):
+            replace_method(encoding, "embed_sequence", self._embed)
+        for part in attention_parts(encoding):
+            for name in attention_hooks(part):
+                replace_method(part, name, self._attend)
+
+    def _embed(self, encoding: Any, right: Replacement, x: Tensor, ids: Tensor, declared: Any) -> Any:
+        assert self.embedded is not None
+        return right(x, self.embedded(ids), declared)
+
+    def _attend(self, encoding: Any, right: Replacement, q: Tensor, k: Tensor, at: AttentionContext) -> Any:
+        return right(q, k, with_ids(at, self.ids))
+
+
+@dataclass(frozen=True)
+class NothingWhileDecoding:
+    """The encoding has no effect where a query comes with keys of earlier calls."""
+
+    def __call__(self, encoding: Any) -> None:
+        for part in attention_parts(encoding):
+            for name in attention_hooks(part):
+                if name != "weights":
+                    replace_method(part, name, getattr(self, f"_{name}"))
+
+    @staticmethod
+    def _bias(encoding: Any, right: Replacement, q: Tensor, k: Tensor, at: AttentionContext) -> Any:
+        bias = right(q, k, at)
+        return torch.zeros_like(bias) if q.shape[2] < k.shape[2] else bias
+
+    @staticmethod
+    def _rotate(encoding: Any, right: Replacement, q: Tensor, k: Tensor, at: AttentionContext) -> Any:
+        return (q, k) if q.shape[2] < k.shape[2] else right(q, k, at)
+
+
+def attention_parts(encoding: PositionalEncoding) -> list[PositionalEncoding]:
+    """The encodings of the layers, each once."""
+    parts = [encoding.for_layer(layer) for layer in range(encoding.shape.num_layers)]
+    return list({id(part): part for part in parts}.values())
+
+
+def attention_hooks(encoding: PositionalEncoding) -> list[str]:
+    """The hooks of attention that the encoding overrides and that its callers call."""
+    if makes_weights(encoding):
+        return ["weights"]
+    base = PositionalEncoding
+    return [name for name in ("rotate", "bias") if getattr(type(encoding), name) is not getattr(base, name)]

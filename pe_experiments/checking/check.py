@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -13,52 +19,91 @@ from pe_experiments.terminal.errors import NotApplicable, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not apply), and what was measured
 WORDS = {True: "holds", False: "FAILS", None: "-"}
+PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
+LIBRARIES = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, PATHS))
+Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
 class Result(NamedTuple):
+    """What a check found."""
+
     holds: bool | None  # None: does not apply
     measured: str
-    raised: bool = False  # the part under test ended the check with an exception
+    error: Exception | None = None  # by which the part under test ended the check
 
 
 class Check(NamedTuple):
-    """One promise of the contract of schemes or of that of tasks."""
+    """One promise of the contract of encodings or of that of tasks."""
 
-    run: Callable[[Any], Measurement]
-    usually: str  # the usual cause of a failure
+    measure: Callable[[Any], Measurement]
+    usual_cause: str  # of a failure
 
     def __call__(self, subject: Any) -> Result:
         try:
             with torch.random.fork_rng(devices=[]), no_part_exits():
-                return Result(*self.run(subject))
+                return Result(*self.measure(subject))
         except NotApplicable as refusal:
             return Result(None, str(refusal))
         except Exception as error:
-            return Result(False, sentence(error), raised=True)
+            return Result(False, sentence(error), error)
 
 
-def listed(checks: dict[str, Check]) -> Callable[[str, str], Callable[[Callable[[Any], Measurement]], None]]:
-    """A decorator ``(name, usual cause of a failure)`` that lists a function in ``checks``."""
-    return lambda name, usually: lambda run: checks.update({name: Check(run, usually)})
+class Checks(dict[str, Check]):
+    """Checks by their promise, in the order in which they run."""
+
+    def add(self, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
+        """A decorator that lists a function as the check of a promise."""
+
+        def listed(measure: Measure) -> Measure:
+            self[promise] = Check(measure, usual_cause)
+            return measure
+
+        return listed
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:
-    """Run the checks on every subject and print what they find; the names of those that fail."""
-    failed: list[tuple[str, str, Result]] = []
+    """Run the checks on every subject and print what they find; the promises that fail."""
+    failures: list[tuple[str, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for promise, check in checks.items():
         results = {name: check(subject) for name, subject in subjects.items()}
         say(f"{promise:52}{''.join(f'{WORDS[result.holds]:10}' for result in results.values())}".rstrip())
-        failed += [(promise, name, result) for name, result in results.items() if result.holds is False]
-    for error in dict.fromkeys(result.measured for *_, result in failed if result.raised):
-        several = dict.fromkeys(promise for promise, _, result in failed if result.measured == error)
-        say(f"\nFAILS with {error}\n  in: {'; '.join(several)}")
-    for promise, name, result in failed:
-        if not result.raised:
-            say_failure(promise, name, result, checks[promise].usually)
-    return list(dict.fromkeys(promise for promise, *_ in failed))
+        failures += [(promise, name, result) for name, result in results.items() if result.holds is False]
+    _say_errors(failures)
+    for promise, name, result in failures:
+        if result.error is None:
+            say_failure(promise, name, result, checks[promise].usual_cause)
+    return list(dict.fromkeys(promise for promise, *_ in failures))
 
 
-def say_failure(promise: str, name: str, result: Result, usually: str) -> None:
+def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
+    """Every exception once, with the checks in which it was raised."""
+    raised: dict[tuple[str, str], list[tuple[str, Exception]]] = {}
+    for promise, _, result in failures:
+        if result.error is not None:
+            place = error_place(result.error)
+            # Raised in our code, an error differs from check to check in the sizes it names.
+            kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
+            raised.setdefault((kind, place), []).append((promise, result.error))
+    for (_, place), cases in raised.items():
+        promises = dict.fromkeys(promise for promise, _ in cases)
+        error = cases[0][1]
+        say(f"\nFAILS with {sentence(error)}{place}\n  in: {'; '.join(promises)}")
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            traceback.print_exception(error, file=sys.stderr)
+
+
+def error_place(error: Exception) -> str:
+    """Where in the code outside this package and the libraries it was raised: `` (mine.py:12, in bias)``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<frozen"))]
+    if not outside:
+        return ""
+    last = outside[-1]
+    return f" ({Path(last.filename).name}:{last.lineno}, in {last.name})"
+
+
+def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:
+    """Print one failed check: where, what was measured, and its usual cause."""
     say(f"\nFAILS{f' in the {name}' if name else ''}: {promise}")
-    say(f"  measured: {result.measured}\n  usually: {usually}")
+    say(f"  measured: {result.measured}\n  usually: {usual_cause}")

@@ -51,6 +51,39 @@ def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
     return bias(length)[:, queries[:, :, None], keys[:, None]].transpose(0, 1).float()
 
 
+def attention_weights(
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor],
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    key_heads: int | None = None,
+) -> Tensor:
+    """The weights [B, H, T, S] of a whole attention ``attend(q_BHTK, k_BGSK, v_BGSK)``, from its outputs.
+
+    Keys and values have ``key_heads`` G heads, by default as many as the queries. A class that sets the
+    attribute ``key_heads`` is compared with keys that each serve a group of heads.
+
+    Raises:
+        ValueError: a value reaches another channel than its own, as it does where values are rotated.
+    """
+    heads, (keys, channels) = q_BHTK.shape[1], k_BHSK.shape[2:]
+    k_BGSK = k_BHSK[:, :: heads // (key_heads or heads)]
+    first_channel = torch.zeros_like(k_BGSK)
+    first_channel[..., 0] = 1
+    if attend(q_BHTK, k_BGSK, first_channel)[..., 1:].abs().max() > 1e-4:
+        raise ValueError("values are rotated or mixed: one that is 0 in all channels but one gives others")
+    units_SS = torch.eye(keys).to(k_BGSK)
+    try:
+        return attend(q_BHTK, k_BGSK, units_SS.expand(*k_BGSK.shape[:2], -1, -1))
+    except RuntimeError:  # it takes values of a head's width only
+        weights = []
+        for start in range(0, keys, channels):
+            units_SC = units_SS[:, start : start + channels]
+            values_SK = torch.nn.functional.pad(units_SC, (0, channels - units_SC.shape[1]))
+            output = attend(q_BHTK, k_BGSK, values_SK.expand_as(k_BGSK))
+            weights.append(output[..., : units_SC.shape[1]])
+        return torch.cat(weights, dim=-1)
+
+
 def whole(positions_BT: Tensor) -> Tensor:
     if positions_BT.is_floating_point() and bool((positions_BT % 1).any()):
         raise NotApplicable("the module takes no fractional positions")

@@ -1,4 +1,4 @@
-"""The checker in words: what holds, what fails and usually why, and which scheme or known mistake it is."""
+"""The checker in words: what holds, what fails and usually why, and which encoding or known mistake it is."""
 
 from __future__ import annotations
 
@@ -7,25 +7,45 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking import likeness
-from pe_experiments.checking.check import run_checks, say_failure
-from pe_experiments.checking.contract import CHECKS, REPEATABLE, Subject, small_shape
-from pe_experiments.checking.mutants import CONVENTIONS, MUTANTS
+from pe_experiments.checking.check import error_place, run_checks, say_failure
+from pe_experiments.checking.contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject, small_shape
+from pe_experiments.checking.deviations import deviations
+from pe_experiments.checking.identify import (
+    ORIGINAL_LENGTHS,
+    Match,
+    equal_encodings,
+    identify,
+    known_mistakes,
+    published_variants,
+    with_equal_frequencies,
+)
+from pe_experiments.checking.likeness import (
+    SHAPES,
+    Likeness,
+    as_reference,
+    common_forms,
+    likeness_of,
+    reference_of,
+    untrained_difference,
+)
+from pe_experiments.checking.mistakes import REPORTS
+from pe_experiments.checking.places import where_they_differ
+from pe_experiments.checking.side_by_side import DENSE, FAR, NEAR, SAME
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
 from pe_experiments.configuration.schema import Section, Words
-from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, nearest, sentence
 
-UNKNOWN = """It is none of our schemes (with their default arguments)
+UNKNOWN = """It is none of our encodings (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.
 To tell which, name what it should be: against=rope, with its arguments."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # of positions, and where the two are equal if they differ in that span first
-    likeness.DENSE: "",
-    likeness.NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
-    likeness.FAR: "equal at positions below 64; far from them, ",
+    DENSE: "",
+    NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
+    FAR: "equal at positions below 64; far from them, ",
 }
+STATELESS = "earlier calls change nothing"
 EXACT = 1e-5  # of the largest logit, at positions up to 4,095
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
 
@@ -40,84 +60,135 @@ class CheckSettings(Section):
 
 @no_part_exits()
 def check_encoding(asked: CheckSettings) -> bool:
-    """Check a scheme and print what was found.
+    """Check an encoding and print what was found.
 
     Returns:
-        Whether the contract holds and, where a reference was named, the scheme equals it.
+        Whether the contract holds, it has no known mistake and, where a reference was named, it equals it, a
+        convention of released models aside.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
     component = load_component("pe", asked.pe)
     against = _reference(component, asked)
     forms = _forms(component)
-    say(f"{component.target} in {_in_words(forms)}\n")
+    say(f"{component.target} in {_form_words(forms)}\n")
     failed = _contract(component, forms)
-    if failed == [REPEATABLE]:
+    if failed in ([WELL_SHAPED], [FINITE], [REPEATABLE]):
         return False
     try:
-        return _compare(component, against, forms, failed)
+        if against is None:
+            right = _identified(component, forms)
+        else:
+            right = _compared(component, against, forms, list(asked.against_arguments), failed)
     except UserError:
         raise
-    except Exception as error:  # of the scheme under test
-        say(f"It cannot be compared: it raises {sentence(error)}")
+    except Exception as error:  # of the encoding under test
+        say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
         return False
+    return right and not failed
 
 
-def _compare(component: Component, against: Component | None, forms: list[bool], failed: list[str]) -> bool:
-    """Say which scheme or known mistake it is; returns whether it is right."""
-    choices, arguments = ([against.choice], against.arguments) if against else (shipped("pe"), {})
-    if against:
-        if not (common := likeness.common_forms(against, forms)):
-            say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
-            return False
-        found = likeness.likeness_of(component.build, against.build, against.label, common)
-        _say_likeness(found, component.build, against, common)
-        if found.same or found.apart is None:
-            return found.same and not failed
-    if not against:
-        say(f"Compared with {len(choices)} schemes and the known mistakes (seconds) ...")
-    named = likeness.matches(component.build, choices, forms, **arguments)
-    if not named and len(forms) == 2:
-        forms = forms[:1]
-        if named := likeness.matches(component.build, choices, forms, **arguments):
+def _identified(component: Component, forms: list[bool]) -> bool:
+    """Say which encoding or known mistake it is, of all; returns whether it is no mistake."""
+    say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
+    matches = identify(component.build, forms)
+    if not matches and len(forms) == 2:
+        matches = identify(component.build, [True])
+        if matches:
             say(DECODER_ONLY)
-    for found in named:
-        if found.reference not in MUTANTS:
-            _say_same(found, likeness.common_forms(likeness.reference_of(found.reference), forms))
-        elif MUTANTS[found.reference][1] in CONVENTIONS.values():
-            say(f"It follows another convention, which is no mistake. {found.reference}")
-            say("Weights do not carry over between the two.")
-        else:
-            say(f"It matches a known mistake. {found.reference}")
-            if found.layout:
-                say(f"  channels laid out differently: {found.layout}")
-    if not named:
-        say(UNKNOWN if against is None else "The difference is none of the known mistakes.")
-    return against is None and not failed
+            forms = [True]
+    for match in matches:
+        _say_match(match, forms)
+    if not matches:
+        say(UNKNOWN)
+    return not any(match.wrong for match in matches)
+
+
+def _compared(
+    component: Component, against: Component, forms: list[bool], stated: list[str], failed: list[str]
+) -> bool:
+    """Say whether it is the reference, or what else it is; returns whether it is right."""
+    common = common_forms(against, forms)
+    if not common:
+        say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
+        return False
+    likeness = likeness_of(component.build, as_reference(against, forms))
+    _say_likeness(likeness, component, against, common)
+    if likeness.same:
+        return True
+    matches = _explanations(component, against, forms, stated)
+    for match in matches:
+        _say_match(match, forms, against)
+    if matches:
+        return all(match.convention for match in matches)
+    if STATELESS in failed:
+        say("It keeps something between calls, so that its formula cannot be told.")
+        return False
+    if len(forms) == 2 and common[0]:
+        matches = equal_encodings(component.build, [against], [True])
+    if not matches:
+        sentences = _deviations(component, against, common)
+        for words in sentences:
+            say(f"Against {words}")
+        if sentences:
+            return False
+        if len(forms) == 2:
+            matches = _explanations(component, against, [True], stated)
+    if matches:
+        say(DECODER_ONLY)
+    else:
+        say("The difference is none of the known mistakes.")
+    for match in matches:
+        _say_match(match, [True], against)
+    return False
+
+
+def _deviations(component: Component, against: Component, forms: list[bool]) -> list[str]:
+    """What it does otherwise than the reference, in words."""
+    label, make = against.label, against.build
+    variant = with_equal_frequencies(component.build, against, forms[0], ORIGINAL_LENGTHS)
+    if variant is not None:
+        label, make = variant
+    return [f"{label}: {words}" for words in deviations(component.build, make, forms)]
+
+
+def _explanations(
+    component: Component, against: Component, forms: list[bool], stated: list[str]
+) -> list[Match]:
+    """What it is instead: a known mistake, published arguments, another encoding, a common mistake."""
+    theirs = component.build
+    lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
+    others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
+    return (
+        known_mistakes(theirs, [against], forms)
+        or published_variants(theirs, [against], forms, stated, (*ORIGINAL_LENGTHS, *lengths))
+        or equal_encodings(theirs, [reference_of(against.choice), *others], forms)
+        or known_mistakes(theirs, [against], forms, common=True)
+    )
 
 
 def _reference(component: Component, asked: CheckSettings) -> Component | None:
-    """The scheme named by ``against``, with the checked scheme's arguments where it has the same."""
+    """The encoding named by ``against``, with the checked encoding's arguments where it has the same."""
     if asked.against is None:
         if asked.against_arguments:
-            raise UserError("against_arguments are of the scheme named by against, and none is named")
+            raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
     choices = shipped("pe")
     if asked.against not in choices:
         raise UserError(f"against={asked.against} is not a choice.{nearest(asked.against, choices)}")
-    known = likeness.reference_of(asked.against).arguments
+    known = reference_of(asked.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    return likeness.reference_of(asked.against, **{**shared, **asked.against_arguments})
+    return reference_of(asked.against, **{**shared, **asked.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:
-    """Causal or not: where the scheme can be built. Raises its refusal if that is nowhere."""
+    """Causal or not: where the encoding can be built. Raises its refusal if that is nowhere."""
     refusals = {}
     for causal in FORMS:
         try:
             component.build(small_shape(causal))
         except UserError as error:
             if "cannot be built" in str(error):
-                raise UserError(f"{error} (in {_in_words([causal])})") from error
+                raise UserError(f"{error} (in {_form_words([causal])})") from error
             refusals[causal] = error
     if len(refusals) == 2:
         raise refusals[True]
@@ -125,14 +196,20 @@ def _forms(component: Component) -> list[bool]:
 
 
 def _contract(component: Component, forms: list[bool]) -> list[str]:
-    """Run and print every check; returns the names of those that fail."""
+    """Run and print every check; returns the promises that fail."""
     subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
-    for name, subject in subjects.items():
-        result = CHECKS[REPEATABLE](subject)
-        if result.holds is False and not result.raised:
-            say_failure(REPEATABLE, name, result, CHECKS[REPEATABLE].usually)
-            say("\nAll other checks compare calls with each other; none was run.")
-            return [REPEATABLE]
+    gates = {
+        WELL_SHAPED: "need tensors that fit",
+        FINITE: "compare numbers",
+        REPEATABLE: "compare calls with each other",
+    }
+    for promise, without in gates.items():
+        for name, subject in subjects.items():
+            result = CHECKS[promise](subject)
+            if result.holds is False and result.error is None:
+                say_failure(promise, name, result, CHECKS[promise].usual_cause)
+                say(f"\nAll other checks {without}; none was run.")
+                return [promise]
     failed = run_checks(CHECKS, subjects)
     if not failed:
         say("\nIt keeps the contract: no check fails (-: does not apply).")
@@ -140,49 +217,81 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
     return failed
 
 
-def _say_likeness(
-    found: likeness.Likeness, theirs: MakeEncoding, reference: Component, forms: list[bool]
-) -> None:
-    """Whether it is the reference; if not, how much it differs, and where."""
-    if found.same:
-        _say_same(found, forms)
-    elif found.apart is None:
-        parameters, label = "trainable parameters differ in number or shape", reference.label
-        if (off := likeness.apart_untrained(theirs, reference.build, forms)) > likeness.SAME:
-            say(f"It cannot be {label}: their {parameters}.")
-            if where := likeness.where_they_differ(theirs, reference.build, forms[0], by=0.0):
-                say(f"  at first, {where}")
+def _say_match(match: Match, forms: list[bool], against: Component | None = None) -> None:
+    """Say which encoding or mistake it is."""
+    if match.mistake is not None:
+        if match.mistake.convention:
+            say(f"It follows another convention, which is no mistake. {match.mistake.name}")
+            say("Weights do not carry over between the two.")
         else:
-            say(f"At initialisation it equals {label} at positions below 64 (to {off:.1e} of the largest).")
-            say(f"Trained, it may leave {label}: their {parameters}.")
-        if reference.arguments:
-            named = ", ".join(reference.arguments)
-            say(f"{reference.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
+            report = f" (reported: {REPORTS[match.mistake.name]})" if match.mistake.name in REPORTS else ""
+            say(f"It matches a known mistake. {match.mistake.name}{report}")
+            if match.likeness.layout:
+                say(f"  channels laid out differently: {match.likeness.layout}")
+        return
+    _say_same(match.likeness, common_forms(match.component, forms))
+    if match.original_length is not None:
+        say(
+            f"  with a fixed original length of {match.original_length:,} tokens; ours is the training length"
+        )
+    if against is None or match.convention:
+        return
+    simpler = against.cls is not match.component.cls and issubclass(against.cls, match.component.cls)
+    if simpler:
+        say(f"That is no {against.label}: what {against.choice} adds has no effect.")
     else:
-        what, apart = "logits or embeddings", found.apart
-        if found.scene:
-            what = f"attention weights ({found.scene})"
-        elif apart <= likeness.SAME:
-            what, apart = "at positions up to 4,095 logits or embeddings", found.apart_far
-        say(f"It is not {found.reference}: {what} differ by {apart:.2g} of the largest.")
+        say(f"That is no {against.label}.")
+
+
+def _say_likeness(likeness: Likeness, component: Component, against: Component, forms: list[bool]) -> None:
+    """Whether it is the reference; if not, how much it differs, and where."""
+    theirs = component.build
+    if likeness.same:
+        _say_same(likeness, forms)
+    elif likeness.difference is None:
+        parameters, label = "trainable parameters differ in number or shape", against.label
+        difference = untrained_difference(theirs, as_reference(against, forms))
+        if difference > SAME:
+            say(f"It cannot be {label}: their {parameters}.")
+            if place := where_they_differ(theirs, against.build, forms[0], SHAPES, noise=0.0):
+                say(f"  at first, {place}")
+        else:
+            size = f"{difference:.1e} of the largest"
+            say(f"At initialisation it equals {label} at positions below 64 (to {size}).")
+            say(f"Trained, it may leave {label}: their {parameters}.")
+        if against.arguments:
+            named = ", ".join(against.arguments)
+            say(f"{against.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
+    elif likeness.elsewhere:
+        say(f"It is not {likeness.reference}, though small models agree.")
+        say(f"  {likeness.elsewhere}")
+    else:
+        what, difference = "logits or embeddings", likeness.difference
+        if likeness.scene:
+            what = f"attention weights ({likeness.scene})"
+        elif difference <= SAME:
+            what, difference = "at positions up to 4,095 logits or embeddings", likeness.far_difference
+        say(f"It is not {likeness.reference}: {what} differ by {difference:.2g} of the largest.")
         for span, causal in product(SPANS, forms):
-            if where := likeness.where_they_differ(theirs, reference.build, causal, span):
-                say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{where}")
+            if place := where_they_differ(theirs, against.build, causal, SHAPES, span):
+                say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{place}")
                 break
 
 
-def _say_same(found: likeness.Likeness, forms: list[bool]) -> None:
-    size = f"{found.apart:.1e} of the largest value"
-    say(f"It is {found.reference}, compared in {_in_words(forms)}: the largest difference is {size}.")
-    if found.layout:
-        say(f"Its channels are laid out differently: {found.layout}.")
+def _say_same(likeness: Likeness, forms: list[bool]) -> None:
+    size = f"{likeness.difference:.1e} of the largest value"
+    say(f"It is {likeness.reference}, compared in {_form_words(forms)}: the largest difference is {size}.")
+    if likeness.layout:
+        say(f"Its channels are laid out differently: {likeness.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
-    if found.far:
-        say(f"Far positions were not compared in every model: {found.far}.")
-    if found.apart_far > EXACT:
-        far = f"{found.apart_far:.1e}: as a rule, angles or distances in float32"
+    if likeness.table:
+        say(f"That is no mistake: {likeness.table}.")
+    if likeness.not_compared:
+        say(f"Far positions were not compared in every model: {likeness.not_compared}.")
+    if likeness.far_difference > EXACT:
+        far = f"{likeness.far_difference:.1e}: as a rule, angles or distances in float32"
         say(f"At positions up to 4,095 it differs by {far}.")
 
 
-def _in_words(forms: list[bool]) -> str:
+def _form_words(forms: list[bool]) -> str:
     return " and ".join("a decoder" if causal else "an encoder" for causal in forms)

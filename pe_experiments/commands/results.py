@@ -9,10 +9,10 @@ python scripts/results.py reproduce=text runs=2     train two published runs aga
 from pathlib import Path
 from typing import Annotated
 
+from omegaconf import DictConfig
 from pydantic import Field
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
@@ -29,15 +29,15 @@ class ResultsSettings(Section):
     runs: Annotated[int, Field(ge=1)]
 
 
-def main(arguments: list[str]) -> int:
-    asked = validated(ResultsSettings, composed("results", arguments))
+def main(config: DictConfig) -> None:
+    asked = validated(ResultsSettings, settings_of(config))
     from pe_experiments.published import pages, publish, reproduce
 
     if asked.check and asked.publish is not None:
         raise UserError("check=true: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.reproduce is not None:
-        return 0 if reproduce.reproduce(asked.reproduce, asked.runs, results_dir, Lines()) else 1
+        raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs, results_dir, Lines()))
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> int:
             drifted.append(readme)
     for path in drifted:
         say(f"not what the CSVs say: {path}")
-    return 1 if drifted else 0
+    if drifted:
+        raise SystemExit(1)
 
 
 run = command("results", __doc__, main)

@@ -12,14 +12,15 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.comparison.tuning import best_of_each
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
 from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line, printable, shown
-from pe_experiments.terminal.files import read_json, read_text
+from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
+from pe_experiments.terminal.files import read_text
 
 MOST_SEED = (1 << 63) - 1  # that a table holds
 MOST_LENGTHS = 1_000  # that one run is drawn at
@@ -40,7 +41,7 @@ class Runs:
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
-    tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
+    tuning: where a study tuned a setting per scheme, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
     """
 
@@ -87,6 +88,8 @@ def read_runs(
         with _or_left_out(path.name, left_out):
             read.append(_read_run(RunDirectory(path), listed.get("tuned", []), left_out))
     display.stop()
+    best, tuning = best_of_each(read, listed.get("tuned", []))
+    read = [run for run in read if run.directory.name in best]
     if not read:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
     table = _labelled(_without_duplicates(read, left_out), pe)
@@ -101,14 +104,14 @@ def read_runs(
 
     curves = keyed((name, run.curve.values()) for name, run in runs.items())
     curves["in_summary"] = shared(curves)
-    mine = {run.saved["identity"]["label"] for run in runs.values()}
+    labels = set(table["label"])
     return Runs(
         runs=summarised(table, curves),
         curves=curves,
         training=keyed((name, _training(run.directory, left_out)) for name, run in runs.items()),
         saved={name: run.saved for name, run in runs.items()},
-        environments={name: _environment(run.directory) for name, run in runs.items()},
-        tuning=[choice for choice in listed.get("tuning", []) if choice["scheme"] in mine],
+        environments={name: run.directory.read_environment() for name, run in runs.items()},
+        tuning=[choice for choice in tuning if choice["scheme"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
@@ -145,8 +148,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     saved = directory.read_config()
     identity = saved["identity"]
     trained = identity["trained"]
-    if not (is_cell(directory.name) and is_cell(identity["label"])):
-        raise UserError("its directory or its label is called what no run is called")
+    if printable(text := f"{directory.name} {result['label']}") != text:
+        raise UserError("its name or label has characters that no terminal shows")
     said = f"{result['name']}, seed {result['seed']}"
     meant = f"{identity['name']}, seed {trained['seed']}"
     if said != meant:
@@ -258,22 +261,8 @@ def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
             table[["length", "bits_per_byte", "accuracy"]].astype(float)
-            if not all(map(is_cell, {*table, *table["windows"], *table["slice"]})):
-                raise ValueError("a cell or a column that is no name")
             return table.assign(name=directory.name)[["name", *table]]
     return pd.DataFrame()
-
-
-def _environment(directory: RunDirectory) -> Row:
-    """Versions, machine and command; nothing where the file is missing or damaged."""
-    try:
-        content = read_json(directory.environment)
-        versions, command = content.get("libraries", {}), " ".join(content.get("command", []))
-        said = [content.get(key) for key in ("pe_experiments", "python", "commit", "device", "processor")]
-        texts = [text for text in (*said, *versions, *versions.values()) if text]
-        return content if all(map(is_cell, texts)) and printable(command) == command else {}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:

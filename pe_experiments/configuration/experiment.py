@@ -39,7 +39,8 @@ class Experiment:
     def untrained_model(self) -> Backbone:
         """The model before its first step: backbone and encoding from named streams of the seed."""
         model, scheme = self.components["model"].build, self.components["pe"].build
-        return seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+        untrained = seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+        return untrained.double() if self.config.trainer.precision == "64-true" else untrained
 
     @property
     def source(self) -> Source:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
+from pe_experiments.configuration.compose import NAMED
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
@@ -112,6 +113,10 @@ class Component:
 def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = ()) -> Component:
     """The component a config section describes; unknown arguments may be meant for settings ``beside`` it."""
     target = section.get("_target_")
+    if target == "???":
+        raise UserError(
+            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
+        )
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
     cls = _locate(group, target)
@@ -191,7 +196,7 @@ def shipped(group: str) -> dict[str, dict[str, Any]]:
 @cache
 def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
     sections: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(set(folder.glob("*.yaml")) - {folder / "custom.yaml"}):
         with user_errors(f"configs/{folder.name}/{path.name}", "cannot be read"):
             sections[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
             if "_target_" not in sections[path.stem]:
@@ -201,10 +206,21 @@ def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _locate(group: str, target: str) -> type:
     module_name, _, name = target.rpartition(".")
-    key = f"{group}._target_={target}"
-    with user_errors(key, f"names {module_name or 'no module'}, whose import fails"):
-        module = importlib.import_module(module_name)
-    kind = _kind(group)
+    key, kind = f"{group}._target_={target}", _kind(group)
+    if target in NAMED and issubclass(NAMED[target], kind):
+        return NAMED[target]
+    if not module_name:
+        raise UserError(
+            f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
+        )
+    with user_errors(key, f"names {module_name}, whose import fails"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name.partition(".")[0]:
+                raise
+            where = f"there is no {error.name}.py or package in {Path.cwd()}, and none is installed"
+            raise UserError(f"{key}: {where}") from error
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, kind)}
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
@@ -219,6 +235,7 @@ def _kind(group: str) -> type:
     return KINDS[group]
 
 
+@cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
@@ -226,6 +243,7 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
 
 
+@cache
 def _defaults(cls: type) -> dict[str, Any]:
     return {name: p.default for name, p in _parameters(cls).items() if p.default is not p.empty}
 

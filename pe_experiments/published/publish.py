@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.configuration.compose import OURS, common_to_runs, targets
+from pe_experiments.configuration.compose import OURS, composed, targets
 from pe_experiments.published.pages import code_of, make, mirror
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
@@ -20,7 +20,7 @@ def publish(named: str, results_dir: Path) -> None:
     A published run stays; one that is finished here under the same configuration is left out. All or nothing.
     """
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
-    preset = common_to_runs([f"sweep={named}"])[0] if sweep.exists() else {}  # with what it inherits
+    preset = composed("config", [f"sweep={named}"]) if sweep.exists() else {}  # with what it inherits
     study = str(preset.get("study") or named)
     folder, code = results_dir / study, code_of(results_dir / study)
     finished = read_runs(results_dir, study)

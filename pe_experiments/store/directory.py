@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, is_cell, one_line, shown
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -60,7 +60,7 @@ class RunDirectory:
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise KeyError("status")
             for key in TEXTS:
-                if not is_cell(result[key]):
+                if not isinstance(result[key], str):
                     raise ValueError(f"{key}={shown(result[key])} is no name")
             result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
             if not isinstance(step := result.get("finished_step", 0), int):
@@ -261,15 +261,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
         names = content["runs"]
-        if not isinstance(names, list) or not all(is_cell(name) and len(name) < 256 for name in names):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise TypeError("its runs are no names")
         for choice in content.get("tuning", []):
             choice["seed"], *texts = (
                 choice[k] for k in ("seed", "scheme", "task", "model", "setting", "chosen")
             )
             kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
-            if not (kinds and all(map(is_cell, texts))):
-                raise TypeError("a setting was tuned for no scheme")
+            if not (kinds and all(isinstance(text, str) for text in texts)):
+                raise TypeError("a setting was tuned for no encoding")
         return content
     except FileNotFoundError as error:
         studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))

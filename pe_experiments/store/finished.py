@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,13 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, identify
+from pe_experiments.store.own_code import is_own
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, shown
+from pe_experiments.terminal.errors import UserError, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
 
-WRITTEN = ("torch._utils", "torch", "collections")  # modules that a checkpoint names
 MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
@@ -123,7 +122,7 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     try:
         identity = Identity(**saved["identity"])
         hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
-        if not (is_cell(identity.label) and all(isinstance(part, dict) for part in hashed)):
+        if not all(isinstance(part, dict) for part in hashed):
             raise TypeError
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
@@ -146,7 +145,10 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's."""
+    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's.
+
+    Classes and files that lie in the working directory as the run recorded them are the caller's own.
+    """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
     built = [
@@ -154,7 +156,11 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
         *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
     ]
     saved_names = set(outside(list(saved.values())))
-    strange = [name for name in outside(built) if name in saved_names]
+    identity = saved.get("identity")
+    hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
+    strange = [
+        name for name in outside(built) if name in saved_names and not is_own(name, hashed, Path.cwd())
+    ]
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
@@ -186,11 +192,6 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         with ZipFile(path) as archive:  # torch would inflate what it never writes
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, as no run writes it")
-            pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            for code, named, _ in pickletools.genops(archive.read(pickled)):
-                # Some of what torch allows fills the memory.
-                if "GLOBAL" in code.name and str(named).partition(" ")[0] not in WRITTEN:
-                    raise ValueError(f"it holds {named}, as no run writes it")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")

@@ -50,7 +50,6 @@ class TrainingModule(pl.LightningModule):
         self.optimizer = optimizer
         self.training_config = training
         self.seed = seed
-        self.losses: list[Tensor] = []  # of the present step so far
         self.finished = False  # True once nothing is left to train; saved in every checkpoint
 
     def training_step(self, batch: Part, batch_idx: int) -> Tensor:
@@ -61,11 +60,8 @@ class TrainingModule(pl.LightningModule):
         rows, parts, scored = batch
         seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
         loss = batch_loss(self.model, rows) if parts == 1 else batch_loss(self.model, rows, scored) * parts
-        self.losses.append(loss.detach())
-        if ends_step(self.trainer, batch_idx):
-            if self.step_is_recorded:
-                self.log("loss", torch.stack(self.losses).mean(), sync_dist=world_size() > 1)
-            self.losses.clear()
+        if self.step_is_recorded:
+            self.log("loss", loss, sync_dist=world_size() > 1)
         return loss
 
     @property
@@ -199,7 +195,9 @@ class Recorder(Callback):
         self.training = training
         self.record = record
         self.show = show
-        self.losses: list[Tensor] = []  # since the last row; looked at together, as a GPU works ahead
+        # Of the batches since the last row, each divided by accumulate_grad_batches. They are looked at
+        # together, because looking waits for a GPU.
+        self.losses: list[Tensor] = []
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -211,10 +209,15 @@ class Recorder(Callback):
         self.show(step)
         if not is_recorded(step, self.training):
             return
-        self._raise_if_diverged(trainer)
-        rate = learning_rate_factor(step - 1, self.training) * self.training.learning_rate
-        row: Row = {"step": step, "loss": trainer.callback_metrics["loss"].item(), "learning_rate": rate}
-        row["gradient_norm"] = trainer.callback_metrics["gradient_norm"].item()
+        losses = trainer.strategy.reduce(torch.stack(self.losses))  # their mean over the devices
+        self.losses.clear()
+        raise_if_diverged(losses, trainer)
+        row: Row = {
+            "step": step,
+            "loss": float(losses[-trainer.accumulate_grad_batches :].sum()),
+            "learning_rate": learning_rate_factor(step - 1, self.training) * self.training.learning_rate,
+            "gradient_norm": float(trainer.callback_metrics["gradient_norm"]),
+        }
         if is_checked(step, self.training):
             found = self._check(module)
             module.log_dict(found)
@@ -223,13 +226,6 @@ class Recorder(Callback):
             trainer.should_stop |= enough is not None and found.get("exact_match", -1.0) >= enough
         self.record(row)
 
-    def _raise_if_diverged(self, trainer: pl.Trainer) -> None:
-        finite = trainer.strategy.reduce(torch.stack(self.losses)).isfinite().tolist()
-        self.losses.clear()
-        if not all(finite):
-            later = len(finite) - 1 - finite.index(False)  # batches
-            raise Diverged(trainer.global_step - later // trainer.accumulate_grad_batches)
-
     def _check(self, module: pl.LightningModule) -> dict[str, float]:
         assert isinstance(module, TrainingModule)
         module.eval()
@@ -237,6 +233,14 @@ class Recorder(Callback):
         module.train()
         exact = {"exact_match": counts.exact_match} if self.validation.source.task.exact else {}
         return {"validation_loss": counts.loss, **exact, "token_accuracy": counts.token_accuracy}
+
+
+def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
+    """Raise `Diverged` with the step of the first of these losses of the last batches that is not finite."""
+    finite = losses.isfinite().tolist()
+    if not all(finite):
+        batches_since = len(finite) - 1 - finite.index(False)
+        raise Diverged(trainer.global_step - batches_since // trainer.accumulate_grad_batches)
 
 
 class Checkpointer(Checkpoint):

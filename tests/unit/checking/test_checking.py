@@ -8,8 +8,9 @@ from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.foreign import by_offset, from_start, pairs
-from pe_experiments.checking.likeness import common_forms, matches, reference_of
-from pe_experiments.checking.mutants import MUTANTS, broken, scheme_of
+from pe_experiments.checking.identify import equal_encodings, known_mistakes
+from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.mistakes import MISTAKES
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.rope import Rope
@@ -20,13 +21,14 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MUTANTS)
-def test_every_mutant_is_caught_and_named(name: str) -> None:
-    choice, arguments = scheme_of(name), ARGUMENTS.get(name, {})
-    component = reference_of(choice, **arguments)
-    forms = common_forms(component, [True, False])
-    found = matches(broken(name, component.build), [choice], forms, **arguments)
-    assert [likeness.reference for likeness in found] == [name]
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_caught_and_named(name: str) -> None:
+    mistake = MISTAKES[name]
+    component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
+    theirs, forms = mistake.broken(component.build), [True, False]
+    assert equal_encodings(theirs, [component], forms) == []
+    matches = known_mistakes(theirs, [component], forms)
+    assert [match.mistake.name for match in matches if match.mistake] == [name]
 
 
 class DividedByTokensSoFar(Rope):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.data import batches as data
 from pe_experiments.data.batches import TrainingStream, micro_batches
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor, split_parameters
 
@@ -128,7 +128,7 @@ def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
     assert result.status == "completed", result.result
 
 
-ALL_SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+ALL_SCHEMES = sorted(shipped("pe"))
 
 
 IN_ENCODERS = ("none", "learned", "sinusoidal", "rope", "rope_dynamic_ntk", "alibi", "t5", "shaw", "deberta")
