@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from pytorch_lightning.loggers import Logger
 
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
@@ -142,7 +143,8 @@ def _train_and_evaluate(planned: Plan, ranks: Ranks, display: console.Display) -
 
         with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
             begun = (model, checkpoint, run.checkpoint)
-            curve, tables = _train(experiment, *begun, ranks, record.result, keep, display)
+            loggers = record.loggers.loggers.values()
+            curve, tables = _train(experiment, *begun, ranks, record.result, keep, display, loggers)
         record.result |= describe_model(model, experiment.source)
         record.curve(curve, tables)
     return _outcome(planned, "resumed" if from_step else "trained")
@@ -165,6 +167,7 @@ def _train(
     result: dict[str, Any],
     keep: Callable[[dict[str, Any]], None],
     display: console.Display,
+    loggers: Iterable[Logger] = (),
 ) -> tuple[Curve, Tables]:
     """Train and evaluate, on every rank; ``result`` gets the last step and the time each took."""
     from pe_experiments.training.loop import train_model
@@ -174,7 +177,8 @@ def _train(
     if not (checkpoint and checkpoint["finished"]):
         display.start("training", experiment.config.training.steps, first)
         started = time.monotonic()
-        last = train_model(model, experiment, ranks.device, path, first, keep, display.step, ranks)
+        device, step = ranks.device, display.step
+        last = train_model(model, experiment, device, path, first, keep, step, ranks, loggers)
         display.stop()
         seconds = (time.monotonic() - started) / max(1, last - first)
         result |= {"finished_step": last, "seconds_per_step": round(seconds, 5)}

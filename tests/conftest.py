@@ -15,6 +15,7 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.sweeps import engines
+from pe_experiments.training import ranks
 from tests.processes import CONTEXT
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +30,7 @@ TINY = (
     "training.check_examples=16",
     "evaluation.examples=20",
     "evaluation.lengths=[4,6,9]",
-    "logger.mode=disabled",
+    "logger=none",
 )
 
 
@@ -43,6 +44,7 @@ def _processes_start_at_once() -> Iterator[None]:
     """Those of sweeps of this process; scripts in processes of their own spawn theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "SPAWN", CONTEXT)
+        patch.setattr(ranks, "SPAWN", CONTEXT)
         yield
 
 

@@ -149,6 +149,8 @@ def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
         raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
     given = {key: _named(value) if isinstance(value, type) else value for key, value in given.items()}
     choices = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
+    if isinstance(loggers := given.get("logger"), list):  # several at once
+        choices["logger"] = f"[{','.join(map(str, loggers))}]"
     config = composer.compose(f"{group}={choice}" for group, choice in choices.items())
     settings: ConfigMapping = {}
     for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections first
@@ -189,11 +191,13 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
     overrides = read_overrides(texts)
     for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
-        if section not in changeable or (not setting and section not in PARTS):
+        if section not in changeable or (not setting and section not in (*PARTS, "logger")):
             only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
             raise UserError(f"{override.key_or_group}: this run is trained; {only}")
         if setting:
             config[section] = _merged(config.get(section, {}), _nested(setting, override.value()))
+        elif section == "logger":
+            config[section] = chosen.get(section, {})
         else:
             config[section] = _other_choice(config[section], chosen[section], overrides)
         changed[section] = None
@@ -207,10 +211,10 @@ def _nested(key: str, value: Any) -> ConfigMapping:
 
 
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
-    """A saved configuration with the logger of whoever reads it; only ``disabled`` is taken from the run."""
+    """A saved configuration with the loggers of whoever reads it; only ``none`` is taken from the run."""
     theirs = saved.get("logger")  # maybe a stranger's, to whom an evaluation would be uploaded
-    disabled = isinstance(theirs, dict) and theirs.get("mode") == "disabled"
-    return saved | {"logger": composed("config", ["logger.mode=disabled"] if disabled else [])["logger"]}
+    none = isinstance(theirs, dict) and (theirs.get("mode") == "disabled" or not any(theirs.values()))
+    return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 
 # What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
 from pe_experiments.configuration.overrides import key_of, several_values, unreadable
-from pe_experiments.configuration.schema import Config, not_a_setting
+from pe_experiments.configuration.schema import Config, WandbConfig, moved_logger_key, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line, shown
 
 RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
@@ -56,6 +56,8 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     section, _, argument = key.partition(".")
     if section in HABITS:
         return UserError(f"{section} is not a setting; {HABITS[section]}")
+    if section == "logger" and argument in WandbConfig.model_fields:
+        return UserError(moved_logger_key(argument, text.partition("=")[2]))
     if section == "hydra":
         plugin = "/".join(key.split(".")[:2])
         return UserError(
@@ -96,6 +98,10 @@ def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
     return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
 
 
+def _unknown_among_several(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return not_a_choice(match["group"], match["choice"], choices_of(match["group"]))
+
+
 def _unknown_key(match: re.Match[str], typed: Sequence[str]) -> UserError:
     text = next((word for word in typed if key_of(word) == match["key"]), f"{match['key']}=...")
     return unknown_key(match["key"], text, typed)
@@ -125,6 +131,7 @@ def _no_primary(match: re.Match[str], typed: Sequence[str]) -> UserError:
 
 EXPLANATIONS: dict[str, Explanation] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
+    r"Could not load '(?P<group>[^'/\n]+)/(?P<choice>[^'\n]+)'": _unknown_among_several,
     r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
     r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": _several_values,
     r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,

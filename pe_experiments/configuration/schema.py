@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -146,13 +146,48 @@ class TrainerConfig(Section):
         return section
 
 
-class LoggerConfig(Section):
-    """The log to Weights & Biases (`tracking`)."""
+class WandbConfig(Section):
+    """Weights & Biases (`logger.wandb`); without a mode nothing is logged there."""
 
-    mode: Literal["offline", "online", "disabled"]
-    project: Words
-    entity: Words | None
-    tags: list[Words]
+    mode: Literal["offline", "online"] | None = None
+    project: Words = "pe_experiments"
+    entity: Words | None = None
+    tags: list[Words] = Field(default_factory=list)
+
+
+class MlflowConfig(Section):
+    """MLflow (`logger.mlflow`)."""
+
+    tracking_uri: Words | None
+    experiment_name: Words
+
+
+class LoggerConfig(Section):
+    """The loggers by name (`tracking`); each section that is there is one that is used."""
+
+    wandb: WandbConfig | None = None
+    csv: Section | None = None
+    tensorboard: Section | None = None
+    mlflow: MlflowConfig | None = None
+
+    @property
+    def used(self) -> bool:
+        """Whether there is any."""
+        others = (self.csv, self.tensorboard, self.mlflow)
+        return bool(self.wandb and self.wandb.mode) or any(section is not None for section in others)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_of_wandb(cls, section: Any) -> Any:
+        for key in WandbConfig.model_fields.keys() & section if isinstance(section, dict) else ():
+            raise ValueError(moved_logger_key(key, section[key]))
+        return section
+
+
+def moved_logger_key(key: str, value: Any) -> str:
+    """The sentence about ``logger.mode``, which is ``logger.wandb.mode``."""
+    now = "logger=none" if value == "disabled" else f"logger.wandb.{key}={shown(value)}"
+    return f"logger.{key}={shown(value)}: loggers are sections by name; write {now}"
 
 
 class LauncherConfig(Section):
@@ -198,7 +233,7 @@ class Config(Section):
     optimizer: dict[str, Any]
     evaluation: EvaluationConfig
     trainer: TrainerConfig
-    logger: LoggerConfig
+    logger: LoggerConfig = LoggerConfig()
     seed: Seed
     study: Study | None
     label: Label | None
@@ -319,14 +354,19 @@ def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
 
 
+def _fields_of(kind: Any) -> dict[str, Any]:
+    """The settings of a section, also where it may be left out."""
+    return next((one.model_fields for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")), {})
+
+
 def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """The settings beside it that resemble it, or those of other sections that are called so."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = (
-        sections.get(where[0], kinds) if len(where) > 1 else kinds,
-        ALSO_CALLED.get(where[-1], where[-1]),
-    )
+    known, last = schema.model_fields, ALSO_CALLED.get(where[-1], where[-1])
+    for name in where[:-1]:
+        known = _fields_of(known[name].annotation) if name in known else {}
+    known = known or kinds
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
         meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]

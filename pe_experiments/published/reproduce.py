@@ -55,7 +55,7 @@ def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
     say(f"{name}: published with {there}, trained again with {here}")
     with TemporaryDirectory() as scratch:
-        config = published_config(published, name) | {"results_dir": scratch, "logger.mode": "disabled"}
+        config = published_config(published, name) | {"results_dir": scratch, "logger": "none"}
         again = run_experiment(config, display)
         verdict, agrees = compare_runs(published, name, again)
     say(f"{name}: {verdict}")

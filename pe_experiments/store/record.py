@@ -18,13 +18,13 @@ from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, w
 from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, list_in_study
 from pe_experiments.store.environment import describe_environment, user_files
 from pe_experiments.store.plan import Plan
-from pe_experiments.store.tracking import Mirror
+from pe_experiments.store.tracking import Loggers
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically
 
 
 class Record:
-    """The files of one training or evaluation (``directory``), and their mirror in Weights & Biases.
+    """The files of one training or evaluation (``directory``), and its loggers.
 
     ``result`` is what ``result.json`` will say. Rows of a training after the checkpoint's step are dropped.
     """
@@ -35,28 +35,28 @@ class Record:
         earlier = read_metrics(directory.metrics) if from_step else []
         kept = [row for row in earlier if row["step"] <= from_step]
         write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(plan.saved_config)))
-        self._mirror = Mirror(plan, directory)
+        self.loggers = Loggers(plan, directory)
         if directory is plan.run:
             write_atomically(directory.metrics, to_csv(METRICS, kept))
         for row in kept:
-            self._mirror.metrics(row)
+            self.loggers.metrics(row)
 
     def metrics(self, row: Row) -> None:
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(METRICS, [row], header=False))
-        self._mirror.metrics(row)
+        self.loggers.metrics(row)
 
     def curve(self, curve: Curve, tables: Tables) -> None:
         """The extrapolation curve, complete, and what belongs to it: tables, picture, summary."""
         write_curve(self.directory, curve, tables)
-        self._mirror.curve(curve, tables.get("text", []))
+        self.loggers.curve(curve, tables.get("text", []))
         draw(self.plan.experiment, self.result["label"], curve, self.directory.figure)
         self._summary = summarise(curve, self.plan.experiment.max_length)
         self.result |= self._summary
 
     def close(self) -> None:
         known = (self.plan.result or {}) | self.result
-        self.result["upload"] = self._mirror.close(self._summary, known, self.directory.figure)
+        self.result["upload"] = self.loggers.close(self._summary, known, self.directory.figure)
 
 
 def draw(experiment: Experiment, label: str, curve: Curve, path: Path) -> None:

@@ -1,13 +1,22 @@
-"""Weights & Biases as a mirror of a run's CSV files: always one wandb run with the whole history."""
+"""The loggers of a run, Lightning's: mirrors of its CSV files, with the same names in each.
+
+A run is one run in each logger, with its whole history, however often it was interrupted: what cannot be
+continued is replaced, from the rows of ``metrics.csv``.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
+from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
@@ -17,87 +26,170 @@ from pe_experiments.terminal.errors import UserError, sentence
 
 # Columns of the curve that are panels over length; extrapolation.csv has the others, which describe the task.
 MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
-LENGTHS = "extrapolation/lengths"  # in the summary: those whose values are there
+LENGTHS = "extrapolation/lengths"  # in W&B's summary: those whose values are there
+FIGURE = "extrapolation/figure"
+BY_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # in W&B
 SIZE = ("parameters", "encoding_parameters")
 MOST_NAME, MOST_TAG = 128, 64  # characters that Weights & Biases takes
 
 
-class Mirror:
-    """One run, or one of its evaluations, in Weights & Biases; none where ``logger.mode`` is ``disabled``."""
+class Loggers:
+    """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
     def __init__(self, plan: Plan, directory: RunDirectory):
-        mirrors = plan.experiment.config.logger.mode != "disabled"
-        self._wandb = _start(plan, directory) if mirrors else None
-        there = self._wandb.summary if self._wandb else {}  # of an online run that is being resumed
-        self._last_step = int(there.get("training/step") or 0)
-        self._has_curve = there.get(LENGTHS) is not None
+        wanted = plan.experiment.config.logger
+        self.config = plan.saved_config
+        self.loggers: dict[str, Logger] = {}
+        self._last_step, self._has_curve = 0, False  # of a W&B run that is continued
+        if wanted.wandb and wanted.wandb.mode:
+            self.wandb = self._add("wandb", _wandb(plan, directory))
+            self._last_step = int(self.wandb.summary.get("training/step") or 0)
+            self._has_curve = self.wandb.summary.get(LENGTHS) is not None
+        for name in ("csv", "tensorboard"):
+            if getattr(wanted, name) is not None:
+                shutil.rmtree(directory.path / name, ignore_errors=True)
+                self._add(name, _in_directory(name, directory))
+        if wanted.mlflow is not None:
+            self._add("mlflow", _mlflow(plan, directory))
+
+    def _add(self, name: str, logger: Logger) -> Any:
+        self.loggers[name] = logger
+        if name != "wandb":  # whose run was started with it
+            logger.log_hyperparams(self.config)
+        return logger.experiment  # type: ignore[attr-defined]
 
     def metrics(self, row: Row) -> None:
-        """One row of the training curve, unless it is there already."""
-        if self._wandb and row["step"] > self._last_step:
-            self._wandb.log({f"training/{key}": value for key, value in row.items()})
+        """Log one row of the training curve, over ``training/step``."""
+        named = {f"training/{key}": value for key, value in row.items()}
+        self._log(named, row["step"], continued=row["step"] <= self._last_step)
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
-        """The extrapolation curve, and of a language model what was measured by length besides."""
-        if not self._wandb or self._has_curve:
-            return
+        """Log the extrapolation curve, over input length, and of a language model what else depends on it."""
         for row in rows:
             named = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
-            named["extrapolation/length"] = row["length"]
             for text in texts:
                 if text["length"] == row["content_length"] and text["slice"] != "index":
                     prefix = f"text/{text['windows']}_{text['slice']}"
                     measured = {"bits_per_byte", "accuracy"} & text.keys()
                     named |= {f"{prefix}_{key}": text[key] for key in measured}
-            self._wandb.log(named)
-        self._wandb.summary.update({LENGTHS: [row["length"] for row in rows]})
+            named["extrapolation/length"] = row["length"]
+            self._log(named, row["length"], continued=self._has_curve)
+        if "wandb" in self.loggers:
+            self.wandb.summary.update({LENGTHS: [row["length"] for row in rows]})
+
+    def _log(self, named: dict[str, Any], step: int, continued: bool) -> None:
+        for name, logger in self.loggers.items():
+            if name != "wandb":
+                logger.log_metrics(named, step)
+            elif not continued:  # else it is there already
+                logger.log_metrics(named)  # W&B finds the step among the values
 
     def close(self, summary: Row | None, result: Row, figure: Path) -> str | None:
-        """End the wandb run, failed without a summary; returns the command that uploads an offline one."""
-        if not self._wandb:
-            return None
-        import wandb
-
+        """End the runs, failed without a summary; returns the command that uploads an offline one to W&B."""
+        upload, status = None, "failed" if summary is None else "success"
         if summary is not None:
-            self._wandb.log({"extrapolation/figure": wandb.Image(str(figure))})
-            self._wandb.summary.update(summary | {key: result[key] for key in SIZE if key in result})
-        folder, offline = Path(self._wandb.dir).parent, self._wandb.offline
-        self._wandb.finish(exit_code=0 if summary is not None else 1)
-        return f"wandb sync {shlex.quote(os.path.relpath(folder))}" if offline else None
+            summary = summary | {key: result[key] for key in SIZE if key in result}
+        for name, logger in self.loggers.items():
+            if summary is not None:
+                self._conclude(name, logger, summary, figure)
+            logger.finalize(status)
+        if "wandb" in self.loggers:
+            if self.wandb.offline:
+                upload = f"wandb sync {shlex.quote(os.path.relpath(Path(self.wandb.dir).parent))}"
+            self.wandb.finish(exit_code=int(summary is None))
+        return upload
+
+    def _conclude(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
+        """Log the figure, and the summary under the names of ``result.json``."""
+        numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
+        if name == "wandb":
+            import wandb
+
+            logger.experiment.log({FIGURE: wandb.Image(str(figure))})
+            logger.experiment.summary.update(summary)
+        elif name == "tensorboard":
+            from matplotlib.pyplot import imread
+
+            logger.experiment.add_image(FIGURE, imread(figure), dataformats="HWC")
+            logger.log_hyperparams(self.config, numbers)
+        else:
+            logger.log_metrics(numbers)
+            if name == "mlflow":
+                logger.experiment.log_artifact(logger.run_id, str(figure))
 
 
-def _start(plan: Plan, directory: RunDirectory) -> Any:
-    """A wandb run whose files lie in the directory; an offline mirror that was there is made anew."""
+def _wandb(plan: Plan, directory: RunDirectory) -> WandbLogger:
+    """A W&B run whose files lie in the directory; an offline one that was there is replaced."""
     # Its look-up at start is the one thing wandb would ask the network for offline.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
     config, trained, run_id, job = plan.experiment.config, plan.identity.trained, plan.run.name, "training"
     label, task = plan.identity.label[:MOST_TAG], plan.experiment.components["task"].choice[:MOST_TAG]
-    name, logger = f"{label}, {task}, seed {config.seed}", config.logger
+    name, settings = f"{label}, {task}, seed {config.seed}", config.logger.wandb
+    assert settings
     alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # in all but the seed
     group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
     if directory is not plan.run:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
-    if logger.mode == "offline":
+    if settings.mode == "offline":
         for old in directory.path.glob("wandb/offline-run-*"):
             shutil.rmtree(old)
-    said: dict[str, Any] = logger.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
-    tags = (*(tag[:MOST_TAG] for tag in logger.tags), label, task, plan.experiment.model_choice[:MOST_TAG])
+    tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, plan.experiment.model_choice[:MOST_TAG])
+    said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
     said |= {"group": group, "tags": list(dict.fromkeys(tags))}
-    said["resume"] = "allow" if logger.mode == "online" else None
+    said["resume"] = "allow" if settings.mode == "online" else None
     quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
     quiet["console"] = "off"
     try:
         mirror = wandb.init(**said, config=plan.saved_config, dir=directory.path, settings=quiet)
     except Exception as error:
-        without = "allowed without an account: offline or disabled"
+        without = "allowed without an account: logger.wandb.mode=offline, or another logger"
         why = f"Weights & Biases could not start ({sentence(error)}); {without}"
-        raise UserError(f"logger.mode={logger.mode}: {why}") from error
-    by_length: Any = {"step_metric": "extrapolation/length", "summary": "none"}
+        raise UserError(f"logger.wandb.mode={settings.mode}: {why}") from error
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    for name in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
-        mirror.define_metric(f"extrapolation/{name}", **by_length, hidden=name == "length")
-    mirror.define_metric("text/*", **by_length)
-    return mirror
+    for key in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
+        mirror.define_metric(f"extrapolation/{key}", **BY_LENGTH, hidden=key == "length")
+    mirror.define_metric("text/*", **BY_LENGTH)
+    return WandbLogger(experiment=mirror)
+
+
+def _in_directory(name: str, directory: RunDirectory) -> Logger:
+    where: dict[str, Any] = {"save_dir": directory.path, "name": name, "version": ""}
+    if name == "csv":
+        return CSVLogger(**where, flush_logs_every_n_steps=1)
+    _require("tensorboard")
+    return TensorBoardLogger(**where, default_hp_metric=False)
+
+
+def _mlflow(plan: Plan, directory: RunDirectory) -> MLFlowLogger:
+    """A run in MLflow, in place of an earlier one of that name; without a server in ``results_dir``."""
+    _require("mlflow")
+    config, name = plan.experiment.config, plan.run.name
+    if directory is not plan.run:
+        name = f"{name}-e{directory.name}"
+    settings, results = config.logger.mlflow, Path(config.results_dir).absolute()
+    assert settings
+    for noisy in ("alembic", "mlflow"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    with FileLock(results / ".mlflow.lock"):  # one process creates the tables
+        logger = MLFlowLogger(
+            settings.experiment_name,
+            name,
+            settings.tracking_uri or f"sqlite:///{results / 'mlflow.db'}",
+            tags={"study": config.study or "", "label": plan.identity.label},
+            artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
+        )
+        client, this = logger.experiment, logger.run_id
+        named = f"attributes.run_name = '{name}'"
+        for run in client.search_runs([str(logger.experiment_id)], named):
+            if run.info.run_id != this:
+                client.delete_run(run.info.run_id)
+    return logger
+
+
+def _require(package: str) -> None:
+    if not find_spec(package):
+        brings = f'pip install -e ".[{package}]" brings it'
+        raise UserError(f"logger={package}: {package} is not installed; {brings}")

@@ -245,27 +245,28 @@ SCHEMAS: dict[str, type[LauncherConfig]] = {
 }  # fmt: skip
 
 
-def engine_for(kind: str, settings: LauncherConfig, threads: int, on_gpus: bool, folder: Path) -> Engine:
-    """The engine of ``hydra/launcher=KIND``."""
+def engine_for(kind: str, settings: LauncherConfig, threads: int, gpus_each: int, folder: Path) -> Engine:
+    """The engine of ``hydra/launcher=KIND``; a run takes so many threads, or GPUs of its own."""
     try:
         if isinstance(settings, SubmititConfig):
             return SubmititEngine(settings, "slurm" if kind == "slurm" else "local", folder)
         if isinstance(settings, RayConfig):
             return RayEngine(settings, settings.jobs or cores_for(threads))
         assert isinstance(settings, ProcessesConfig)
-        devices = gpus() if on_gpus else ()
+        devices = gpus(gpus_each) if gpus_each else ()
         return LocalEngine(side_by_side(settings, devices, threads), devices)
     except ModuleNotFoundError as error:
         brings = 'pip install -e ".[cluster]" brings it'
         raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {brings}") from error
 
 
-def gpus() -> tuple[str, ...]:
-    """The GPUs that PyTorch sees, by the names that CUDA_VISIBLE_DEVICES has for them."""
+def gpus(each: int = 1) -> tuple[str, ...]:
+    """The GPUs that PyTorch sees, so many together, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    return tuple((named.split(",") if named else [str(n) for n in range(count)])[:count])
+    names = (named.split(",") if named else [str(n) for n in range(count)])[:count]
+    return tuple(",".join(names[n : n + each]) for n in range(0, count - each + 1, each))
 
 
 def cores_for(threads: int) -> int:

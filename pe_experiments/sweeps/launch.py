@@ -76,8 +76,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     if pending:
         trainer = pending[0].config["trainer"]
         logs = Path(pending[0].study[0]).absolute() / ".launched"
-        threads, on_gpus = int(trainer["threads"]), trainer["accelerator"] != "cpu"
-        engine = engine_for(launcher.kind, settings, threads, on_gpus, logs)
+        threads, devices = int(trainer["threads"]), int(trainer["devices"])
+        gpus_each = 0 if trainer["accelerator"] == "cpu" else devices
+        engine = engine_for(launcher.kind, settings, threads * devices, gpus_each, logs)
         full_error = os.environ.get(process.FULL_ERROR) == "1"
         application = pickle.dumps(
             Application(launcher.hydra_context, launcher.task_function, config, full_error)

@@ -48,9 +48,7 @@ def _refuse_devices(config: Config, on_gpu: bool) -> None:
     if trainer.strategy == "fsdp" and not on_gpu:
         raise UserError("trainer.strategy=fsdp: it needs CUDA devices; allowed without them: auto or ddp")
     if ranks > rows:
-        raise UserError(
-            f"training.batch_size={rows}: {ranks} devices share it; allowed: {ranks} or more"
-        )
+        raise UserError(f"training.batch_size={rows}: {ranks} devices share it; allowed: {ranks} or more")
 
 
 @contextmanager

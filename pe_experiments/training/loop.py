@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from torch import Tensor
 from torch.nn import functional as F
@@ -61,7 +63,7 @@ class TrainingModule(pl.LightningModule):
         seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
         loss = batch_loss(self.model, rows) if parts == 1 else batch_loss(self.model, rows, scored) * parts
         if self.step_is_recorded:
-            self.log("loss", loss, sync_dist=world_size() > 1)
+            self.log("loss", loss, logger=False, sync_dist=world_size() > 1)
         return loss
 
     @property
@@ -85,7 +87,7 @@ class TrainingModule(pl.LightningModule):
         assert isinstance(optimizer, TrainingOptimizer)
         norm = optimizer.clip_gradients(gradient_clip_val)
         if self.step_is_recorded:
-            self.log("gradient_norm", norm)
+            self.log("gradient_norm", norm, logger=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["finished"] = self.finished
@@ -220,7 +222,7 @@ class Recorder(Callback):
         }
         if is_checked(step, self.training):
             found = self._check(module)
-            module.log_dict(found)
+            module.log_dict(found, logger=False)
             row |= found
             enough = self.training.stop_at_exact_match
             trainer.should_stop |= enough is not None and found.get("exact_match", -1.0) >= enough
@@ -309,11 +311,12 @@ def train_model(
     record: Callable[[Row], None],
     show: Callable[[int], None],
     ranks: Ranks | None = None,
+    loggers: Iterable[Logger] = (),
 ) -> int:
     """Train in place, from the start or from the checkpoint of step ``first``; returns the last step.
 
     On several devices every rank calls it, with its ``ranks``. ``record`` is called with each row of
-    ``metrics.csv``, ``show`` with the number of every step taken.
+    ``metrics.csv``, ``show`` with the number of every step taken. ``loggers`` are for callbacks of the user.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -344,7 +347,7 @@ def train_model(
             max_epochs=-1,
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
-            logger=False,
+            logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
             plugins=[ranks],  # as many processes, also where Slurm's variables suggest others

@@ -36,9 +36,7 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 def experiment(**keys: object) -> Experiment:
     """A resolved experiment on the CPU, as train.py would have it."""
-    return resolve(
-        check(composed("config", {**keys, "trainer.accelerator": "cpu", "logger.mode": "disabled"}))
-    )
+    return resolve(check(composed("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:

@@ -36,7 +36,7 @@ WIDER = 3.0  # times the usual initial weights: attention is far from uniform
 SMALL = (
     "model.d_model=32", "model.num_heads=4", "training.max_length=6", "training.batch_size=4",
     "training.steps=3", "training.warmup_steps=1", "training.clip_norm=0.01", "training.learning_rate=0.02",
-    "training.check_every=2", "training.check_examples=4", "evaluation.examples=4", "logger.mode=disabled",
+    "training.check_every=2", "training.check_examples=4", "evaluation.examples=4", "logger=none",
     "results_dir=unused",
 )  # fmt: skip
 LENGTHS = "evaluation.lengths=[5,9]"  # one of training, one beyond

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 Script = Callable[..., Outcome]
 SMALL = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
-    "training.check_every=5", "evaluation.examples=20", "logger.mode=disabled",
+    "training.check_every=5", "evaluation.examples=20", "logger=none",
     "training.steps=10", "model=decoder",
     'sweep.cases=[["task=kth"], ["task=copy", "task.vocab_size=4"]]', "training.learning_rate=0.003,0.001",
 )  # fmt: skip

@@ -77,8 +77,8 @@ MISTAKES = {
     ),
     "a seed of many digits": ([f"seed={10**30}"], [f"seed={10**30}", f"at most {2**63 - 1}"]),
     "control characters": (
-        ["logger.project='a\x1b[31mb'"],
-        [r"logger.project=a\x1b[31mb", "without control characters"],
+        ["logger.wandb.project='a\x1b[31mb'"],
+        [r"logger.wandb.project=a\x1b[31mb", "without control characters"],
     ),
     "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
     "a place of control characters": (["results_dir='a\x07b'"], [r"results_dir=a\x07b"]),
@@ -618,7 +618,7 @@ def test_no_library_warns_on_the_way(tmp_path: Path) -> None:
         sys.executable,
         str(ROOT / "scripts" / "train.py"),
         *TINY,
-        "logger.mode=offline",
+        "logger=wandb",
         "results_dir=r",
     ]
     environment = {

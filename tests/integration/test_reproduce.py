@@ -35,7 +35,7 @@ def test_another_training_differs(tmp_path_factory: pytest.TempPathFactory) -> N
     name = cheapest(published)[0]
     config = published_config(published, name)
     config["training"] |= {"learning_rate": 0.01}
-    scratch = {"results_dir": str(tmp_path_factory.mktemp("again")), "logger.mode": "disabled"}
+    scratch = {"results_dir": str(tmp_path_factory.mktemp("again")), "logger": "none"}
     words, agrees = compare_runs(published, name, run_experiment(config | scratch))
     assert not agrees
     assert words.startswith("differs within the first 200 steps")

@@ -237,7 +237,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.store.record.Mirror", refuse)
+    monkeypatch.setattr("pe_experiments.store.record.Loggers", refuse)
     for error in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(error, "study=s"))
@@ -260,9 +260,9 @@ def test_an_interrupted_rerun_keeps_what_was_finished_until_there_is_something_n
 def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -> None:
     run_experiment(tiny(*outside("FailsFar")))
     with pytest.raises(RuntimeError, match="too far"):
-        run_experiment(tiny(*outside("FailsFar"), "evaluation.lengths=[4,40]", "logger.mode=offline"))
+        run_experiment(tiny(*outside("FailsFar"), "evaluation.lengths=[4,40]", "logger=wandb"))
     run_experiment(tiny("pe=none"))
-    other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger.mode=offline"))
+    other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb"))
     assert len(list(other.directory.path.glob("wandb/offline-run-*"))) == 1
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
 

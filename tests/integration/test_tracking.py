@@ -1,4 +1,4 @@
-"""What reaches Weights & Biases: the offline file is read back record by record."""
+"""What reaches the loggers: W&B's offline file, TensorBoard's events and MLflow's store are read back."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 from wandb.proto import wandb_internal_pb2
 
+from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.schema import check
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
 from tests.conftest import TINY
 from tests.integration.test_runs_survive import StopAt
@@ -98,7 +102,7 @@ def check_mirror(directory: RunDirectory) -> None:
 
 def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     result = run_experiment(
-        tiny("logger.mode=offline", "logger.tags=[a]", "study=s", "pe=rope", "pe.base=500")
+        tiny("logger=wandb", "logger.wandb.tags=[a]", "study=s", "pe=rope", "pe.base=500")
     )
     check_mirror(result.directory)
     assert result.result["upload"].startswith("wandb sync ")
@@ -127,7 +131,7 @@ def test_a_resumed_run_is_one_wandb_run_with_the_whole_history(
 ) -> None:
     monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
-    options = ("logger.mode=offline", "training.steps=30")
+    options = ("logger=wandb", "training.steps=30")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
     result = run_experiment(tiny(*options))
@@ -136,8 +140,8 @@ def test_a_resumed_run_is_one_wandb_run_with_the_whole_history(
 
 
 def test_an_evaluation_gets_a_mirror_of_its_own(tiny: Tiny) -> None:
-    first = run_experiment(tiny("logger.mode=offline"))
-    other = run_experiment(tiny("logger.mode=offline", "evaluation.lengths=[5,12]"))
+    first = run_experiment(tiny("logger=wandb"))
+    other = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]"))
     assert len(list(first.directory.path.glob("wandb/offline-run-*"))) == 1
     history, _, found = mirror(other.directory)
     assert [row["extrapolation/length"] for row in history if "extrapolation/length" in row] == [5, 12]
@@ -155,14 +159,134 @@ def group_of(directory: RunDirectory) -> str:
 def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None:
     """Weights & Biases shows the mean of a group, which must not be one over trainings to 6 and to 5."""
     settings = ("seed=0", "seed=1", "training.max_length=5", "pe=none")
-    groups = [group_of(run_experiment(tiny("logger.mode=offline", one)).directory) for one in settings]
+    groups = [group_of(run_experiment(tiny("logger=wandb", one)).directory) for one in settings]
     assert groups[0] == groups[1]
     assert len(set(groups)) == 3
 
 
 def test_a_long_label_is_cut_to_what_weights_and_biases_takes(tiny: Tiny) -> None:
-    result = run_experiment(tiny("logger.mode=offline", f"label={'x' * 120}", f"study={'s' * 120}"))
+    result = run_experiment(tiny("logger=wandb", f"label={'x' * 120}", f"study={'s' * 120}"))
     (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
     assert record.display_name == f"{'x' * 64}, copy, seed 0"
     assert len(record.run_group) == 128
     assert [len(tag) for tag in record.tags] == [64, 4, 7]
+
+
+def scalars_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name, from the event files of TensorBoard."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(directory.path / "tensorboard"), {"scalars": 0, "images": 0})
+    events.Reload()
+    assert events.Tags()["images"] == ["extrapolation/figure"]
+    names = events.Tags()["scalars"]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def metrics_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name, from the one run of that name in the MLflow store."""
+    tracking = pytest.importorskip("mlflow.tracking")
+    client = tracking.MlflowClient(f"sqlite:///{directory.path.parents[1] / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("pe_experiments")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == (directory.name, "FINISHED")
+    assert run.data.params["pe/base"] == "500"
+    assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["extrapolation.png"]
+    return {
+        name: [(entry.step, entry.value) for entry in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+
+
+def csv_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name, from the files of Lightning's CSVLogger."""
+    values: dict[str, list[tuple[int, float]]] = {}
+    for row in read_csv(directory.path / "csv" / "metrics.csv"):
+        for name, text in row.items():
+            if text and name != "step":
+                value = float({"True": 1, "False": 0}.get(text, text))
+                values.setdefault(name, []).append((int(row["step"]), value))
+    return values
+
+
+READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
+
+
+@pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
+@pytest.mark.parametrize("names", [["csv"], ["tensorboard"], ["mlflow"], ["wandb", "csv", "tensorboard"]])
+def test_every_logger_holds_a_resumed_run_under_the_same_names(
+    names: list[str], tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+    options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
+    result = run_experiment(tiny(*options))
+    assert result.result["resumed_from"] == 24
+    if "wandb" in names:
+        check_mirror(result.directory)
+    for name in names[names[0] == "wandb" :]:
+        values = READ[name](result.directory)
+        curve, metrics = read_csv(result.directory.curve), read_csv(result.directory.metrics)
+        assert values["extrapolation/exact_match"] == [
+            (int(row["length"]), pytest.approx(float(row["exact_match"]))) for row in curve
+        ]
+        assert values["training/loss"] == [
+            (int(row["step"]), pytest.approx(float(row["loss"]))) for row in metrics
+        ]
+        for key in ("exact_match_extrapolation", "parameters"):
+            ((_, value),) = values[key]
+            assert value == pytest.approx(result.result[key])
+
+
+class Rates(pl.callbacks.LearningRateMonitor):
+    """Lightning's callback, which needs a logger."""
+
+
+def test_callbacks_may_use_the_loggers(tiny: Tiny) -> None:
+    callbacks = f"trainer.callbacks=[{{_target_: {__name__}.Rates, logging_interval: step}}]"
+    result = run_experiment(tiny("logger=csv", callbacks))
+    assert result.status == "completed", result.result
+    assert any("lr-" in name for name in csv_of(result.directory))
+
+
+def test_the_files_of_a_run_do_not_depend_on_its_loggers(tiny: Tiny, tmp_path: Path) -> None:
+    runs = [
+        run_experiment(tiny(f"logger={name}", f"results_dir={tmp_path / name}")) for name in ("none", "csv")
+    ]
+    for file in ("metrics.csv", "extrapolation.csv"):
+        assert len({(run.directory.path / file).read_text() for run in runs}) == 1
+    assert not {"wandb", "csv"} & {path.name for path in runs[0].directory.path.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+def test_a_logger_that_is_not_installed_is_one_sentence(
+    name: str, tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_experiments.store.tracking.find_spec", lambda package: None)
+    brings = rf'logger={name}: {name} is not installed; pip install -e "\.\[{name}\]" brings it'
+    with pytest.raises(UserError, match=brings):
+        run_experiment(tiny(f"logger={name}"))
+    assert not list((results / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("logger.mode=disabled", "logger.mode=disabled: loggers are sections by name; write logger=none"),
+        ("logger.mode=online", "logger.mode=online: .* write logger.wandb.mode=online"),
+        ("logger.wandb.mdoe=online", r"logger.wandb.mdoe is not a setting. Did you mean mode\?"),
+        ("logger.wandb.mode=onlin", "logger.wandb.mode=onlin: expected offline or online"),
+        ("logger=[wandb,nope]", "logger=nope is not a choice"),
+    ],
+)
+def test_mistakes_about_loggers_are_one_sentence(typed: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        check(composed("config", [typed]))
+
+
+def test_old_keys_are_explained_from_python_too() -> None:
+    with pytest.raises(UserError, match="write logger=none"):
+        check(composed("config", {"logger.mode": "disabled"}))
+    chosen = check(composed("config", {"logger": ["csv", "tensorboard"]})).logger
+    assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

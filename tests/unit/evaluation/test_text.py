@@ -27,7 +27,7 @@ def experiment(tiny: Tiny, tmp_path: Path) -> Experiment:
     path = tmp_path / "book.txt"
     path.write_bytes(bytes((n * n // 7 + n // 50) % 26 + 97 for n in range(FEWEST_BYTES)))
     lengths = f"evaluation.lengths=[{','.join(map(str, LENGTHS))}]"
-    more = ("pe=sinusoidal", "training.max_length=24", lengths, "logger.mode=offline")
+    more = ("pe=sinusoidal", "training.max_length=24", lengths, "logger=wandb")
     return tiny("task=text", f"task.path={path}", *more)
 
 

@@ -67,7 +67,7 @@ def name_of(experiment: Experiment) -> str:
 
 def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
     same = [
-        "evaluation.examples=7", "study=s", "logger.mode=offline", "trainer.threads=2", "pe.base=10000",
+        "evaluation.examples=7", "study=s", "logger=wandb", "trainer.threads=2", "pe.base=10000",
         "model.attention_implementation=sdpa", "results_dir=/elsewhere", "task.vocab_size=10",
     ]  # fmt: skip
     for override in same:

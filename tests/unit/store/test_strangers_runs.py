@@ -34,7 +34,7 @@ SCHEME = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
 MORE = {"evaluation": {"lengths": [7], "examples": 20}}
-LOGGER = {"mode": "offline", "project": "mine", "entity": None, "tags": []}
+WANDB = {"mode": "offline", "project": "mine", "entity": None, "tags": []}
 EVIL = "import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
 EVIL += "pathlib.Path({mark!r}).touch()\nclass Evil(PositionalEncoding):\n"
 EVIL += "    def __init__(self, shape, **arguments):\n        super().__init__(shape)\n"
@@ -104,7 +104,7 @@ INTERPOLATIONS: dict[str, Spoil] = {
     "escaped": lambda saved: saved.update(task={"_target_": TEXT, "path": ESCAPED}),
     "a part": lambda saved: saved.update(pe="${oc.create:{_target_:evil.Evil}}"),
     "of another key": lambda saved: saved.update(pe="${engine.hidden}", engine=HIDDEN),
-    "the environment": lambda saved: saved["logger"].update(tags=["${oc.env:SECRET}"]),
+    "the environment": lambda saved: saved["logger"].update(csv=["${oc.env:SECRET}"]),
     "a key": lambda saved: saved["logger"].update({"${oc.env:SECRET}": "project"}),
     "in what identifies it": lambda saved: saved["identity"].update(label="${oc.env:SECRET}"),
 }  # fmt: skip
@@ -144,7 +144,7 @@ def test_what_lies_outside_needs_trust(run: RunDirectory, marked: Path, spoil: S
     assert not marked.exists()
 
 
-STRANGER = {"mode": "online", "project": "theirs", "entity": "stranger", "tags": ["x"]}
+STRANGER = {"wandb": {"mode": "online", "project": "theirs", "entity": "stranger", "tags": ["x"]}}
 
 
 def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
@@ -153,17 +153,19 @@ def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
     return evaluation_asked(settings | {"run": str(run.path)}, list(typed))
 
 
-@pytest.mark.parametrize("typed", [[], ["logger.project=mine"]])
+@pytest.mark.parametrize("typed", [[], ["logger.wandb.project=mine"]])
 def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[str]) -> None:
     spoilt(run, lambda saved: saved.update(logger=STRANGER))
     path, changes, _ = asked(run, *typed)
     logger = trained.finished_run(RunDirectory(path), changes).experiment.config.logger
     project = "mine" if typed else "pe_experiments"
-    assert logger.model_dump() == {"mode": "offline", "project": project, "entity": None, "tags": []}
+    assert {name for name, section in logger if section} == {"wandb"}
+    assert logger.wandb
+    assert logger.wandb.model_dump() == WANDB | {"project": project}
 
 
 def test_a_run_that_is_not_mirrored_is_evaluated_without(run: RunDirectory) -> None:
-    assert trained.finished_run(run).experiment.config.logger.mode == "disabled"
+    assert trained.finished_run(run).experiment.config.logger.used is False
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_built(run: RunDirectory) -> None:
@@ -197,7 +199,12 @@ def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -
 
 @pytest.mark.parametrize(
     "typed",
-    ["logger.tags=['${oc.env:SECRET}']", "results_dir=${oc.env:SECRET}", r"label=\${seed}", "seed=${a:b}"],
+    [
+        "logger.wandb.tags=['${oc.env:SECRET}']",
+        "results_dir=${oc.env:SECRET}",
+        r"label=\${seed}",
+        "seed=${a:b}",
+    ],
 )
 def test_what_is_typed_takes_values_of_other_keys_alone(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
@@ -235,7 +242,7 @@ def test_nothing_is_written_or_deleted_through_a_link(run: RunDirectory, tmp_pat
     again.result.unlink()
     (again.path / "wandb").symlink_to(mine.parent)
     with pytest.raises(UserError, match="wandb is a link"):
-        evaluate_run(run.path, MORE | {"logger": LOGGER})
+        evaluate_run(run.path, MORE | {"logger": {"wandb": WANDB}})
     assert mine.exists()
 
 

@@ -1,0 +1,227 @@
+"""A run on several devices: processes of this machine, connected by gloo, that share every batch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.run import RunResult, evaluate_run, run_experiment
+from pe_experiments.store.csv_files import read_curve, read_metrics
+from pe_experiments.tasks.text import FEWEST_BYTES
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import loop
+from pe_experiments.training.device import prepare_device
+from pe_experiments.training.ranks import Ranks
+from tests.conftest import ROOT, TINY
+from tests.integration.test_tracking import check_mirror, mirror
+
+Tiny = Callable[..., Experiment]
+CPU = "trainer=cpu"
+TWO = ("trainer=ddp", "trainer.accelerator=cpu")  # and two devices
+LONGER = ("training.steps=30", "evaluation.examples=250")
+
+
+class UsedByFew(PositionalEncoding):
+    """Adds a parameter to sequences of four symbols alone; most parts of a batch leave it unused."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.added_D = nn.Parameter(torch.ones(shape.d_model))
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        return x_BTD + self.added_D if x_BTD.shape[1] == 10 else x_BTD
+
+
+def compare(one: RunResult, two: RunResult, within: float) -> None:
+    """Both runs have the same training curve and the same table."""
+    assert (one.status, two.status) == ("completed", "completed"), (one.result, two.result)
+    tables = [[*read_metrics(run.directory.metrics), *read_curve(run.directory.curve)] for run in (one, two)]
+    assert len(tables[0]) == len(tables[1]) > 4
+    for expected, found in zip(*tables, strict=True):
+        assert found == pytest.approx(expected, rel=within, abs=within)
+
+
+CASES: dict[str, tuple[str, ...]] = {
+    "mixed": ("pe=fire",),
+    "random ids": ("positions=random_subset", "pe=learned", "model=encoder", "model.d_model=16"),
+    "accumulated": ("trainer.accumulate_grad_batches=3",),
+    "unused": ("pe=none", f"pe._target_={__name__}.UsedByFew", "training.batching=single_length"),
+    "three": ("trainer.devices=3",),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_several_devices_train_what_one_trains(case: str, tiny: Tiny, tmp_path: Path) -> None:
+    options = ("trainer.precision=64-true", *LONGER, *CASES[case])
+    one = run_experiment(tiny(*options, CPU, "trainer.devices=1", f"results_dir={tmp_path / 'one'}"))
+    devices = [] if case == "three" else ["trainer.devices=2"]
+    two = run_experiment(tiny(*TWO, *options, *devices))
+    assert one.directory.name == two.directory.name
+    compare(one, two, 1e-9)
+
+
+def test_in_float32_they_differ_by_the_order_of_sums(tiny: Tiny, tmp_path: Path) -> None:
+    one = run_experiment(tiny(*LONGER, CPU, f"results_dir={tmp_path / 'one'}"))
+    compare(one, run_experiment(tiny(*LONGER, *TWO)), 1e-4)
+
+
+def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_bytes(bytes((n * n // 7 + n // 50) % 26 + 97 for n in range(FEWEST_BYTES)))
+    text = ("task=text", f"task.path={path}", "pe=rope", "training.max_length=24", "evaluation.examples=350")
+    options = (*text, "trainer.precision=64-true", "positions=random_offset")
+    one = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}"))
+    two = run_experiment(tiny(*options, *TWO))
+    compare(one, two, 1e-9)
+    tables = [(run.directory.path / "text.csv").read_text() for run in (one, two)]
+    numbers = [[float(cell) for cell in re.findall(r"[\d.]+", table)] for table in tables]
+    assert numbers[1] == pytest.approx(numbers[0])
+
+
+def test_a_finished_run_is_evaluated_by_all_devices(tiny: Tiny) -> None:
+    trained = run_experiment(tiny(CPU))
+    trainer = tiny(*TWO).config.trainer.model_dump()
+    lengths = {"evaluation": {"lengths": [5, 12], "examples": 450}}
+    two = evaluate_run(trained.directory.path, {**lengths, "trainer": trainer})
+    one = run_experiment(tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true"))
+    assert two.curve == one.curve
+
+
+class Kills(Display):
+    """Kills the other process of the run after a step."""
+
+    def __init__(self, at: int):
+        self.at = at
+        self.killed_at = 0.0
+
+    def step(self, done: int) -> None:
+        if done == self.at:
+            (other,) = multiprocessing.active_children()
+            self.killed_at = time.monotonic()
+            other.kill()
+
+
+@pytest.mark.parametrize("again", [TWO, (CPU,)])
+def test_a_killed_process_ends_the_run_which_resumes(
+    again: tuple[str, ...], tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    options = ("training.steps=30", "trainer.precision=64-true")
+    whole = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'whole'}"))
+    display = Kills(23)
+    killed = run_experiment(tiny(*options, *TWO), display)
+    assert time.monotonic() - display.killed_at < 20
+    assert killed.status == "error"
+    assert "device 1 (of 2, from 0) was killed; the same command goes on" in killed.result["reason"]
+    resumed = run_experiment(tiny(*options, *again))
+    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 20)
+    compare(whole, resumed, 1e-9)
+
+
+class Interrupts(Display):
+    def step(self, done: int) -> None:
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_no_process(tiny: Tiny) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny(*TWO), Interrupts())
+    deadline = time.monotonic() + 5
+    while multiprocessing.active_children():
+        assert time.monotonic() < deadline
+
+
+def test_a_loss_that_diverges_ends_all_of_them(tiny: Tiny) -> None:
+    result = run_experiment(tiny(*TWO, "training.learning_rate=1e30", "training.clip_norm=null"))
+    assert result.status == "diverged"
+
+
+def test_two_devices_are_one_wandb_run(tiny: Tiny) -> None:
+    result = run_experiment(tiny(*TWO, "logger=wandb"))
+    assert len(list(result.directory.path.glob("wandb/offline-run-*"))) == 1
+    check_mirror(result.directory)
+    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
+    assert record.run_id == result.directory.name
+
+
+REFUSED = {
+    "fewer rows": (
+        ("training.batch_size=1",),
+        "training.batch_size=1: 2 devices share it; allowed: 2 or more",
+    ),
+    "fsdp": (("trainer.strategy=fsdp",), "trainer.strategy=fsdp: it needs CUDA devices"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_is_refused(case: str, tiny: Tiny) -> None:
+    options, said = REFUSED[case]
+    with pytest.raises(UserError, match=said):
+        prepare_device(tiny(*TWO, *options).config)
+
+
+def test_more_gpus_than_there_are_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"devices=2: PyTorch finds 1 here; allowed: 1"):
+        prepare_device(tiny("trainer=ddp").config)
+
+
+def test_several_nodes_need_something_that_starts_the_processes(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"num_nodes=2: start one process for each device, with srun"):
+        Ranks(tiny(*TWO, "trainer.num_nodes=2").config.trainer, "cpu")
+    for key, value in slurm(0).items():
+        monkeypatch.setenv(key, value)
+    with pytest.raises(UserError, match=r"num_nodes is 3, and 2 processes were started; start 3"):
+        Ranks(tiny(*TWO, "trainer.devices=3").config.trainer, "cpu")
+
+
+def slurm(rank: int) -> dict[str, str]:
+    """The variables of Slurm in one of two processes on a node."""
+    here = {
+        "JOB_ID": "4321",
+        "JOB_NAME": "run",
+        "NTASKS": "2",
+        "NTASKS_PER_NODE": "2",
+        "NODELIST": "localhost",
+    }
+    own = {"PROCID": str(rank), "LOCALID": str(rank), "NODEID": "0"}
+    return {f"SLURM_{key}": value for key, value in (here | own).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lengths", ["[4,9]", "[130000]"])
+def test_processes_that_slurm_starts(lengths: str, tiny: Tiny, results: Path) -> None:
+    """The second length is refused by rank 0; the other process then ends too."""
+    options = [*TINY, *TWO, f"evaluation.lengths={lengths}", f"results_dir={results}"]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *options]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MASTER_PORT": "23457"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [subprocess.Popen(command, env=environment | slurm(rank), **pipes) for rank in (0, 1)]  # type: ignore[call-overload]
+    (said, complaint), other = (rank.communicate(timeout=120) for rank in ranks)
+    assert other == ("", "")
+    if lengths == "[130000]":
+        assert ranks[0].returncode == 1
+        assert "hours" in complaint
+        return
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert said.count("run:  ") == 1
+    one = run_experiment(tiny(CPU, "evaluation.lengths=[4,9]", f"results_dir={results / 'one'}"))
+    (run,) = (results / "runs").iterdir()
+    assert run.name == one.directory.name
