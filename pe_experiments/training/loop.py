@@ -41,6 +41,7 @@ RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
 CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
 CHECKPOINT_SHARE = 0.02  # of the training time at most
+KNOWN_WARNINGS = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
 
 
 class TrainingModule(pl.LightningModule):
@@ -316,7 +317,7 @@ def train_model(
     """Train in place, from the start or from the checkpoint of step ``first``; returns the last step.
 
     On several devices every rank calls it, with its ``ranks``. ``record`` is called with each row of
-    ``metrics.csv``, ``show`` with the number of every step taken. ``loggers`` are for callbacks of the user.
+    ``metrics.csv``, ``show`` with the number of every step taken; ``loggers`` are for the user's callbacks.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -332,8 +333,7 @@ def train_model(
         Checkpointer(checkpoint, training),
     ]
     with warnings.catch_warnings():
-        known = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
-        warnings.filterwarnings("ignore", message=f".*({known})")
+        warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else device,

@@ -200,7 +200,7 @@ def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -
 @pytest.mark.parametrize(
     "typed",
     [
-        "logger.wandb.tags=['${oc.env:SECRET}']",
+        "trainer.callbacks=['${oc.env:SECRET}']",
         "results_dir=${oc.env:SECRET}",
         r"label=\${seed}",
         "seed=${a:b}",
