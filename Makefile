@@ -4,7 +4,7 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test test-all lint results clean
+.PHONY: train test test-all golden lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
@@ -15,6 +15,10 @@ test: .venv/.tests lint
 # And what takes minutes: kills, wheels, a browser, whole commands.
 test-all: .venv/.tests lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# The numbers that tests/golden holds the package to, after NUMERICS was raised.
+golden: .venv/.tests
+	$(BIN)/python -m tests.golden.numbers
 
 # Every table, figure and page under results/ from the CSVs of the studies.
 results: .venv/.tests

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+NUMERICS = 1  # raised whenever the package computes other results on purpose; see tests/golden
 _HOMES = {
     "run_experiment": "run",
     "load_model": "store.finished",

@@ -13,18 +13,18 @@ from omegaconf import DictConfig
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
-from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
-from pe_experiments.evaluation.summary import summarise
+from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
-from pe_experiments.store.csv_files import read_curve, write_curve
+from pe_experiments.store.csv_files import read_curve, validation_loss
 from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.environment import code_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
+from pe_experiments.store.identity import UNTRACKED
+from pe_experiments.store.names import leaves
 from pe_experiments.store.plan import Plan, plan
-from pe_experiments.store.record import Record, draw, list_run, recorded
+from pe_experiments.store.record import Record, list_run, recorded
 from pe_experiments.terminal import console
-from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.training.estimates import refuse_large_training
-from pe_experiments.training.hardware import describe_environment, on_hardware
+from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import preflight
 
 
@@ -41,6 +41,11 @@ class RunResult:
     @property
     def status(self) -> str:
         return self.result["status"]
+
+    @property
+    def validation_loss(self) -> float:
+        """The last loss on fresh examples of the training lengths; infinite where the run diverged."""
+        return validation_loss(self.directory)
 
 
 def run_experiment(
@@ -63,15 +68,17 @@ def run_experiment(
     experiment = resolve(config) if isinstance(config, Config) else config
     display = display or console.Display()
     try:
-        with on_hardware(experiment.config) as device:
+        with use_device(experiment.config) as device:
             planned = plan(experiment)
             if planned.trained:
                 return _evaluate_finished(planned, device, display)
-            refuse_large_training(experiment)
             for remark in preflight(experiment):
                 console.say(remark)
-            for other, names in planned.edited_since().items():
-                console.say(f"Changed since {other}: {few(names)}. This is a new run.")
+            if other := planned.not_the_run():
+                console.say(f"This is a new run, {other}.")
+            for path, digest in leaves(planned.identity.hashed["classes"]):
+                if digest == UNTRACKED:
+                    console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
             with planned.run.held(experiment.config.rerun):
                 planned = plan(experiment)  # another process may have trained it since
                 if not planned.trained:
@@ -83,8 +90,7 @@ def run_experiment(
 
 def try_out(experiment: Experiment) -> None:
     """Check all that can be checked without writing anything (``dry_run=true``)."""
-    with on_hardware(experiment.config):
-        refuse_large_training(experiment)
+    with use_device(experiment.config):
         preflight(experiment)
 
 
@@ -95,7 +101,7 @@ def evaluate_run(
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``hardware`` or
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer`` or
             ``logger``; and ``task``, to evaluate on that one instead.
 
     Raises:
@@ -104,7 +110,7 @@ def evaluate_run(
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
     try:
-        with on_hardware(finished.experiment.config) as device:
+        with use_device(finished.experiment.config) as device:
             return _evaluate_finished(finished, device, display)
     finally:
         display.stop()
@@ -137,15 +143,15 @@ def _train(
 ) -> dict[str, Any]:
     from pe_experiments.training.loop import train_model
 
-    source, training = record.plan.experiment.source, record.plan.experiment.config.training
+    experiment = record.plan.experiment
 
     def show(row: dict[str, Any]) -> None:
         record.metrics(row)
         display.row(row)
 
-    display.start("training", training.steps, from_step)
+    display.start("training", experiment.config.training.steps, from_step)
     started, checkpoint = time.monotonic(), record.directory.checkpoint
-    last = train_model(model, source, training, device, checkpoint, from_step, show, display.step)
+    last = train_model(model, experiment, device, checkpoint, from_step, show, display.step)
     display.stop()
     seconds = (time.monotonic() - started) / max(1, last - from_step)
     return {"finished_step": last, "seconds_per_step": round(seconds, 5)}
@@ -155,27 +161,10 @@ def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> 
     """A finished run: as it is, or measured otherwise without training."""
     list_run(planned)
     if planned.state != "to evaluate":
+        for remark in code_changes(planned.experiment, planned.run.read_environment()):
+            console.say(f"{planned.run.name}: {remark}")
         return _outcome(planned, "found")
-    evaluate = _evaluate_again if planned.directory is planned.run else _evaluate_otherwise
-    return _outcome(planned, evaluate(planned, device, display))
-
-
-def _evaluate_again(planned: Plan, device: str, display: console.Display) -> str:
-    """The code that evaluates has changed: curve and summary are replaced, once the new ones are there."""
-    run, experiment = planned.run, planned.experiment
-    console.say(f"{run.name}: the code that evaluates has changed; evaluating it again")
-    try:
-        model = trained_model(planned)
-    except UserError as error:
-        console.say(f"{run.name}: shown as evaluated by the earlier code ({error})")
-        return "found"
-    with run.opened():
-        curve, tables = _measured(planned, model, device, display)
-        write_curve(run, curve, tables)
-        draw(experiment, planned.identity.label, curve, run.figure)
-        again = {"evaluation": planned.evaluation, "evaluation_environment": describe_environment(device)}
-        run.write_result((planned.result or {}) | summarise(curve, experiment.max_length) | again)
-    return "evaluated"
+    return _outcome(planned, _evaluate_otherwise(planned, device, display))
 
 
 def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) -> str:
@@ -191,20 +180,14 @@ def _evaluate_otherwise(planned: Plan, device: str, display: console.Display) ->
         try:
             record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
             with closing(record):
-                record.curve(*_measured(planned, model, device, display))
+                steps = result.get("finished_step", experiment.config.training.steps)
+                record.curve(*evaluate_model(experiment, model.to(device), steps, display))
         except BaseException:
             if created:
                 directory.remove()
             raise
         directory.write_result(record.result)
     return "evaluated"
-
-
-def _measured(planned: Plan, model: Backbone, device: str, display: console.Display) -> tuple[Curve, Tables]:
-    """Curve and tables of a finished run, which may have stopped before the last step that it was given."""
-    experiment, result = planned.experiment, planned.result or {}
-    steps = result.get("finished_step", experiment.config.training.steps)
-    return evaluate_model(experiment, model.to(device), steps, display)
 
 
 def _outcome(planned: Plan, done: str) -> RunResult:

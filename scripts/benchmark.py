@@ -6,17 +6,17 @@ python scripts/benchmark.py [parts=[small,peers,schemes,loop,lengths]] [repeats=
 import sys
 from pathlib import Path
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
 
 
-def main(arguments: list[str]) -> None:
-    config = composed("benchmark", arguments)
+def main(config: DictConfig) -> None:
     # What it runs is a study beside the package; in the folder of this script results.py would hide it.
     sys.path[0] = str(Path(__file__).parents[1])
     from results.benchmark.report import benchmark
 
-    benchmark(config)
+    benchmark(settings_of(config))
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def read_notes(path: Path, known: tuple[str, ...], example: str) -> tuple[str, d
 
 def cards() -> list[Card]:
     """The cards of all tasks, by name."""
-    return [read_card(path) for path in sorted((CONFIG_DIR / "task").glob("*.yaml"))]
+    return [read_card(CONFIG_DIR / "task" / f"{name}.yaml") for name in shipped("task")]
 
 
 def tasks() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,13 +14,10 @@ import torch
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.published import replay
-from pe_experiments.store import code
 from pe_experiments.sweeps import engines
 from tests.processes import CONTEXT
 
 ROOT = Path(__file__).parents[1]
-KNOWN = code.FILE
 # Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
 TINY = (
     "model.d_model=16",
@@ -42,21 +38,11 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _known_code_stays_as_it_is(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a test adopts is written elsewhere."""
-    monkeypatch.setattr(code, "FILE", Path(shutil.copy(KNOWN, tmp_path_factory.mktemp("known"))))
-    code.known.cache_clear()
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _processes_start_at_once() -> Iterator[None]:
-    """Those of sweeps and replays of this process; scripts in processes of their own spawn theirs."""
+    """Those of sweeps of this process; scripts in processes of their own spawn theirs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "SPAWN", CONTEXT)
-        patch.setattr(replay, "get_context", lambda _: CONTEXT)
         yield
 
 

@@ -11,7 +11,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.context import ForkContext, ForkProcess, ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,16 +40,8 @@ class _Served(_AsSpawned, ForkServerProcess):
     pass
 
 
-class _Forked(_AsSpawned, ForkProcess):
-    pass
-
-
 class _Serving(ForkServerContext):
     Process = _Served
-
-
-class _Forking(ForkContext):
-    Process = _Forked
 
 
 # In place of ``multiprocessing.get_context("spawn")``.
@@ -78,8 +70,4 @@ def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path])
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), stream)
     os.chdir(cwd)
     sys.argv, sys.path[:0] = command, [str(Path(command[0]).parent), *path]
-    from pe_experiments.published import replay
-
-    # Replays fork from here, where there is one thread. Workers of a sweep, started by threads, are spawned.
-    replay.get_context = lambda _: _Forking()  # type: ignore[assignment, return-value]
     runpy.run_path(command[0], run_name="__main__")

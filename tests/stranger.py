@@ -155,10 +155,13 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
     return len(tested)
 
 
-def paired_scores(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
-    """Of a bank of paired settings, by task and scheme: the score in every setting that was learned.
+Bank = dict[str, dict[str, dict[int, dict[str, float]]]]  # by task, encoding, setting and measure
 
-    Of the two rates the one with the lower loss in distribution; settings that all schemes have run at both.
+
+def bank_runs(folder: Path) -> Bank:
+    """Of a bank of paired settings ``score``, ``2x``, ``4x``, and whether the task was ``learned``.
+
+    Of the two rates the one with the lower loss in distribution; settings in which all have run at both.
     """
     runs, floors = read_csv(folder / "runs.csv"), defaultdict(float)
     for row in read_csv(folder / "floors.csv"):
@@ -169,29 +172,44 @@ def paired_scores(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
     pairs: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
         pairs[run["task"], int(run["seed"])][run["label"]].append(run)
-    schemes = {run["label"] for run in runs}
-    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    encodings = {run["label"] for run in runs}
+    found: Bank = defaultdict(lambda: defaultdict(dict))
     for (task, setting), own in pairs.items():
-        if set(own) != schemes or any(len(two) != 2 for two in own.values()):
+        if set(own) != encodings or any(len(two) != 2 for two in own.values()):
             continue
         for label, two in own.items():
             run = min(two, key=lambda one: float(one["loss_in_distribution"]))
-            first = int(run["max_length"])
+            first, curve = int(run["max_length"]), points[run["name"]]
+            above = {}
+            for n in sorted(n for n in curve if first <= n <= 8 * first):
+                low = floors[task, setting, n]
+                above[math.log2(n)] = max(0.0, (curve[n] - low) / (1 - low))
+            strips = [(b - a) * (above[a] + above[b]) / 2 for a, b in itertools.pairwise(above)]
             low = floors[task, setting, first]
-            if run["solved_in_distribution"] != "True" or points[run["name"]][first] - low < (1 - low) / 2:
-                continue
-            past = sorted(n for n in points[run["name"]] if first <= n <= 8 * first)
-            floor = [floors[task, setting, n] for n in past]
-            above = [
-                max(0.0, (points[run["name"]][n] - low) / (1 - low))
-                for n, low in zip(past, floor, strict=True)
-            ]
-            strips = [
-                (math.log2(past[i + 1]) - math.log2(past[i])) * (above[i] + above[i + 1]) / 2
-                for i in range(len(past) - 1)
-            ]
-            found[task, label][setting] = sum(strips) / math.log2(past[-1] / past[0])
+            learned = run["solved_in_distribution"] == "True" and curve[first] - low >= (1 - low) / 2
+            row = {"score": sum(strips) / 3, "2x": curve[2 * first], "4x": curve[4 * first]}
+            found[task][label][setting] = row | {"learned": learned}
     return found
+
+
+Values = dict[str, dict[int, float]]  # by encoding and setting, learned ones alone
+
+
+def measured(runs: dict[str, dict[int, dict[str, float]]], what: str, as_zero: bool = False) -> Values:
+    """One measure of one task; settings that were not learned are left out, or count as 0."""
+    return {
+        name: {n: row[what] if row["learned"] else 0.0 for n, row in own.items() if row["learned"] or as_zero}
+        for name, own in runs.items()
+    }
+
+
+def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[str, tuple[float, float]]]:
+    """The highest mean of those that learned three quarters; difference and adjusted p of each such other."""
+    often = {name: own for name, own in values.items() if len(own) >= 0.75 * settings}
+    best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
+    tests = {name: sign_flip_p(often[best], own) for name, own in often.items() if name != best}
+    adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
+    return best, {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
 
 def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float, int]:

@@ -49,9 +49,9 @@ def write_run(
     run, identity = planned.run, planned.identity
     run.path.mkdir(parents=True)
     run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(planned.saved_config)))
-    run.environment.write_text(
-        json.dumps({"python": "3", "command": ["train.py", f"seed={experiment.config.seed}"]})
-    )
+    environment = {"python": "3", "commit": "a" * 40, "edited": False, "libraries": {"torch": "2"}}
+    environment["command"] = ["train.py", f"seed={experiment.config.seed}"]
+    run.environment.write_text(json.dumps(environment))
     run.metrics.write_text(
         to_csv(METRICS, [{"step": 6, "loss": 2.5}, {"step": 12, "loss": 1.5, "exact_match": 0.5}])
     )

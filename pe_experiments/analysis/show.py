@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pe_experiments.analysis import audit
 from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
-from pe_experiments.configuration.overrides import ALIASES
+from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.data.randomness import named_seed

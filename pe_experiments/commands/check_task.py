@@ -3,16 +3,18 @@
 python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 """
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import validated
 
 
-def main(arguments: list[str]) -> int:
-    settings = composed("check_task", arguments)
+def main(config: DictConfig) -> None:
+    settings = settings_of(config)
     from pe_experiments.checking.task_contract import TaskSettings, check_task  # brings torch
 
-    return 0 if check_task(validated(TaskSettings, settings)) else 1
+    if not check_task(validated(TaskSettings, settings)):
+        raise SystemExit(1)
 
 
 run = command("check_task", __doc__, main)

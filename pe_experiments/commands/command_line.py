@@ -1,4 +1,4 @@
-"""Common parts of the commands: help, flags, showing a result, one sentence for every mistake."""
+"""Common parts of the commands: Hydra's entry, help, showing a result, one sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
-from pe_experiments.configuration.compose import choices_of, groups_of
+from pe_experiments.configuration.groups import choices_of, groups_of
+from pe_experiments.configuration.mistakes import explained
+from pe_experiments.configuration.overrides import normalised, replaced
+from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, print_table, say
 from pe_experiments.terminal.errors import UserError, one_line, sentence, shown
@@ -24,12 +30,45 @@ from pe_experiments.terminal.files import CONFIG_DIR
 if TYPE_CHECKING:  # brings torch
     from pe_experiments.run import RunResult
 
-Main = Callable[[list[str]], int | None]
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first in a file under configs says what it is
+OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher")
 
 
-def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
-    """The entry of ``scripts/NAME.py``: help, exit code, and every mistake as one line on stderr."""
+class Stopped(BaseException):
+    """The only run has failed, for the reason that is its cause; of an Exception Hydra prints more."""
+
+
+class Task:
+    """The function of a command as Hydra calls it."""
+
+    def __init__(self, function: Callable[[DictConfig], Any]):
+        self.function = function
+        self.__module__ = function.__module__  # by which Hydra calls the job
+
+    def __call__(self, config: DictConfig) -> Any:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            return self.function(config)
+        try:
+            return self.function(config)
+        except Exception as error:
+            raise Stopped from error
+
+
+def command(
+    name: str,
+    usage: str | None,
+    function: Callable[[DictConfig], Any],
+    config: str | None = None,
+    prepare: Callable[[list[str]], list[str]] = list,
+) -> Callable[[], NoReturn]:
+    """The entry of ``scripts/NAME.py``: a Hydra application whose primary configuration is CONFIG.
+
+    ``function`` gets what Hydra composes. Every mistake becomes one line on stderr;
+    ``HYDRA_FULL_ERROR=1`` shows the traceback. ``prepare`` changes the arguments before Hydra reads them.
+    """
+    primary = config or name
+    decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)
+    application = decorate(Task(function))
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
@@ -38,31 +77,53 @@ def command(name: str, usage: str | None, main: Main) -> Callable[[], NoReturn]:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
             signal.signal(signal.SIGINT, process.interrupt)
         if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # schemes and tasks of the user's own lie in the working directory
-        if {"-h", "--help"} & set(arguments):
-            how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
-            say(help_text("config" if name == "train" else name, how))
-            sys.exit(0)
-        process.leave(_exit_code(main, arguments))
+            sys.path.append(os.getcwd())  # encodings and tasks of the user's own lie in the working directory
+        how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
+        OmegaConf.register_new_resolver("help", lambda: help_text(primary, how), replace=True)
+        with process.hydra_raises() as full_error:
+            code = _exit_code(application, prepare, primary, full_error)
+        process.leave(code)
 
     return run
 
 
-def _exit_code(main: Main, arguments: list[str]) -> int:
+def _exit_code(
+    application: Callable[[], Any],
+    prepare: Callable[[list[str]], list[str]],
+    primary: str,
+    full_error: bool,
+) -> int:
+    arguments = sys.argv[1:]
     try:
-        return main(arguments) or 0
+        for earlier, later in replaced(arguments):
+            print(f"note: {shown(earlier)} is replaced by {shown(later)}", file=sys.stderr)
+        sys.argv[1:] = prepare(normalised(arguments))
+        application()
+        return process.exit_code
     except KeyboardInterrupt:
         same = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
         return _complain(f"interrupted; {same} goes on from the last checkpoint", code=130)
-    except (UserError, OSError) as error:
-        return _complain(sentence(error))
-    except BaseException as error:  # our mistake, or that of a scheme from outside, which may also exit
-        from pe_experiments.configuration.parts import part_behind
+    except SystemExit as stop:  # of Hydra, which has said why
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException as caught:
+        error = caught.__cause__ if isinstance(caught, Stopped) and caught.__cause__ else caught
+        if full_error:
+            traceback.print_exception(error)
+            return 1
+        said = explained(error, arguments, primary)
+        if isinstance(said, UserError | OSError):
+            return _complain(sentence(said))
+        return _complain(_unexpected(error))
 
-        where = f"in {name}" if (name := part_behind(error)) else "unexpected"
-        with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
-            log.write(traceback.format_exc().encode(errors="backslashreplace"))
-        return _complain(f"{type(error).__name__}: {error} ({where}; traceback in {log.name})")
+
+def _unexpected(error: BaseException) -> str:
+    """Our mistake, or that of a part from outside: the sentence names a file with the traceback."""
+    from pe_experiments.configuration.parts import part_behind
+
+    where = f"in {name}" if (name := part_behind(error)) else "unexpected"
+    with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
+        log.write("".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
+    return f"{type(error).__name__}: {error} ({where}; traceback in {log.name})"
 
 
 def _complain(text: str, code: int = 1) -> int:
@@ -71,37 +132,29 @@ def _complain(text: str, code: int = 1) -> int:
     return code
 
 
+def settings_of(config: DictConfig) -> dict[str, Any]:
+    """The composed configuration as plain values; what Hydra would ignore is refused."""
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode != RunMode.MULTIRUN:
+        for text in hydra_config.overrides.hydra:
+            if text.startswith(OF_A_SWEEP):
+                raise UserError(f"{shown(text)} is a setting of a sweep; add -m, or sweep=NAME")
+    return interpolated(config)
+
+
 def help_text(name: str, usage: str) -> str:
-    """The usage, the settings as commented in their files, each choice with its file's first comment."""
-    parts = [usage, (CONFIG_DIR / f"{name}.yaml").read_text()]
+    """Hydra's template of the help: the usage, the settings, each choice with its file's first comment."""
+    primary = (CONFIG_DIR / f"{name}.yaml").read_text()
+    parts = [usage, re.sub(r"^defaults:\n(?: .*\n)*|^hydra:\n(?: .*\n)*", "", primary, flags=re.MULTILINE)]
     for group, start in groups_of(name).items():
-        place = CONFIG_DIR / group.replace(".", "/")
-        files = {choice: (place / f"{choice}.yaml").read_text() for choice in choices_of(group)}
+        files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
         if files and list(files) != ["default"]:
             about = (f"  {choice:28}{''.join(COMMENT.findall(text)[:1])}" for choice, text in files.items())
             parts.append("\n".join([f"{group}=NAME", *about]))
-        if start in files and (len(files) == 1 or group == "model"):  # settings that all choices share
+        if start in files and group != "application" and (len(files) == 1 or group == "model"):
             parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[start].splitlines())]))
-    return "\n\n".join(part.strip() for part in parts)
-
-
-def flags_apart(arguments: Sequence[str]) -> tuple[list[str], bool, Path | None]:
-    """The arguments of train.py: ``key=value`` texts, whether ``-m`` is among them, and ``--config-dir``."""
-    texts, many, folder, words = [], False, None, iter(arguments)
-    for word in words:
-        if word in ("-m", "--multirun"):
-            many = True
-        elif word.partition("=")[0] in ("--config-dir", "-cd"):
-            named = word.partition("=")[2] or next(words, "")
-            folder = Path(named)
-            if not named or not folder.is_dir():
-                raise UserError(f"--config-dir {shown(named)}: there is no such folder")
-        elif word.startswith("-"):
-            how = "settings are written key=value, and -m makes a sweep"
-            raise UserError(f"{shown(word)} is not a flag; {how}")
-        else:
-            texts.append(word)
-    return texts, many, folder
+    text = "\n\n".join(part.strip() for part in parts).replace("$", "$$")
+    return f"{text}\n\nHydra's groups:\n$HYDRA_CONFIG_GROUPS\nFlags:\n$FLAGS_HELP"
 
 
 def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Table:

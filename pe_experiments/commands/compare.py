@@ -7,8 +7,9 @@ python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only t
 import gc
 from pathlib import Path
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import Lines, say
 
@@ -24,9 +25,9 @@ class CompareSettings(Section):
     metric: Words | None
 
 
-def main(arguments: list[str]) -> None:
+def main(config: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # else it looks through all that was read again and again
-    asked = validated(CompareSettings, composed("compare", arguments)).model_dump()
+    asked = validated(CompareSettings, settings_of(config)).model_dump()
     from pe_experiments.comparison.compare import compare, show
 
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")

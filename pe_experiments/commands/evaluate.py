@@ -4,40 +4,56 @@ python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [
 """
 
 from pathlib import Path
+from typing import Any
 
-from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.compose import changed_sections, composed
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of, show_result
+from pe_experiments.configuration.compose import changed_sections
+from pe_experiments.configuration.groups import groups_of
+from pe_experiments.configuration.overrides import key_of
+from pe_experiments.configuration.schema import Folder, Section, Words, validated
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, allowed, shown
 
-OWN = ("run=", "results_dir=", "trust=")  # settings of this command; the others are of the run
+
+class EvaluateSettings(Section):
+    """What ``configs/evaluate.yaml`` may say of this command; the other settings are of the run."""
+
+    run: Words
+    results_dir: Folder
+    trust: bool
 
 
-def main(arguments: list[str]) -> None:
-    path, changes, trust = evaluation_asked(arguments)
+def main(config: DictConfig) -> None:
+    settings, typed = settings_of(config), list(HydraConfig.get().overrides.task)
+    path, changes, trust = evaluation_asked(settings, typed)
     from pe_experiments.run import evaluate_run
 
     show_result(evaluate_run(path, changes, Lines(), trust))
 
 
-def evaluation_asked(arguments: list[str]) -> tuple[Path, dict[str, object], bool]:
-    """The run to evaluate, the sections that change, and trust; run names mean something else to Hydra."""
-    texts = [argument.lstrip("+") for argument in arguments]
-    start = {"results_dir": composed("config", [])["results_dir"], "trust": "false"}
-    own = start | dict(text.split("=", 1) for text in texts if text.startswith(OWN))
-    if "run" not in own:
+def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
+    """The run to evaluate, the sections that what was typed changes, and whether the run is trusted."""
+    own = {key: settings[key] for key in EvaluateSettings.model_fields}
+    if own["run"] == "???":
         raise UserError("run is missing; for example run=results/runs/NAME")
-    if (trust := own["trust"]) not in ("true", "false"):
-        raise UserError(f"trust={shown(trust)}: expected true or false")
-    named = Path(own["run"].strip("'\""))
-    places = dict.fromkeys([named, Path(own["results_dir"], "runs", named)])  # one, of an absolute path
+    asked = validated(EvaluateSettings, own)
+    places = dict.fromkeys([Path(asked.run), Path(asked.results_dir, "runs", asked.run)])
     runs = [run for run in map(RunDirectory, places) if run.config.exists()]
     if not runs:
         missing = allowed(str(RunDirectory(path).config) for path in places)
-        raise UserError(f"run={shown(named)}: there is no run; looked for {missing}")
-    changes = [text for text in texts if not text.startswith(OWN)]
-    return runs[0].path, changed_sections(runs[0].read_config(), changes), trust == "true"
+        raise UserError(f"run={shown(asked.run)}: there is no run; looked for {missing}")
+    texts = [text for text in typed if key_of(text) not in own]
+    return runs[0].path, changed_sections(runs[0].read_config(), texts, settings), asked.trust
 
 
-run = command("evaluate", __doc__, main)
+def over_the_run(texts: list[str]) -> list[str]:
+    """What is typed may change settings that only the run has; `changed_sections` holds them against it."""
+    known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
+    return [text if key_of(text) in known or text[:1] in "+~-" else f"++{text}" for text in texts]
+
+
+run = command("evaluate", __doc__, main, prepare=over_the_run)

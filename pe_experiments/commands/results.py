@@ -2,16 +2,19 @@
 
 python scripts/results.py                      everything, and the numbers in README.md
 python scripts/results.py check=true           write nothing; name what would come out otherwise
-python scripts/results.py publish=text         after train.py sweep=text: its CSVs anew, from the runs
-python scripts/results.py adopt=all            after an edit: are the published numbers the same? adopt=STUDY
+python scripts/results.py publish=text         after train.py sweep=text: add its finished runs to its CSVs
+python scripts/results.py reproduce=text runs=2     train two published runs again, and compare
 """
 
 from pathlib import Path
+from typing import Annotated
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.schema import Folder, Section, Words, validated
-from pe_experiments.terminal.console import say
+from omegaconf import DictConfig
+from pydantic import Field
+
+from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
+from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
@@ -22,18 +25,19 @@ class ResultsSettings(Section):
     results_dir: Folder
     publish: Words | None
     check: bool
-    adopt: Words | None
+    reproduce: Study | None
+    runs: Annotated[int, Field(ge=1)]
 
 
-def main(arguments: list[str]) -> int:
-    asked = validated(ResultsSettings, composed("results", arguments))
-    from pe_experiments.published import adopt, pages, publish
+def main(config: DictConfig) -> None:
+    asked = validated(ResultsSettings, settings_of(config))
+    from pe_experiments.published import pages, publish, reproduce
 
     if asked.check and asked.publish is not None:
         raise UserError("check=true: allowed: true, without publish, or false")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
-    if asked.adopt is not None:
-        return adopt.adopt(asked.adopt, pages.published(results_dir), results_dir)
+    if asked.reproduce is not None:
+        raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs, results_dir, Lines()))
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
@@ -51,7 +55,8 @@ def main(arguments: list[str]) -> int:
             drifted.append(readme)
     for path in drifted:
         say(f"not what the CSVs say: {path}")
-    return 1 if drifted else 0
+    if drifted:
+        raise SystemExit(1)
 
 
 run = command("results", __doc__, main)

@@ -4,13 +4,14 @@ python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
 """
 
-from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.compose import composed
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import validated
 
 
-def main(arguments: list[str]) -> None:
-    settings = composed("show_encoding", arguments)
+def main(config: DictConfig) -> None:
+    settings = settings_of(config)
     from pe_experiments.analysis.show import ShowSettings, show_encodings  # brings torch
 
     show_encodings(validated(ShowSettings, settings))

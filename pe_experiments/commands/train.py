@@ -4,54 +4,51 @@ python scripts/train.py                                       sinusoidal, copy, 
 python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
 python scripts/train.py -m pe=none,sinusoidal seed=0,1,2      every combination
 python scripts/train.py sweep=first_look                      a prepared sweep, with its comparison
-python scripts/train.py --config-dir DIR pe=mine              with a file DIR/pe/mine.yaml of your own
+python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     a class of your own
 """
 
-from pathlib import Path
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, flags_apart, show_result
-from pe_experiments.configuration.compose import ConfigMapping, common_to_runs, composed
+from pe_experiments.commands.command_line import command, settings_of, show_result
 from pe_experiments.configuration.schema import check
-from pe_experiments.sweeps.sweep import Sweep, list_studies
 from pe_experiments.terminal.console import Lines, say
+from pe_experiments.terminal.errors import UserError, one_line
+
+METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_match_at_2x": "at 2x",
+           "loss_in_distribution": "loss in distribution"}  # fmt: skip
 
 
-def main(arguments: list[str]) -> int:
-    texts, many, folder = flags_apart(arguments)
-    common, hydra = common_to_runs(texts, folder)
-    if many or hydra["mode"] == "MULTIRUN":
-        return sweep(texts, common, hydra["sweeper"]["params"], folder)
-    checked = check(composed("config", texts, folder))  # before torch is imported
+def train(config: DictConfig) -> float:
+    """Carry out one run; returns its validation loss in distribution, which a Hydra sweeper minimises."""
+    checked = check(settings_of(config))  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out
     from pe_experiments.store.plan import plan
 
-    experiment = resolve(checked)
+    experiment, alone = resolve(checked), HydraConfig.get().mode != RunMode.MULTIRUN
     if checked.dry_run:
         try_out(experiment)
         planned = plan(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
         why = f" ({planned.remark})" if planned.remark else ""
         say(f"{planned.state}: {planned.run.path}{why}\nevaluated at {lengths}")
-        return 0
-    result = run_experiment(experiment, Lines())
-    show_result(result)
-    return 0 if result.status == "completed" else 1
+        return float("nan")
+    result = run_experiment(experiment, Lines() if alone else None)
+    if alone:
+        show_result(result)
+        if result.status != "completed":
+            raise SystemExit(1)
+        return result.validation_loss
+    reason = one_line(str(result.result.get("reason", "")))
+    if result.status == "error":
+        raise UserError(reason)
+    measured = ((words, result.result.get(key)) for key, words in METRICS.items())
+    metrics = "".join(f", {words} {value:.3f}" for words, value in measured if value is not None)
+    status = "finished" if result.status == "completed" else f"{result.status} ({reason})"
+    say(f"{result.result['name']}: {result.done}, {status}{metrics}")
+    return result.validation_loss
 
 
-def sweep(texts: list[str], common: ConfigMapping, varied: ConfigMapping | None, folder: Path | None) -> int:
-    """Carry out many runs; then compare those of each study, or show the verdicts against a bank."""
-    if common["sweep"]["against"]:
-        from pe_experiments.published.report import report
-        from pe_experiments.published.versus import Versus
-
-        return Versus(report, texts, common, varied, folder).carry_out()[0]
-    code, jobs = Sweep(texts, common, varied, folder).carry_out()
-    for results_dir, study in list_studies(jobs):
-        from pe_experiments.comparison.compare import compare, show
-
-        show(compare(results_dir, study, Path(results_dir) / study))
-    return code
-
-
-run = command("train", __doc__, main)
+run = command("train", __doc__, train, "config")

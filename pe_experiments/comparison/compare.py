@@ -17,11 +17,11 @@ from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import FORMULA, UserError, few
+from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import write_atomically
 
 # Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
-MADE_WITH = {"version": "pe_experiments", "source": "source", "device": "device", "command": "command"}
+RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
 
 
 def compare(
@@ -88,10 +88,9 @@ def write_comparison(
 def runs_csv(runs: Runs) -> str:
     """The runs, with version, source, device and command of each."""
     made = runs.runs.copy()
-    for column, key in MADE_WITH.items():
+    for column, key in RECORDED.items():
         made[column] = [runs.environments[name].get(key) for name in made["name"]]
-    commands = [shlex.join(typed or []) for typed in made["command"]]
-    made["command"] = [f"'{command}" if command[:1] in tuple(FORMULA) else command for command in commands]
+    made["command"] = [shlex.join(typed or []) for typed in made["command"]]
     return made.to_csv(index=False)
 
 

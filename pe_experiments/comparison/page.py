@@ -72,6 +72,7 @@ def _methods(made: Comparison) -> Json:
         "family": f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
         "level": f"{LEVEL:.0%}".replace("%", " %"),
         "fewest": FEWEST,
+        "mixed": words.mixed_versions(made.runs),
         "solved": SOLVED,
         "farthest": f"{FARTHEST:g}",
     }

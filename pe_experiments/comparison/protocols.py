@@ -16,7 +16,7 @@ from pe_experiments.evaluation.summary import lower_is_better
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 
-SOURCE = "task.source"  # shown as a setting where an edit of the task made another protocol
+SOURCE = "task.source"  # shown as a setting where an edit of the user's task made another protocol
 CODE = (SOURCE, "task._target_")
 MACHINE = ("processor", "device", "threads")  # of an environment: on others a step takes another time
 LONGEST = 80  # characters of a slug
@@ -102,7 +102,7 @@ def told_apart(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
     Protocols that differ in code alone, or in what was tuned, are numbered.
     """
-    table = pd.DataFrame(protocols).fillna({"training.optimizer": "torch.optim.AdamW"}).fillna("unset")
+    table = pd.DataFrame(protocols).fillna("unset")
     tuned = [str(key) for key in table if table[key].str.contains(" (", regex=False).any()]
     options = [str(key) for key in table if table[key].nunique() > 1 and key not in (*CODE, *tuned)]
     chosen: list[str] = []
@@ -126,11 +126,10 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
     values: dict[str, dict[str, list[str]]] = {}
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):
-        trained, sources = (runs.saved[name]["identity"][key] for key in ("trained", "sources"))
-        found = {f"{g}.{key}": v for g in ("task", "model", "training") for key, v in trained[g].items()}
-        if isinstance(part := found.pop("training.optimizer", None), dict):  # not the usual one
-            found |= {f"training.optimizer.{key}".removesuffix("._target_"): v for key, v in part.items()}
-        found[SOURCE] = short_hash([sources["task"], sources.get("shared")])
+        trained, hashed = (runs.saved[name]["identity"][key] for key in ("trained", "hashed"))
+        groups = ("task", "model", "training", "optimizer", "trainer")
+        found = {f"{g}.{key}": v for g in groups for key, v in trained.get(g, {}).items()}
+        found[SOURCE] = short_hash([hashed["classes"].get("task"), hashed["data"]])
         for key, value in found.items():
             values.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)
     counts = runs.curves.loc[runs.curves["protocol"] == digest, "examples"].dropna().unique()

@@ -12,14 +12,15 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.comparison.tuning import best_of_each
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
-from pe_experiments.store.names import only_code_differs, short_hash
+from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError, is_cell, nearest, one_line, printable, shown
-from pe_experiments.terminal.files import read_json, read_text
+from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
+from pe_experiments.terminal.files import read_text
 
 MOST_SEED = (1 << 63) - 1  # that a table holds
 MOST_LENGTHS = 1_000  # that one run is drawn at
@@ -40,7 +41,7 @@ class Runs:
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
-    tuning: where a study tuned a setting per scheme, one entry per choice (see `sweeps.tuning`).
+    tuning: where a study tuned a setting per scheme, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
     """
 
@@ -87,6 +88,8 @@ def read_runs(
         with _or_left_out(path.name, left_out):
             read.append(_read_run(RunDirectory(path), listed.get("tuned", []), left_out))
     display.stop()
+    best, tuning = best_of_each(read, listed.get("tuned", []))
+    read = [run for run in read if run.directory.name in best]
     if not read:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
     table = _labelled(_without_duplicates(read, left_out), pe)
@@ -101,14 +104,14 @@ def read_runs(
 
     curves = keyed((name, run.curve.values()) for name, run in runs.items())
     curves["in_summary"] = shared(curves)
-    mine = {run.saved["identity"]["label"] for run in runs.values()}
+    labels = set(table["label"])
     return Runs(
         runs=summarised(table, curves),
         curves=curves,
         training=keyed((name, _training(run.directory, left_out)) for name, run in runs.items()),
         saved={name: run.saved for name, run in runs.items()},
-        environments={name: _environment(run.directory) for name, run in runs.items()},
-        tuning=[choice for choice in listed.get("tuning", []) if choice["scheme"] in mine],
+        environments={name: run.directory.read_environment() for name, run in runs.items()},
+        tuning=[choice for choice in tuning if choice["scheme"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
@@ -144,9 +147,9 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
     saved = directory.read_config()
     identity = saved["identity"]
-    trained, sources = identity["trained"], identity["sources"]
-    if not (is_cell(directory.name) and is_cell(identity["label"])):
-        raise UserError("its directory or its label is called what no run is called")
+    trained = identity["trained"]
+    if printable(text := f"{directory.name} {result['label']}") != text:
+        raise UserError("its name or label has characters that no terminal shows")
     said = f"{result['name']}, seed {result['seed']}"
     meant = f"{identity['name']}, seed {trained['seed']}"
     if said != meant:
@@ -154,9 +157,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
-    training = {key: value for key, value in trained["training"].items() if f"training.{key}" not in tuned}
-    # Edited code of the task makes another protocol, not another scheme.
-    protocol = [trained["task"], sources["task"], trained["model"], sources.get("model"), training, examples]
+    protocol, scheme = comparison_keys(identity["hashed"], examples, tuned)
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -165,8 +166,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "model": str(result["model"]),
         "status": result["status"],
         "max_length": max(_lengths(saved["derived"]["train_lengths"])),
-        "protocol": short_hash([*protocol, sources.get("shared")]),
-        "scheme": short_hash([(trained[group], sources[group]) for group in ("pe", "positions")]),
+        "protocol": protocol,
+        "scheme": scheme,
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
@@ -180,6 +181,25 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
                 _add_evaluation(run, directory.evaluation(name), result["evaluation"])
     run.curve = dict(sorted(run.curve.items()))
     return run
+
+
+def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> tuple[str, str]:
+    """Return a hash of what runs must share to be compared, and one of what is compared: the encoding.
+
+    Args:
+        hashed: `Identity.hashed` of a run.
+        examples: on which it was evaluated, per length.
+        tuned: settings that may differ, such as ``training.learning_rate``.
+    """
+    config, classes = hashed["config"], hashed["classes"]
+
+    def content(group: str) -> list[Any]:
+        untuned = {key: value for key, value in config[group].items() if f"{group}.{key}" not in tuned}
+        return [untuned, classes.get(group)]
+
+    shared = {group: content(group) for group in ("task", "model", "training", "trainer", "optimizer")}
+    compared = {group: content(group) for group in ("pe", "positions")}
+    return short_hash([shared, hashed["data"], examples]), short_hash(compared)
 
 
 def _whole(value: Any, most: int, least: int = 0) -> int:
@@ -204,8 +224,6 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     if result is None or "evaluated_on" in result:
         return
     again, measured = ({**one, "lengths": None} for one in (result["evaluation"], evaluation))
-    if only_code_differs(again, measured):
-        raise UserError("evaluated by other code than the run; evaluate it again")
     if again == measured:
         run.curve = {point["content_length"]: point for point in _sound_curve(later, result)} | run.curve
 
@@ -243,22 +261,8 @@ def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
             table[["length", "bits_per_byte", "accuracy"]].astype(float)
-            if not all(map(is_cell, {*table, *table["windows"], *table["slice"]})):
-                raise ValueError("a cell or a column that is no name")
             return table.assign(name=directory.name)[["name", *table]]
     return pd.DataFrame()
-
-
-def _environment(directory: RunDirectory) -> Row:
-    """Versions, machine and command; nothing where the file is missing or damaged."""
-    try:
-        content = read_json(directory.environment)
-        versions, command = content.get("libraries", {}), " ".join(content.get("command", []))
-        said = [content.get(key) for key in ("pe_experiments", "python", "source", "device", "processor")]
-        texts = [text for text in (*said, *versions, *versions.values()) if text]
-        return content if all(map(is_cell, texts)) and printable(command) == command else {}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ LEVEL = 0.95  # of every interval
 ALPHA = 1 - LEVEL  # of every test
 FEWEST = 3  # with fewer seeds there is neither an interval nor a test
 RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
+RANK_DRAWS = 10_000  # of settings with replacement
 ROUNDING = 1e-12  # closer values are equal
 
 
@@ -47,13 +48,13 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
     return Interval(mean, _quantile(below, ALPHA / 2), _quantile(above, 1 - ALPHA / 2))
 
 
-def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
-    """The mean of a smooth variable without bounds, such as a loss, with Student's 95 % interval."""
+def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
+    """The mean of a smooth variable without bounds, such as a loss, with Student's interval."""
     x = np.asarray(values, dtype=float)
     mean = float(x.mean())
     if not _enough(x):
         return Interval(mean)
-    half = float(stats.t.ppf(1 - ALPHA / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
+    half = float(stats.t.ppf(1 - alpha / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -142,6 +143,27 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = AL
     end = int(alpha / 2 * (1 + len(means)) + ROUNDING)
     low, high = (means[end - 1], means[-end]) if end else (-1.0, 1.0)
     return Interval(float(d.mean()), float(low), float(high))
+
+
+def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
+    """Ranks of the mean scores of encodings, 1 for the highest, with 95 % percentile intervals over settings.
+
+    Args:
+        scores: [settings, encodings]; settings are drawn with replacement, the same ones for all encodings.
+
+    Returns:
+        The rank of each encoding, equal means sharing the mean of their ranks; and the share of the draws in
+        which it has the highest mean, divided among equals.
+    """
+    settings = len(scores)
+    drawn = np.random.default_rng(0).multinomial(settings, np.full(settings, 1 / settings), RANK_DRAWS)
+    means = (drawn @ scores / settings).round(9)
+    ranks = stats.rankdata(-means, axis=1)
+    low, high = np.quantile(ranks, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
+    observed = stats.rankdata(-scores.mean(axis=0).round(9))
+    highest = means == means.max(axis=1, keepdims=True)
+    first = (highest / highest.sum(axis=1, keepdims=True)).mean(axis=0)
+    return [Interval(*map(float, ends)) for ends in zip(observed, low, high, strict=True)], first
 
 
 @cache

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACIES, Row
+from pe_experiments.comparison.runs import ACCURACIES, Row, Runs
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
 from pe_experiments.comparison.table import LEAST, best_schemes, finite
 from pe_experiments.drawing import METRIC_NAMES
@@ -128,6 +128,24 @@ def _edge(choice: Mapping[str, Any]) -> str:
     best = f"the best of {', '.join(f'{value:g}' for value in tried)} is {choice['chosen']}"
     what = f"{choice['setting']} of {choice['scheme']}"
     return f"{what}: {best}, an end of the grid; a better value may lie beyond it."
+
+
+def mixed_versions(runs: Runs) -> str:
+    """Return a sentence where the runs were made by several versions, and nothing where by one."""
+    made_with: dict[str, set[str]] = {
+        "commits": set(),
+        "values of NUMERICS": set(),
+        "PyTorch versions": set(),
+    }
+    for name, saved in runs.saved.items():
+        environment = runs.environments.get(name, {})
+        if commit := environment.get("commit"):
+            made_with["commits"].add(str(commit)[:8])
+        made_with["values of NUMERICS"].add(str(saved["identity"]["hashed"]["numerics"]))
+        if torch := environment.get("libraries", {}).get("torch"):
+            made_with["PyTorch versions"].add(str(torch))
+    several = [f"{what} {listed(sorted(values))}" for what, values in made_with.items() if len(values) > 1]
+    return f"The runs were trained with several {'; '.join(several)}." if several else ""
 
 
 def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:

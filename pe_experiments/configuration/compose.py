@@ -1,4 +1,8 @@
-"""From the keys a person types to a configuration: Hydra composes the choices, settings are put in after."""
+"""From the keys a person types to a configuration; Hydra composes the choices, plain values are put in after.
+
+The commands are Hydra applications and get their configuration from Hydra. This module composes
+elsewhere: from Python, and for the many runs of a sweep.
+"""
 
 from __future__ import annotations
 
@@ -10,121 +14,162 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
+from hydra import initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override, OverrideType, ValueType
+from hydra.core.override_parser.types import Override
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.overrides import read_overrides, refuse_several, refuse_unknown_choice
+from pe_experiments.configuration.groups import groups_of
+from pe_experiments.configuration.mistakes import explained, unknown_key
+from pe_experiments.configuration.overrides import normalised, read_overrides, refuse_several
 from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, interpolated
-from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line
-from pe_experiments.terminal.files import CONFIG_DIR, read_yaml
+from pe_experiments.terminal.errors import UserError, allowed
+from pe_experiments.terminal.files import CONFIG_DIR
 
-CHANGEABLE = ("pe", "task", "evaluation", "hardware", "logger")  # of a run that is trained
 DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
-OF_HYDRA = ("mode", "sweeper")  # what is read of its own section
+ENCODING = {"pe", "positions", "bank/encoding"}  # groups that fill the sections pe and positions
 ConfigMapping = dict[str, Any]
 
 
-def choices_of(group: str, folder: Path | None = None) -> list[str]:
-    """The choices of a config group: those shipped, and those in a folder of the user's own."""
-    places = [where / group.replace(".", "/") for where in (CONFIG_DIR, folder) if where]
-    return sorted({path.stem for place in places for path in place.glob("*.yaml")})
+class Composer:
+    """Composes many configurations: each set of choices once, plain values are put into a copy."""
+
+    def __init__(self, loader: ConfigLoader, name: str | None, hydra: Sequence[str] = ()):
+        """``hydra`` are overrides of Hydra's own settings, common to all configurations."""
+        self.loader, self.name, self.hydra = loader, name, list(hydra)
+        self._composed: dict[tuple[str, ...], ConfigMapping] = {}
+        self._groups: dict[str, bool] = {}
+
+    def compose(self, texts: Iterable[str]) -> ConfigMapping:
+        """The configuration of these overrides; its settings are still to be checked."""
+        texts = list(texts)
+        overrides = read_overrides(texts)
+        choices = [override for override in overrides if self._chooses(override)]
+        config = copy.deepcopy(self._chosen(choices))
+        for override in overrides:
+            if override not in choices:
+                _apply(config, override, texts)
+        return interpolated(config)
+
+    def _chooses(self, override: Override) -> bool:
+        """Whether the override is the choice of a config group."""
+        key = override.key_or_group
+        if key not in self._groups:
+            self._groups[key] = self.loader.repository.group_exists(key)
+        return self._groups[key] and not isinstance(override.value(), Mapping)
+
+    def _chosen(self, choices: Sequence[Override]) -> ConfigMapping:
+        """The composition of these choices.
+
+        Encodings fill sections of their own, so that a design of n encodings in m settings takes n + m
+        compositions, of 50 to 100 ms each, instead of n * m; where that is not so, all are composed together.
+        """
+        encoding = [o for o in choices if o.key_or_group in ENCODING]
+        others = [o for o in choices if o.key_or_group not in ENCODING]
+        if not (encoding and others):
+            return self._compose(choices)
+        plain, of_encoding, of_others = (self._compose(some) for some in ([], encoding, others))
+        filled = {key for key in of_encoding if of_encoding[key] != plain.get(key)}
+        separate = all(of_others.get(key) == plain.get(key) for key in ("pe", "positions"))
+        if separate and filled <= {"pe", "positions"}:
+            return of_others | {key: of_encoding[key] for key in filled}
+        return self._compose(choices)
+
+    def _compose(self, choices: Sequence[Override]) -> ConfigMapping:
+        texts = tuple(str(override.input_line) for override in choices)
+        if texts not in self._composed:
+            try:
+                config = self.loader.load_configuration(
+                    self.name, [*self.hydra, *texts], RunMode.RUN, from_shell=False
+                )
+            except Exception as error:
+                raise explained(error, texts) from error
+            config._set_flag("struct", False)
+            del config["hydra"]
+            plain: Any = OmegaConf.to_container(config, enum_to_str=True)
+            self._composed[texts] = plain
+        return self._composed[texts]
 
 
-def groups_of(name: str) -> dict[str, str | None]:
-    """The config groups of a command by its ``configs/NAME.yaml``, with the choice each starts from."""
-    listed = _read("", name).get("defaults", [])
-    entries = [entry for entry in listed if isinstance(entry, dict)]
-    return {str(key).split()[-1].replace("/", "."): one for entry in entries for key, one in entry.items()}
+def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> None:
+    """Put the value of an override into a configuration, as Hydra does."""
+    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
+    *path, last = key.split(".")
+    section: Any = config
+    for name in path:
+        section = section.setdefault(name, {}) if adds else section.get(name)
+        if not isinstance(section, dict):
+            raise unknown_key(key, str(override.input_line), texts)
+    if override.is_delete():
+        section.pop(last, None)
+    elif override.is_add() and section.get(last) is not None:
+        raise UserError(f"{override.input_line}: it has a value already; leave out the +")
+    elif last not in section and not adds:
+        raise unknown_key(key, str(override.input_line), texts)
+    else:
+        section[last] = override.value()
 
 
-def composed(name: str, keys: Iterable[str] | Mapping[str, Any], folder: Path | None = None) -> ConfigMapping:
+def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
     """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
 
-    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a value, or a section, put
-    over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a mapping.
+    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a
+    section, put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a
+    mapping.
     """
-    overrides = _from_python(keys) if isinstance(keys, Mapping) else read_overrides(keys)
-    config = _with_settings(name, overrides, folder)
-    del config["hydra"]
-    return interpolated(config)
+    own = Path.cwd() / "configs"
+    files = own.rglob("*.yaml") if own.is_dir() and own.resolve() != CONFIG_DIR else ()
+    composer = _composer(name, own, tuple((path, path.stat().st_mtime_ns) for path in sorted(files)))
+    if isinstance(keys, Mapping):
+        return _from_python(composer, keys)
+    texts = normalised(list(keys))
+    for override in read_overrides(texts):
+        refuse_several(override)
+    return composer.compose(texts)
 
 
-def common_to_runs(
-    arguments: Iterable[str], folder: Path | None = None
-) -> tuple[ConfigMapping, ConfigMapping]:
-    """Settings common to all runs of a command line, and its ``hydra`` section (``mode``, ``sweeper``)."""
-    overrides = read_overrides(arguments)
-    _choices_among(overrides, "config", folder)
-    # Arguments of parts may fit only one choice.
-    common = [o for o in overrides if o.key_or_group.partition(".")[0] not in PARTS]
-    config = _with_settings("config", [o for o in common if not o.is_sweep_override()], folder)
-    return config, config.pop("hydra")
+@lru_cache(maxsize=16)
+def _composer(name: str, own: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
+    """The composer of a command, while the files of the working directory stay as they are."""
+    everything = GlobalHydra.instance()
+    outer, everything.hydra = everything.hydra, None  # also inside somebody's own Hydra application
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return Composer(GlobalHydra.instance().config_loader(), name)
+    finally:
+        everything.hydra = outer
 
 
-def _from_python(keys: Mapping[str, Any]) -> list[Override]:
-    groups = groups_of("config")
+def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
+    groups = groups_of(str(composer.name))
     given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
     if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
         raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
-    chosen = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
-    settings = [item for item in given.items() if item[0] not in chosen]
-    put = [Override(OverrideType.CHANGE, key, ValueType.ELEMENT, value) for key, value in settings]
-    return [*read_overrides(f"{key}={value}" for key, value in chosen.items()), *put]
-
-
-def _choices_among(overrides: Iterable[Override], name: str, folder: Path | None) -> list[Override]:
-    """Those that choose one of a group; the others are settings."""
-    choices = _choices(name, folder)
-    chosen = [o for o in overrides if o.key_or_group in choices and not isinstance(o.value(), Mapping)]
-    for override in chosen:
-        refuse_unknown_choice(override, choices)
-    return chosen
-
-
-@lru_cache
-def _choices(name: str, folder: Path | None) -> dict[str, list[str]]:
-    """The choices of every group of a command; ``null`` is one where a group may be left empty."""
-    groups = groups_of(name)
-    places = [folder / group.replace(".", "/") for group in groups] if folder else []
-    for path in (path for place in places for path in sorted(place.glob("*.yaml"))):  # of anybody's
-        try:
-            read_yaml(path.resolve())
-        except (OSError, ValueError) as error:
-            if not hasattr(error.__cause__, "problem_mark"):  # of such Hydra's own reading says the line
-                raise UserError(f"{path}: {error}") from error
-    return {group: choices_of(group, folder) + ["null"] * (start is None) for group, start in groups.items()}
-
-
-def _with_settings(name: str, overrides: Sequence[Override], folder: Path | None) -> ConfigMapping:
-    """Hydra's composition of the choices with the settings in it: sections first, the last of each counts."""
-    chosen = _choices_among(overrides, name, folder)
-    for override in overrides:
-        refuse_several(override)
-    choices = {o.key_or_group: str(o.input_line).replace("training.", "training/", 1) for o in chosen}
-    config = copy.deepcopy(_choose(name, tuple(choices.values()), folder))
+    given = {key: _named(value) if isinstance(value, type) else value for key, value in given.items()}
+    choices = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
+    config = composer.compose(f"{group}={choice}" for group, choice in choices.items())
     settings: ConfigMapping = {}
-    for override in sorted((o for o in overrides if o not in chosen), key=lambda o: "." in o.key_or_group):
-        settings = _put(settings, override)
-    for part in {*PARTS, "model"} - choices.keys():
-        if isinstance(own := settings.get(part), dict) and "_target_" in own:
+    for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections first
+        if key not in choices:
+            settings = _merged(settings, _nested(key, value))
+    for part in {*PARTS, "model", "optimizer"} - choices.keys():
+        section = settings.get(part)
+        if isinstance(section, dict) and "_target_" in section:
             # Another class stands without the arguments of the usual choice.
             config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
-    if "training.optimizer" not in choices and "'_target_'" in str(settings.get("training")):
-        config.get("training", {}).pop("optimizer", None)
-    config = _merged(config, settings)
-    if unknown := sorted(config["hydra"].keys() - OF_HYDRA):  # no schema sees these
-        raise UserError(f"hydra.{unknown[0]} is not a setting.{nearest(unknown[0], OF_HYDRA)}")
-    return config
+    return interpolated(_merged(config, settings))
 
 
-def _put(there: ConfigMapping, override: Override) -> ConfigMapping:
-    """What is there with a value for a setting; whether there is such a one is for its schema to say."""
-    value = override.value()
-    for name in reversed(override.key_or_group.split(".")):
-        value = {name: value}
-    return _merged(there, value)
+NAMED: dict[str, type] = {}  # classes given from Python, by the name that stands for them
+
+
+def _named(cls: type) -> ConfigMapping:
+    """The section of a class that was given itself; one defined in a function has no place to import from."""
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    NAMED[name] = cls
+    return {"_target_": name}
 
 
 def _merged(there: Any, value: Any) -> Any:
@@ -134,61 +179,31 @@ def _merged(there: Any, value: Any) -> Any:
     return {**there, **{str(key): _merged(there.get(key), item) for key, item in value.items()}}
 
 
-@lru_cache(maxsize=1024)
-def _choose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
-    """As `_compose`, which is slow, once for all shipped schemes and policies: they fill no other section."""
-    chosen = dict(text.split("=") for text in choices if text.startswith(("pe=", "positions=")))
-    others = [text for text in choices if text.partition("=")[0] not in chosen]
-    try:
-        parts = {group: _read(group, choice) for group, choice in chosen.items()}
-        config = _compose(name, (*others, *(f"~{group}" for group in sorted(chosen))), folder)
-    except (OSError, UserError):  # one is not shipped, or a file of somebody's own chooses it too
-        return _compose(name, choices, folder)
-    return config | {group: _merged(part, config.get(group, {})) for group, part in parts.items()}
+def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigMapping) -> ConfigMapping:
+    """The sections of a trained run's configuration that ``pe=NAME``, ``evaluation.lengths=[50]`` change.
 
-
-def _read(group: str, choice: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / group / f"{choice}.yaml"))
-
-
-@lru_cache(maxsize=1024)
-def _compose(name: str, choices: tuple[str, ...], folder: Path | None) -> ConfigMapping:
-    """Hydra's composition of files, also inside somebody's own Hydra application."""
-    search = [f"hydra.searchpath=['file://{folder.resolve()}']"] if folder else []
-    everything = GlobalHydra.instance()
-    outer, everything.hydra = everything.hydra, None
-    try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            config = compose(name, overrides=[*search, *choices], return_hydra_config=True)
-    except RecursionError as error:
-        chosen = f"{' '.join(choices)}{f' in {folder}' if folder else ''}"
-        raise UserError(f"{chosen}: the defaults of a config file lead back to itself") from error
-    except Exception as error:
-        mark, lines = getattr(error, "problem_mark", None), str(error).splitlines()[:2]
-        said = f"{mark.name}, line {mark.line + 1}: {error.problem}" if mark else one_line(" ".join(lines))  # type: ignore[attr-defined]
-        raise UserError(said) from error
-    finally:
-        everything.hydra = outer
-    plain: Any = OmegaConf.to_container(config, enum_to_str=True)
-    return plain | {"hydra": {key: plain["hydra"][key] for key in OF_HYDRA}}
-
-
-def changed_sections(saved: ConfigMapping, arguments: Iterable[str]) -> ConfigMapping:
-    """The sections of a trained run's configuration that ``pe=NAME``, ``evaluation.lengths=[50]`` change."""
-    config, changed = own_logger(saved), set()
-    for override in sorted(read_overrides(arguments), key=lambda o: "." in o.key_or_group):  # choices first
-        refuse_several(override)
+    ``texts`` is what was typed; ``chosen`` is what evaluate.py composes of it.
+    """
+    config, changed = own_logger(saved), dict[str, None]()
+    changeable = sorted(groups_of("evaluate").keys() & saved.keys())
+    overrides = read_overrides(texts)
+    for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
-        if section not in CHANGEABLE or (not setting and section not in PARTS):
-            only = f"only {allowed(CHANGEABLE)} can change, as in pe=NAME or evaluation.lengths=..."
+        if section not in changeable or (not setting and section not in PARTS):
+            only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
             raise UserError(f"{override.key_or_group}: this run is trained; {only}")
         if setting:
-            config = _put(config, override)
+            config[section] = _merged(config.get(section, {}), _nested(setting, override.value()))
         else:
-            refuse_unknown_choice(override, {section: choices_of(section)})
-            config[section] = _other_choice(config[section], section, str(override.value()))
-        changed.add(section)
+            config[section] = _other_choice(config[section], chosen[section], overrides)
+        changed[section] = None
     return {section: config[section] for section in changed}
+
+
+def _nested(key: str, value: Any) -> ConfigMapping:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
 
 
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
@@ -202,17 +217,20 @@ def own_logger(saved: ConfigMapping) -> ConfigMapping:
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 
-def _other_choice(trained: ConfigMapping, section: str, choice: str) -> ConfigMapping:
+def _other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[Override]) -> ConfigMapping:
     """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained."""
-    chosen = _read(section, choice)
     # Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
-    if all(key in chosen and key in trained for key in FREQUENCIES):
-        chosen |= {key: trained[key] for key, start in FREQUENCIES.items() if chosen[key] == start}
-    return chosen
+    if not all(key in chosen and key in trained for key in FREQUENCIES):
+        return chosen
+    said = {override.key_or_group.partition(".")[2] for override in typed}
+    same = [key for key, start in FREQUENCIES.items() if chosen[key] == start and key not in said]
+    return chosen | {key: trained[key] for key in same}
 
 
 CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
-OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
+OURS = re.compile(
+    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
+)
 
 
 def targets(node: Any) -> Iterator[str]:

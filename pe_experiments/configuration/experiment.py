@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
+from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -15,6 +15,9 @@ from pe_experiments.models.initialisation import seeded_model
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
+
+OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # its keys that change what is trained
+SAME_RESULT = ("attention_implementation",)  # arguments of a model that only choose how it is computed
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,13 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # mostly the one trained on
     evaluated_on: Component  # that makes it
+    callbacks: tuple[Component, ...]  # of Lightning, beside those every training has
 
     def untrained_model(self) -> Backbone:
         """The model before its first step: backbone and encoding from named streams of the seed."""
         model, scheme = self.components["model"].build, self.components["pe"].build
-        return seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+        untrained = seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+        return untrained.double() if self.config.trainer.precision == "64-true" else untrained
 
     @property
     def source(self) -> Source:
@@ -63,6 +68,24 @@ class Experiment:
             if section["_target_"] == part.target
         }
         return min(differing, key=differing.__getitem__, default=part.cls.__name__)
+
+    @property
+    def label(self) -> str:
+        """``label=``, or as ``rope(base=500)+random_subset``: encoding, then an unusual position policy."""
+        encoding, positions = self.components["pe"].label, self.components["positions"].label
+        return self.config.label or (encoding if positions == "consecutive" else f"{encoding}+{positions}")
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """The sections of the configuration that training depends on, every argument stated."""
+        sections: dict[str, Any] = {g: self.components[g].section for g in (*PARTS, "model")}
+        sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
+        for argument in SAME_RESULT:
+            sections["model"].pop(argument, None)
+        trainer = {key: getattr(self.config.trainer, key) for key in OF_TRAINER}
+        sections["trainer"] = trainer | {"callbacks": [callback.section for callback in self.callbacks]}
+        sections["optimizer"] = self.components["optimizer"].section
+        return {**sections, "training": self.config.training.model_dump(), "seed": self.config.seed}
 
     @property
     def other_task(self) -> Component | None:
@@ -99,9 +122,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
     beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
     components["model"] = load_component("model", config.model.part, beside)
-    optimizer = load_component("training.optimizer", config.training.optimizer, ["training.learning_rate"])
-    if optimizer != load_component(optimizer.group, TrainingConfig.model_fields["optimizer"].default):
-        components[optimizer.group] = optimizer  # the usual one, once the only one, is no part of an identity
+    components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
+    callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
     task = components["task"].build()
     positions = components["positions"].build()
     with user_errors("task"):
@@ -121,7 +143,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         refuse_misfit(format_for(shown, config.model.causal), layout)
         positions.check(shown, [shortest_length(shown)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
-    return Experiment(config, components, task, positions, layout, shape, train_lengths, lengths, shown, on)
+    return Experiment(
+        config, components, task, positions, layout, shape, train_lengths, lengths, shown, on, callbacks
+    )
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:

@@ -1,90 +1,117 @@
-"""Typed overrides, ``key=value``: read by Hydra's parser, held against the choices there are."""
+"""Typed overrides, ``key=value``: read by Hydra's parser; short forms, and mistakes that Hydra ignores."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, RangeSweep
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from pe_experiments.configuration.groups import PARTS, choices_of
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
+from pe_experiments.terminal.files import CONFIG_DIR
 
-ALIASES = {"nope": "none"}  # of schemes
-Choices = Mapping[str, list[str]]  # group -> what it may be
+PATHS = ("run", "init_from")  # names of runs hold brackets and commas, which mean something to Hydra
+FLAGS_WITH_VALUE = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c",
+                    "--package", "-p", "--experimental-rerun")  # fmt: skip
+PLUGINS = ("hydra.sweeper", "hydra.launcher")
 
 
-def read_overrides(arguments: Iterable[str]) -> list[Override]:
-    """The arguments as Hydra reads them, aliases resolved."""
-    return [_read(argument) for argument in arguments]
+def read_overrides(texts: Iterable[str]) -> list[Override]:
+    """The texts as Hydra reads them."""
+    return [_read(text) for text in texts]
 
 
 @lru_cache(maxsize=100_000)  # the runs of a sweep say the same again and again
-def _read(argument: str) -> Override:
-    key, equals, value = argument.partition("=")
-    if not equals or key[:1] in ("", "~"):  # nothing is taken away: every setting has a value
-        example = "for example pe=sinusoidal or training.steps=500"
-        raise UserError(f"{shown(argument)!r} is no key=value; {example}")
-    if key == "pe":
-        value = ",".join(ALIASES.get(part, part) for part in value.split(","))
+def _read(text: str) -> Override:
     try:
-        return OverridesParser.create().parse_override(f"{key}{equals}{value}")
+        return OverridesParser.create().parse_override(text)
     except (HydraException, ValueError) as error:
-        quoted = "quote special signs, as in 'evaluation.lengths=[50,100]'"
-        raise UserError(f"{shown(argument)!r} cannot be read; {quoted}") from error
+        raise unreadable(text) from error
+
+
+def unreadable(text: str) -> UserError:
+    """The sentence about a text that is no override."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        example = "for example pe=sinusoidal or training.steps=500"
+        return UserError(f"{shown(text)!r} is no key=value; {example}; several values stand without a space")
+    if value.endswith(","):
+        return UserError(
+            f"{shown(text)!r} ends in a comma; several values stand without a space, as in pe=none,rope"
+        )
+    return UserError(
+        f"{shown(text)!r} cannot be read; quote special signs, as in 'evaluation.lengths=[50,100]'"
+    )
 
 
 def key_of(text: str) -> str:
     """The key of an override's text, without ``+``."""
-    return text.partition("=")[0].lstrip("+")
+    return text.partition("=")[0].lstrip("+~")
 
 
-def count_of(override: Override, choices: Choices) -> int:
-    """How many values `values_of` would list; a range is not listed for that."""
-    value = override.value()
-    if not isinstance(value, RangeSweep):
-        return len(values_of(override, choices))
-    try:
-        count = math.ceil((float(value.stop or 0) - float(value.start or 0)) / float(value.step))
-    except (ArithmeticError, ValueError):  # a step of 0, a bound that is infinite or no number
-        count = 0
-    if count < 1:
-        raise UserError(f"{override.input_line}: this range has no values, or no end")
-    return count
+def normalised(arguments: Sequence[str]) -> list[str]:
+    """Command-line arguments as Hydra takes them: the overrides, then the flags.
+
+    ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
+
+    Raises:
+        UserError: a choice that is none, or a plugin of Hydra where its group is meant.
+    """
+    typed: list[str] = []
+    flags: list[str] = []
+    for text in arguments:
+        takes_value = bool(flags) and flags[-1] in FLAGS_WITH_VALUE
+        optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text
+        (flags if text.startswith("-") or takes_value or optional else typed).append(text)
+    keys = [key_of(text) for text in typed]
+    for text in typed:
+        key, _, value = text.partition("=")
+        if not key:
+            raise unreadable(text)
+        if key == "hydra":
+            raise UserError(f"{shown(text)}: hydra is a section; its settings are written hydra.KEY=...")
+        if key in PARTS and (value in ("null", "") or value.startswith("[")):
+            several = value.strip("[]").replace(" ", "")
+            how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
+            raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
+        if key in PLUGINS:
+            raise UserError(f"{shown(text)} is not a choice; write {key.replace('.', '/')}={shown(value)}")
+    for path in sorted(CONFIG_DIR.glob("*/custom.yaml")):
+        group = path.parent.name
+        if f"{group}._target_" in keys and group not in keys:
+            typed.append(f"{group}=custom")
+    return [*map(_quoted, typed), *flags]
 
 
-def values_of(override: Override, choices: Choices) -> list[str]:
-    """The texts ``key=value`` that a sweep over this override stands for."""
-    key, value = override.get_key_element(), override.value()
-    if not override.is_sweep_override():
-        return [f"{key}={override.get_value_element_as_str()}"]
-    if isinstance(value, Glob):
-        return [f"{key}={name}" for name in value.filter(choices.get(override.key_or_group, []))]
-    if not override.is_discrete_sweep():
-        raise UserError(f"{override.input_line}: a sweep takes values it can list, as in {key}=1,2,3")
-    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+def replaced(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """The overrides that a later one of the same key replaces, each with that one."""
+    last = {key_of(text): text for text in arguments if "=" in text and not text.startswith("-")}
+    return [(text, last[key_of(text)]) for text in arguments if last.get(key_of(text), text) != text]
 
 
-def refuse_unknown_choice(override: Override, choices: Choices) -> None:
-    """Hold the choice of a group, or the choices of a sweep over it, against what there is."""
-    group, value, typed = override.key_or_group, override.value(), shown(override.input_line)
-    if isinstance(value, list):
-        several = ",".join(map(str, value))
-        raise UserError(f"{typed}: {group} takes one choice; for several runs write -m {group}={several}")
-    if group == "sweep" and override.is_sweep_override():
-        raise UserError(f"{typed}: one sweep at a time")
-    texts = [typed] if isinstance(value, RangeSweep) else values_of(override, choices)
-    for name in (text.partition("=")[2] for text in texts):
-        if name not in choices[group]:
-            raise UserError(f"{group}={shown(name)} is not a choice.{nearest(name, choices[group])}")
+def _quoted(text: str) -> str:
+    """The text with the name of a run in quotes, and with a mapping that is put over what is there."""
+    key, equals, value = text.partition("=")
+    if value.startswith("{") and text[0] not in "+~":
+        return f"++{text}"
+    if key in PATHS and equals and not re.fullmatch(r"""[\w./~-]*|'.*'|".*"|\?\?\?|null""", value):
+        return f"{key}='{value.replace(chr(92), chr(92) * 2).replace(chr(39), chr(92) + chr(39))}'"
+    return text
 
 
 def refuse_several(override: Override) -> None:
     """Hold an override of a single run to one value."""
     if override.is_sweep_override():
-        key, _, values = str(override.input_line).partition("=")
-        how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
-        how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
-        raise UserError(f"{shown(override.input_line)}: several values are a sweep, made by {how}")
+        raise several_values(str(override.input_line))
+
+
+def several_values(text: str) -> UserError:
+    """The sentence about a sweep where one run is made."""
+    key, _, values = text.partition("=")
+    how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
+    how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
+    return UserError(f"{shown(text)}: several values are a sweep, made by {how}")

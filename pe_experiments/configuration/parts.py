@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
+from pe_experiments.configuration.compose import NAMED
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
@@ -30,8 +31,9 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
-KINDS |= {"model": Backbone, "training.optimizer": optim.Optimizer}
-GIVEN = {"pe": 1, "model": 4, "training.optimizer": 1}  # leading arguments that no configuration states
+KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
+GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # leading arguments that no configuration states
+CALLBACKS = "trainer.callbacks"
 UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
@@ -62,6 +64,17 @@ class Component:
     def section(self) -> dict[str, Any]:
         """The config section it is, every argument stated."""
         return {"_target_": self.target, **self.arguments}
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The config section without the arguments at their defaults."""
+        defaults = {key: _untupled(value) for key, value in _defaults(self.cls).items()}
+        given = {key: _untupled(value) for key, value in self.arguments.items()}
+        arguments = {key: value for key, value in given.items() if defaults.get(key, ...) != value}
+        for key, parts in self.nested.items():
+            sections = [part.stated for part in parts]
+            arguments[key] = sections if isinstance(self.arguments[key], list) else sections[0]
+        return {"_target_": self.target, **({"_partial_": True} if self.partial else {}), **arguments}
 
     @property
     def label(self) -> str:
@@ -100,6 +113,10 @@ class Component:
 def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = ()) -> Component:
     """The component a config section describes; unknown arguments may be meant for settings ``beside`` it."""
     target = section.get("_target_")
+    if target == "???":
+        raise UserError(
+            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
+        )
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
     cls = _locate(group, target)
@@ -179,7 +196,7 @@ def shipped(group: str) -> dict[str, dict[str, Any]]:
 @cache
 def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
     sections: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(set(folder.glob("*.yaml")) - {folder / "custom.yaml"}):
         with user_errors(f"configs/{folder.name}/{path.name}", "cannot be read"):
             sections[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
             if "_target_" not in sections[path.stem]:
@@ -189,16 +206,36 @@ def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _locate(group: str, target: str) -> type:
     module_name, _, name = target.rpartition(".")
-    key = f"{group}._target_={target}"
-    with user_errors(key, f"names {module_name or 'no module'}, whose import fails"):
-        module = importlib.import_module(module_name)
-    kind = KINDS[group]
+    key, kind = f"{group}._target_={target}", _kind(group)
+    if target in NAMED and issubclass(NAMED[target], kind):
+        return NAMED[target]
+    if not module_name:
+        raise UserError(
+            f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
+        )
+    with user_errors(key, f"names {module_name}, whose import fails"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name != module_name.partition(".")[0]:
+                raise
+            where = f"there is no {error.name}.py or package in {Path.cwd()}, and none is installed"
+            raise UserError(f"{key}: {where}") from error
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, kind)}
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
 
 
+def _kind(group: str) -> type:
+    if group == CALLBACKS:
+        from pytorch_lightning import Callback  # two seconds that runs without callbacks need not wait
+
+        return Callback
+    return KINDS[group]
+
+
+@cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
@@ -206,6 +243,7 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
 
 
+@cache
 def _defaults(cls: type) -> dict[str, Any]:
     return {name: p.default for name, p in _parameters(cls).items() if p.default is not p.empty}
 
@@ -221,6 +259,11 @@ def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
         with suppress(PydanticUserError):  # a type that only its own class can check
             types[name] = TypeAdapter(annotation)
     return types
+
+
+def _untupled(value: Any) -> Any:
+    """Return a tuple as a list, as YAML would hold it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:

@@ -7,11 +7,11 @@ import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, shown
+from pe_experiments.terminal.files import CONFIG_DIR
 
 _SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
 PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # no control characters, and something to see
@@ -100,11 +100,9 @@ class TrainingConfig(Section):
     final_learning_rate: Annotated[float, Field(ge=0, le=1)]
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    precision: Literal["float32", "bfloat16"]
     check_every: Count
     check_examples: Count
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
-    optimizer: dict[str, Any] = Field(default={"_target_": "torch.optim.AdamW"})  # earlier runs lack it
 
     @model_validator(mode="after")
     def _what_belongs_together_fits(self) -> TrainingConfig:
@@ -124,13 +122,35 @@ class EvaluationConfig(Section):
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
 
 
-class HardwareConfig(Section):
-    """Where it runs. None of it enters a run's identity."""
+class TrainerConfig(Section):
+    """Arguments of Lightning's Trainer, then the threads and the matmul backend of a CPU (`trainer`)."""
 
-    accelerator: Literal["auto", "cpu", "gpu"]
-    devices: Literal[1]
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]
+    devices: Count
+    num_nodes: Count
+    strategy: Literal["auto", "ddp", "fsdp"]
+    precision: Literal["32-true", "bf16-mixed", "64-true"] = "32-true"
+    accumulate_grad_batches: Count = 1
+    callbacks: list[dict[str, Any]] = Field(default_factory=list)
     threads: Count
-    matmul: Literal["auto", "default", "onednn"] = "auto"  # runs of version 0.1 lack it
+    matmul: Literal["auto", "default", "onednn"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _clipping_is_set_elsewhere(cls, section: Any) -> Any:
+        if isinstance(section, dict) and "gradient_clip_val" in section:
+            value = shown(section["gradient_clip_val"])
+            raise ValueError(
+                f"trainer.gradient_clip_val={value}: gradients are clipped by training.clip_norm"
+            )
+        return section
+
+    @model_validator(mode="after")
+    def _one_device(self) -> TrainerConfig:
+        for key in ("devices", "num_nodes"):
+            if (value := getattr(self, key)) != 1:
+                raise ValueError(f"trainer.{key}={value}: a run trains on one device; allowed: 1")
+        return self
 
 
 class LoggerConfig(Section):
@@ -142,49 +162,49 @@ class LoggerConfig(Section):
     tags: list[Words]
 
 
-class SweepConfig(Section):
-    """How a sweep is carried out (`sweeps`). None of it enters a run's identity."""
+class LauncherConfig(Section):
+    """How the runs of a sweep are launched (``hydra.launcher``). None of it enters a run's identity."""
 
-    jobs: Jobs | None
-    jobs_per_device: Jobs
-    max_runs: Count = 20_000
-    baselines: list[str]
-    cases: list[list[str]]
-    schemes: list[list[str]] = Field(default_factory=list)
-    tune: Words | None
-    tuning_seeds: Annotated[list[Seed], Field(min_length=1)] | None
-    tune_outwards: Annotated[int, Field(ge=0, le=20)]
-    publish: Literal["seeds", "finished"] = "seeds"
-    against: Study | None = None
-    metric: Words | None = None  # of the verdicts against that
-    change: Annotated[float, Field(ge=0, le=1)]
+    max_runs: Count  # how many runs a sweep may have
 
 
-class EngineConfig(Section):
-    """The engine that carries out the runs of a sweep (`sweeps.engines`)."""
+class ProcessesConfig(LauncherConfig):
+    """Processes of this machine (``hydra/launcher=processes``)."""
 
-    kind: Literal["local", "submitit", "ray"]  # processes of this machine, jobs through submitit, or Ray
-    cluster: Literal["slurm", "local"] = "slurm"  # of submitit; local: processes of this machine
-    timeout_min: Count = 240  # minutes one job may take; then it is queued again, and its run goes on
-    max_num_timeout: Annotated[int, Field(ge=0)] = 10  # how often at most
-    parameters: dict[str, Any] = Field(default_factory=dict)  # others of submitit's, as slurm_partition
-    address: str | None = None  # of a running Ray; null starts one here
+    jobs: Jobs | None  # runs at once; None: one per core, on a machine with GPUs what these hold
+    jobs_per_device: Jobs  # runs at once on one GPU
 
 
-CLI_ONLY = ("dry_run", "sweep", "engine")  # said to train.py, not about a run
+class SubmititConfig(LauncherConfig):
+    """Jobs through submitit (``hydra/launcher=slurm`` and ``submitit_local``)."""
+
+    timeout_min: Count  # minutes of one job; a run that takes longer is queued again and goes on
+    max_num_timeout: Annotated[int, Field(ge=0)]  # how often at most
+    parameters: dict[str, Any]  # others of submitit's executor, as slurm_partition
+
+
+class RayConfig(LauncherConfig):
+    """Tasks on Ray (``hydra/launcher=ray``)."""
+
+    jobs: Jobs | None  # runs at once on this machine
+    address: str | None  # of a running Ray; None starts one here
+
+
+CLI_ONLY = ("dry_run", "bank")  # of a command, not about a run
 PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
 class Config(Section):
-    """A whole configuration. ``pe``, ``positions`` and ``task`` hold ``_target_`` and its arguments."""
+    """A whole configuration; ``pe``, ``positions``, ``task`` and ``optimizer`` hold a ``_target_``."""
 
     pe: dict[str, Any]
     positions: dict[str, Any]
     task: dict[str, Any]
     model: ModelConfig
     training: TrainingConfig
+    optimizer: dict[str, Any]
     evaluation: EvaluationConfig
-    hardware: HardwareConfig
+    trainer: TrainerConfig
     logger: LoggerConfig
     seed: Seed
     study: Study | None
@@ -193,8 +213,17 @@ class Config(Section):
     rerun: bool
     # Of a command, not of a run: none of it is saved.
     dry_run: bool = Field(default=False, exclude=True)
-    sweep: SweepConfig = Field(default=None, exclude=True)  # type: ignore[assignment]
-    engine: EngineConfig = Field(default=None, exclude=True)  # type: ignore[assignment]
+    bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # what a setting of the bank says
+
+    @model_validator(mode="after")
+    def _the_bank_has_the_task(self) -> Config:
+        if self.bank and "task" not in self.bank:
+            tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
+            name = self.task.get("_target_", "?").rpartition(".")[2]
+            raise ValueError(
+                f"task: {name} is not in the bank; allowed beside bank/setting: {allowed(tasks)}"
+            )
+        return self
 
 
 def warmup_steps(training: TrainingConfig) -> int:
@@ -207,20 +236,32 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     return validated(Config, interpolated(config))
 
 
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+
+
 def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """A configuration as plain values, each ``${key}`` replaced by its value; nothing else is looked up."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
-    if "${" not in (text := str(plain)):
-        return plain
-    text = re.sub(r"(?<!\\)\$\{[\w.]+\}", "", text)
-    if "${" in text:  # of the environment, say
-        strange = shown(text[text.index("${") :].partition("}")[0] + "}")
+    return _resolved(plain, plain) if "${" in str(plain) else plain
+
+
+def _resolved(node: Any, root: dict[str, Any], depth: int = 0) -> Any:
+    if isinstance(node, dict):
+        return {key: _resolved(value, root, depth) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_resolved(value, root, depth) for value in node]
+    if not isinstance(node, str) or "${" not in node:
+        return node
+    match = REFERENCE.fullmatch(node)
+    if match is None:  # of the environment, say
+        strange = shown(node[node.index("${") :].partition("}")[0] + "}")
         raise UserError(f"{strange} is not looked up; allowed: other keys alone, as in ${{task.vocab_size}}")
-    try:
-        plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
-    return plain
+    value: Any = root
+    for key in match[1].split("."):
+        if not isinstance(value, dict) or key not in value or depth > 20:
+            raise UserError(f"the configuration cannot be read: {node} leads to no value")
+        value = value[key]
+    return _resolved(value, root, depth + 1)
 
 
 def validated(schema: type[Schema], content: Any, *where: str) -> Schema:
@@ -262,7 +303,11 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     if first["type"] == "extra_forbidden":
-        return f"{key} is not a setting.{_meant(schema, where)}"
+        return (
+            not_a_setting([*above, *where], schema)
+            if not above
+            else f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
+        )
     if first["type"] == "missing":
         return f"{key} is missing"
     expected = dict.fromkeys(_expected(one) for one in errors if one["input"] is value)
@@ -276,11 +321,19 @@ def _expected(error: Any) -> str:
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
 
 
+def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
+    """The sentence about a key that does not exist."""
+    return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
+
+
 def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """The settings beside it that resemble it, or those of other sections that are called so."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = sections[where[0]] if len(where) > 1 else kinds, ALSO_CALLED.get(where[-1], where[-1])
+    known, last = (
+        sections.get(where[0], kinds) if len(where) > 1 else kinds,
+        ALSO_CALLED.get(where[-1], where[-1]),
+    )
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
         meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]

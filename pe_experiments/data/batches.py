@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class Batch(NamedTuple):
     lengths_B: Tensor
     declared_B: Tensor
     positions_BP: Tensor
+
+    def to(self, device: torch.device, **options: Any) -> Batch:
+        return Batch(*(tensor.to(device, **options) for tensor in self))
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,19 @@ from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.arguments import above, at_least
 
 
 class ExtendedRope(Rope):
     """Base class of the extensions: a factor s by which a sequence is longer than those of training.
 
     Args:
-        shape: the model it serves; its ``train_length`` is the original length L0.
+        shape: the model it serves.
         base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
         factor: s, at least 1; None means declared tokens / L0 (or 1): one factor per evaluated length, fixed
             before the answer is decoded.
+        original_length: L0, in tokens, at least 1: how long the sequences were on which the model was first
+            trained; None means ``train_length``.
     """
 
     smallest_pairs = 1
@@ -30,9 +32,12 @@ class ExtendedRope(Rope):
         rotary_fraction: float = 1.0,
         kept_frequencies: float = 1.0,
         factor: float | None = None,
+        original_length: int | None = None,
     ):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
         self.factor = None if factor is None else at_least(1, "factor", factor)
+        length = shape.train_length if original_length is None else original_length
+        self.original_length = at_least(1, "original_length", length)
         if self.pairs < self.smallest_pairs:
             raise ValueError(
                 f"{type(self).__name__} needs at least {2 * self.smallest_pairs} rotated channels; "
@@ -47,7 +52,7 @@ class ExtendedRope(Rope):
 
     def times_longer_B(self, at: AttentionContext) -> Tensor:
         """Declared tokens of each row / L0, at least 1."""
-        return (at.tokens_B.to(torch.float64) / self.shape.train_length).clamp(min=1)
+        return (at.tokens_B.to(torch.float64) / self.original_length).clamp(min=1)
 
 
 class RopeLinear(ExtendedRope):
@@ -70,8 +75,8 @@ class RopeNtk(ExtendedRope):
     training: fast pairs rotate as in training, slow ones are interpolated. In decoders and encoders.
 
     Args:
-        base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`. At least two pairs: the
-            exponent divides by d_r - 2.
+        base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`. At least two
+            pairs: the exponent divides by d_r - 2.
     """
 
     smallest_pairs = 2
@@ -90,7 +95,7 @@ class RopeDynamicNtk(RopeNtk):
     and encoders.
 
     Args:
-        base, rotary_fraction, kept_frequencies: see `ExtendedRope`.
+        base, rotary_fraction, kept_frequencies, original_length: see `ExtendedRope`.
         factor: how fast s grows with the length; None means 1, which is `RopeNtk` with its factor null.
     """
 
@@ -99,10 +104,23 @@ class RopeDynamicNtk(RopeNtk):
         return growth * self.times_longer_B(at) - (growth - 1)
 
 
-class RopeYarn(ExtendedRope):
+class ScaledRope(ExtendedRope):
+    """Base class of the extensions that also multiply cos and sin, and so the logits by the square."""
+
+    def attention_factor_B(self, at: AttentionContext) -> Tensor:
+        """What cos and sin are multiplied by, in float64 (B is 1 where it is fixed)."""
+        raise NotImplementedError
+
+    def _rotations(self, at: AttentionContext) -> Rotations:
+        scale_B111 = self.attention_factor_B(at).float()[:, None, None, None]
+        (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)
+        return (cos_q * scale_B111, sin_q * scale_B111), (cos_k * scale_B111, sin_k * scale_B111)
+
+
+class RopeYarn(ScaledRope):
     """YaRN: slow pairs are interpolated by s, fast pairs kept, pairs between blended; logits grow with ln s.
 
-    Pair m makes L0 theta_m / 2 pi rotations over the training length. Its frequency is kept if it makes more
+    Pair m makes L0 theta_m / 2 pi rotations over the original length. Its frequency is kept if it makes more
     than ``beta_fast`` rotations, divided by s if fewer than ``beta_slow``, and blended in between by a linear
     ramp over pair indices; if no pair makes ``beta_slow`` rotations, all are divided. cos and sin are
     multiplied by 0.1 ln s + 1, hence the logits of the rotated channels by its square.
@@ -112,9 +130,14 @@ class RopeYarn(ExtendedRope):
     decoders and encoders.
 
     Args:
-        base, rotary_fraction, kept_frequencies, factor: see `ExtendedRope`.
-        beta_fast, beta_slow: rotations over the training length, as above; 32 and 1 in the paper.
+        base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`.
+        beta_fast, beta_slow: rotations over the original length, as above; 32 and 1 in the paper.
             beta_fast > beta_slow > 0.
+        truncate: whether the ends of the ramp are rounded to whole pairs (not in gpt-oss).
+        attention_factor: what cos and sin are multiplied by, above 0, in place of 0.1 ln s + 1 (Olmo 3).
+        mscale, mscale_all_dim: both given, cos and sin are multiplied by the ratio of 0.1 mscale ln s + 1 and
+            0.1 mscale_all_dim ln s + 1 (DeepSeek-V3, which multiplies all logits by the square of the latter
+            besides). At least 0; 0 and None mean not given.
     """
 
     def __init__(
@@ -127,6 +150,11 @@ class RopeYarn(ExtendedRope):
         factor: float | None = None,
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
+        original_length: int | None = None,
+        truncate: bool = True,
+        attention_factor: float | None = None,
+        mscale: float | None = None,
+        mscale_all_dim: float | None = None,
     ):
         super().__init__(
             shape,
@@ -134,11 +162,21 @@ class RopeYarn(ExtendedRope):
             rotary_fraction=rotary_fraction,
             kept_frequencies=kept_frequencies,
             factor=factor,
+            original_length=original_length,
         )
         if not 0 < beta_slow < beta_fast < math.inf:
             raise ValueError(f"beta_fast={beta_fast} must be above beta_slow={beta_slow}, and both above 0")
         self.beta_fast = beta_fast
         self.beta_slow = beta_slow
+        self.truncate = truncate
+        if attention_factor is not None:
+            above(0, "attention_factor", attention_factor)
+        for name, value in (("mscale", mscale), ("mscale_all_dim", mscale_all_dim)):
+            if value is not None:
+                at_least(0, name, value)
+        self.attention_factor = attention_factor
+        self.mscale = mscale
+        self.mscale_all_dim = mscale_all_dim
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         trained_BR = super().frequencies_BR(at)
@@ -147,19 +185,24 @@ class RopeYarn(ExtendedRope):
 
     def interpolated_share(self, device: torch.device) -> Tensor:
         """0 for a pair that is kept, 1 for one that is interpolated, [R] in float64."""
-        first = max(math.floor(self._pair_with(self.beta_fast)), 0)
-        last = min(math.ceil(self._pair_with(self.beta_slow)), 2 * self.pairs - 1)
+        first, last = self._pair_with(self.beta_fast), self._pair_with(self.beta_slow)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, 2 * self.pairs - 1)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)
         if last < first:  # not even the fastest pair makes beta_slow rotations
             return torch.ones_like(pairs_R)
         return ((pairs_R - first) / max(last - first, 0.001)).clamp(0, 1)
 
     def _pair_with(self, rotations: float) -> float:
-        """The (fractional) index of the pair that makes this many rotations over the training length."""
-        inverse_frequency = self.shape.train_length / (2 * math.pi * rotations)
+        """The (fractional) index of the pair that makes this many rotations over the original length."""
+        inverse_frequency = self.original_length / (2 * math.pi * rotations)
         return self.pairs * math.log(inverse_frequency) / math.log(self.base)
 
-    def _rotations(self, at: AttentionContext) -> Rotations:
-        scale_B111 = (0.1 * self.stretch_B(at).log() + 1).float()[:, None, None, None]
-        (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)
-        return (cos_q * scale_B111, sin_q * scale_B111), (cos_k * scale_B111, sin_k * scale_B111)
+    def attention_factor_B(self, at: AttentionContext) -> Tensor:
+        log_B = self.stretch_B(at).log()
+        if self.attention_factor is not None:
+            return torch.full_like(log_B, self.attention_factor)
+        if self.mscale and self.mscale_all_dim:
+            return (0.1 * self.mscale * log_B + 1) / (0.1 * self.mscale_all_dim * log_B + 1)
+        return 0.1 * log_B + 1

@@ -72,7 +72,7 @@ def tally(
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
-            part = Batch(*(tensor.to(device) for tensor in _rows(batch, start, start + rows)))
+            part = _rows(batch, start, start + rows).to(device)
             if decoding == "greedy":
                 _count(total, part, greedy_answers(model, part, eos), math.nan, eos)
             else:

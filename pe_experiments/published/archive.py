@@ -3,9 +3,8 @@
 runs.csv        a row per run: what it was, its summary, the command that repeats it
 curves.csv      a row per run and evaluated length
 training.csv    a row per run and evaluation on the training lengths
-provenance.csv  a row per run: as JSON what was trained, the digests of the code and data files that trained
-                and evaluated it, the command, the machine; an empty cell says the same as the one above
-witness.csv     of one run of every kind: losses of its beginning in double precision, see `adopt.witness`
+provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON the trained configuration,
+                digests of data files, the command and the machine; an empty cell repeats the one above
 text.csv        only of language models: a row per run, context length and kind of bytes
 tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
 """
@@ -21,20 +20,19 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.compare import MADE_WITH, runs_csv
+from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
+from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the project
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
-TUNING, TEXT, WITNESS = "tuning.csv", "text.csv", "witness.csv"
+TUNING, TEXT = "tuning.csv", "text.csv"
 FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
 TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
-PARTS = ("shared", "trained", "sources", "evaluated", "command", "environment")  # of a run's provenance
-EVALUATED = "evaluated"  # in `Runs.saved`: digests of the code that evaluated the run
 
 
 def where(runs: Runs, mask: pd.Series) -> Runs:
@@ -50,19 +48,27 @@ def where(runs: Runs, mask: pd.Series) -> Runs:
 
 
 def joined(earlier: Runs, runs: Runs) -> Runs:
-    """Both; of a run in both, what ``runs`` says. Summaries are over the lengths that all runs share."""
-    old = where(earlier, ~earlier.runs["name"].isin(list(runs.saved)))
+    """Return both; of a configuration in both the earlier run. Summaries are over lengths that all share."""
+    there = {config_key_of(saved) for saved in earlier.saved.values()}
+    new = [name for name, saved in runs.saved.items() if config_key_of(saved) not in there]
+    runs = where(runs, runs.runs["name"].isin(new))
     frames: dict[str, Any] = {}
     for key in FRAMES:
-        if parts := [frame for frame in (getattr(old, key), getattr(runs, key)) if len(frame)]:
+        if parts := [frame for frame in (getattr(earlier, key), getattr(runs, key)) if len(frame)]:
             frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
     curves = frames["curves"]
     curves["in_summary"] = shared(curves)
     frames["runs"] = summarised(frames["runs"], curves)
-    frames["saved"] = dict(sorted({**old.saved, **runs.saved}.items()))
-    frames["environments"] = {**old.environments, **runs.environments}
-    grid = pd.concat([_grid(old.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="last")
+    frames["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
+    frames["environments"] = {**earlier.environments, **runs.environments}
+    grid = pd.concat([_grid(earlier.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="first")
     return replace(runs, **frames, tuning=_choices(grid))
+
+
+def config_key_of(saved: Mapping[str, Any]) -> str:
+    """Return the `config_key` of a saved configuration."""
+    identity = saved["identity"]
+    return config_key(identity["trained"], identity["hashed"]["data"])
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
@@ -72,12 +78,15 @@ def write_archive(runs: Runs, folder: Path) -> None:
     training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
-        identity, made = saved["identity"], dict(runs.environments[name])
-        made.pop("platform", None)  # it identifies the machine's kernel build
-        sources = dict(identity["sources"])
-        parts = {"shared": sources.pop("shared"), "trained": identity["trained"], "sources": sources}
-        parts |= {"evaluated": saved.get(EVALUATED, {}), "command": made.pop("command"), "environment": made}
-        rows.append({"name": name, **{key: json.dumps(part) for key, part in parts.items()}})
+        identity, environment = saved["identity"], dict(runs.environments[name])
+        environment.pop("platform", None)  # it identifies the machine's kernel build
+        environment.pop("user_files", None)
+        row = {"name": name, "numerics": identity["hashed"]["numerics"], "commit": environment.pop("commit")}
+        row |= {"torch": environment["libraries"]["torch"], "trained": identity["trained"]}
+        row |= {"data": identity["hashed"]["data"], "command": environment.pop("command")}
+        row["environment"] = environment
+        texts = {key: json.dumps(row[key]) for key in ("trained", "data", "command", "environment")}
+        rows.append(row | texts)
     provenance = pd.DataFrame(rows).pipe(lambda table: table.mask(table.eq(table.shift())))
     tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
     tables |= {TEXT: runs.text} if len(runs.text) else {}
@@ -93,13 +102,13 @@ def read_archive(folder: Path) -> Runs:
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
         saved, made = dict[str, Any](), dict[str, Any]()
         for row in provenance.ffill().to_dict("records"):
-            said = {key: json.loads(row[key]) for key in PARTS}
-            identity = {"name": row["name"], "trained": said["trained"]}
-            identity["sources"] = {"shared": said["shared"], **said["sources"]}
-            saved[row["name"]] = {"identity": identity, EVALUATED: said["evaluated"]}
-            made[row["name"]] = said["environment"] | {"command": said["command"]}
+            hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
+            identity = {"name": row["name"], "trained": json.loads(row["trained"]), "hashed": hashed}
+            saved[row["name"]] = {"identity": identity}
+            made[row["name"]] = json.loads(row["environment"]) | {"commit": row["commit"]}
+            made[row["name"]]["command"] = json.loads(row["command"])
         training = training.merge(runs[[*KEYS]], on="name", how="left")
-        runs = summarised(runs, curves).drop(columns=list(MADE_WITH))
+        runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
     except (OSError, ValueError, KeyError) as error:
@@ -107,10 +116,28 @@ def read_archive(folder: Path) -> Runs:
     return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
 
 
-def read_witness(folder: Path) -> pd.DataFrame:
-    """Beginnings of a study's runs in double precision, as `adopt.witnessed` makes them; may be empty."""
-    path = folder / WITNESS
-    return read_table(path) if path.exists() else pd.DataFrame({"name": []})
+def published_keys(folder: Path) -> dict[str, float]:
+    """Return the `config_key` of each published run; with it the loss of a run that tuned, else infinity.
+
+    The runs that tuned a setting are those of ``tuning.csv``; they have the configuration of a published run
+    of the same encoding, but for that setting and the seed.
+    """
+    if not (folder / FILES[-1]).exists():
+        return {}
+    provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
+    keys, by_label = dict[str, float](), dict[str, tuple[dict[str, Any], dict[str, str]]]()
+    labels = read_table(folder / FILES[0]).set_index("name")["label"]
+    for name, *texts in provenance.itertuples(index=False):
+        trained, data = map(json.loads, texts)
+        by_label[labels[name]] = trained, data
+        keys[config_key(trained, data)] = math.inf
+    grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
+    for row in grid.to_dict("records"):
+        trained, data = by_label[row["scheme"]]
+        group, _, setting = row["setting"].partition(".")
+        tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
+        keys[config_key(tried, data)] = float(row["loss"])
+    return keys
 
 
 def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

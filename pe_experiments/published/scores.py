@@ -56,7 +56,8 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
         elif metric in known:
             measured = points[points["times"] == known[metric]].set_index("name")["exact_match"]
         else:
-            raise UserError(f"sweep.metric={metric}: not measured; allowed: {', '.join([SCORE, *known])}")
+            names = ", ".join([SCORE, *known])
+            raise UserError(f"hydra.callbacks.report.metric={metric}: not measured; allowed: {names}")
         table[metric] = table["name"].map(measured)
     longest = points[points["times"] == 1].set_index("name")["above"]
     table["learned"] = table["solved_in_distribution"].eq(True) & ~(table["name"].map(longest) < LEFT)
@@ -87,7 +88,7 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     return found
 
 
-def scores_of(rows: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
-    """[settings, schemes], from the rows of one task; NaN where a scheme did not learn it in a setting."""
-    known = rows.assign(value=rows[metric].where(rows["learned"]))
+def scores_of(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
+    """[settings, schemes], from the rows of one task; ``unlearned`` where a scheme did not learn it."""
+    known = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
     return known.pivot(index="setting", columns="label", values="value")

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.statistics import ALPHA, Interval, holm, paired_interval, paired_ps
+from pe_experiments.comparison.statistics import ALPHA, ROUNDING, Interval, holm, paired_interval, paired_ps
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 TOO_FEW = "too few settings"  # even if all agreed
@@ -35,6 +36,7 @@ EARLIEST = 4  # settings before a forecast
 FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
 PRIOR = 2.0  # settings
 FUTURES = 200
+SIMULATIONS = 4_000  # of encodings that are equally good
 TURNS = 0.02  # beyond it on both sides, a difference has turned around
 
 
@@ -82,6 +84,25 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
         return "", {}
     first = str(means.idxmax())
     return first, verdicts_on(scores, first)
+
+
+def calibrated_p(p: float, encodings: int, settings: int) -> float:
+    """Chance of an adjusted p-value this small if the best of equally good encodings is compared.
+
+    `best` chooses and tests with the same scores, so its p-values alone are too small.
+    """
+    return float((_smallest_of_equals(encodings, settings) <= p + ROUNDING).mean())
+
+
+@cache
+def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
+    """The smallest adjusted p-value of the best against the others, by simulation of normal scores."""
+    random, smallest = np.random.default_rng(0), []
+    for scores in random.normal(size=(SIMULATIONS, settings, encodings)):
+        first = scores.mean(axis=0).argmax()
+        others = np.delete(scores[:, [first]] - scores, first, axis=1)
+        smallest.append(min(holm(paired_ps(others.T).tolist())))
+    return np.array(smallest)
 
 
 def turning(apart: pd.Series, factors: pd.DataFrame) -> list[str]:
@@ -156,15 +177,3 @@ def _futures(mine: pd.Series, others: pd.DataFrame) -> tuple[np.ndarray, np.ndar
 def may_stop(forecasts: Iterable[Forecast], change: float) -> bool:
     """Whether further settings are expected to change a smaller share of these verdicts than ``change``."""
     return fmean(one.change for one in forecasts) < change
-
-
-def stopped_early(scores: pd.DataFrame, change: float) -> Iterator[tuple[str, int, int, int, int]]:
-    """Of each scheme, were it new: how many settings are run of how many, how many of its verdicts hold."""
-    for name in map(str, scores):
-        others, final = scores.drop(columns=name), verdicts_on(scores, name)
-        for run in range(EARLIEST, len(scores) + 1):
-            said = forecast(scores[name].iloc[:run], others)
-            if run == len(scores) or may_stop(said.values(), change):
-                break
-        agree = sum(said[other].verdict == one.verdict for other, one in final.items())
-        yield name, run, len(scores), agree, len(final)

@@ -72,6 +72,12 @@ def read_metrics(path: Path) -> list[Row]:
         raise UserError(f"{path} is damaged ({error}); {cure}") from error
 
 
+def validation_loss(run: RunDirectory) -> float:
+    """The last loss on fresh examples of the training lengths; infinite where that is no finite number."""
+    losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
+    return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
+
+
 def read_curve(path: Path) -> list[Row]:
     """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty."""
     try:

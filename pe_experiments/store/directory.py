@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, is_cell, one_line, shown
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
@@ -60,7 +60,7 @@ class RunDirectory:
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise KeyError("status")
             for key in TEXTS:
-                if not is_cell(result[key]):
+                if not isinstance(result[key], str):
                     raise ValueError(f"{key}={shown(result[key])} is no name")
             result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
             if not isinstance(step := result.get("finished_step", 0), int):
@@ -85,8 +85,7 @@ class RunDirectory:
         try:
             saved = read_yaml(self.config)
             identity = saved["identity"]
-            sections = [identity["trained"], identity.get("sources", {})]
-            if not all(isinstance(part, dict) for part in (*sections, *sections[-1].values())):
+            if not all(isinstance(identity.get(part, {}), dict) for part in ("trained", "hashed")):
                 raise ValueError("a section that is none")
             if "${" in str(saved):
                 raise ValueError("it holds ${, and nothing in a saved configuration is interpolated")
@@ -94,6 +93,14 @@ class RunDirectory:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
             raise UserError(f"{self.config} is damaged ({why}); this is no run") from error
         return {str(key): value for key, value in saved.items()}
+
+    def read_environment(self) -> dict[str, Any]:
+        """Return what ``environment.json`` records; nothing where it is missing or damaged."""
+        try:
+            environment = read_json(self.environment)
+            return environment if isinstance(environment, dict) else {}
+        except (OSError, ValueError):
+            return {}
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -205,7 +212,7 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     return RunDirectory(runs / name)
 
 
-def alike(run: Path) -> list[RunDirectory]:
+def same_label(run: Path) -> list[RunDirectory]:
     """The other runs there that are called like this one but for the hash."""
     runs = run.parent
     names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
@@ -254,15 +261,15 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
         names = content["runs"]
-        if not isinstance(names, list) or not all(is_cell(name) and len(name) < 256 for name in names):
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise TypeError("its runs are no names")
         for choice in content.get("tuning", []):
             choice["seed"], *texts = (
                 choice[k] for k in ("seed", "scheme", "task", "model", "setting", "chosen")
             )
             kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
-            if not (kinds and all(map(is_cell, texts))):
-                raise TypeError("a setting was tuned for no scheme")
+            if not (kinds and all(isinstance(text, str) for text in texts)):
+                raise TypeError("a setting was tuned for no encoding")
         return content
     except FileNotFoundError as error:
         studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))

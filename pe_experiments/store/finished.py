@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickletools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +21,14 @@ from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.identity import Identity, changed, identify
+from pe_experiments.store.identity import Identity, identify
+from pe_experiments.store.own_code import is_own
 from pe_experiments.store.plan import Plan, plan_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, is_cell, one_line, shown
+from pe_experiments.terminal.errors import UserError, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 from pe_experiments.training.preflight import preflight
 
-WRITTEN = ("torch._utils", "torch", "collections")  # modules that a checkpoint names
 MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
@@ -113,7 +112,7 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
 
 def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Plan:
-    """A completed run, checked to have been trained by the present code.
+    """A completed run, checked to be of the present source of the user's classes.
 
     Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
     ``changes`` and ``trust`` are those of `run.evaluate_run`.
@@ -121,13 +120,14 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
     try:
-        known = {key: saved["identity"][key] for key in ("trained", "sources", "label")}
-        if not is_cell(known["label"]):
+        identity = Identity(**saved["identity"])
+        hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
+        if not all(isinstance(part, dict) for part in hashed):
             raise TypeError
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
         raise UserError(f"run={run.path}: {why}") from error
-    identity, other_task = Identity(**known, prefix=""), changes.pop("task", None)
+    other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
     planned = plan_in(run, experiment, identity)
@@ -135,20 +135,32 @@ def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, tr
         state = "interrupted" if planned.state == "new" else planned.state
         only = "only a completed run can be evaluated; train it first"
         raise UserError(f"run={run.path}: it is {state}, and {only}")
-    kept = [group for group in identity.sources if group not in changes]
-    now = identify(experiment).sources
-    if names := changed(*({group: each[group] for group in kept} for each in (identity.sources, now))):
-        raise UserError(f"run={run.path}: {few(names)} changed since it was trained; train it again")
+    recorded, today = identity.hashed, identify(experiment).hashed
+    pairs = [(recorded["data"], today["data"])] if "task" not in changes else []
+    for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
+        pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
+    if edited := [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]:
+        raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
     return planned
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's."""
+    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's.
+
+    Classes and files that lie in the working directory as the run recorded them are the caller's own.
+    """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    built = [saved.get("task"), *({**saved, **changes}.get(group) for group in (*PARTS, "model", "training"))]
+    built = [
+        saved.get("task"),
+        *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
+    ]
     saved_names = set(outside(list(saved.values())))
-    strange = [name for name in outside(built) if name in saved_names]
+    identity = saved.get("identity")
+    hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
+    strange = [
+        name for name in outside(built) if name in saved_names and not is_own(name, hashed, Path.cwd())
+    ]
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
@@ -180,15 +192,10 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         with ZipFile(path) as archive:  # torch would inflate what it never writes
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
                 raise ValueError("it is compressed, as no run writes it")
-            pickled = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-            for code, named, _ in pickletools.genops(archive.read(pickled)):
-                # Some of what torch allows fills the memory.
-                if "GLOBAL" in code.name and str(named).partition(" ")[0] not in WRITTEN:
-                    raise ValueError(f"it holds {named}, as no run writes it")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("it has no weights, or was written at no step")
-        if not checkpoint["finished"] and checkpoint["lr_schedulers"]:
+        if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
             raise ValueError("an earlier version began it")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__

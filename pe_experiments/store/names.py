@@ -1,21 +1,75 @@
-"""Names and keys that follow from content; nothing here needs torch."""
+"""Names, hashes and differences that follow from content; nothing here needs torch."""
 
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from pe_experiments.terminal.errors import UserError, shown
+
+DIGITS = 12  # of a digest
 
 
 def safe_name(label: str) -> str:
-    """The label as part of a path, without characters that are special to shells or Hydra."""
+    """Return the label as part of a path, without characters that are special to shells or Hydra."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
 
 
 def short_hash(content: Any) -> str:
-    """Eight hex digits that follow from JSON-like content."""
+    """Return eight hexadecimal digits that follow from JSON-like content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def only_code_differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two evaluations are the same, carried out by different code."""
-    return one != other and one | {"code": None} == other | {"code": None}
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+@cache
+def file_digest(path: Path, changed_at: int) -> str:
+    """Return a digest of a file; ``changed_at`` (its time of change in ns) is when it is read again."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+
+
+def jsonable(content: Any) -> Any:
+    """Return content as JSON holds it: functions and classes by their name, sets in order.
+
+    Raises:
+        UserError: a value has no text of its own, only the place where it lies in memory.
+    """
+    return json.loads(json.dumps(content, default=_as_text))
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if name := getattr(value, "__qualname__", None):
+        return f"{getattr(value, '__module__', '')}.{name}"
+    if " at 0x" in (text := str(value)):
+        raise UserError(f"{type(value).__name__}: such an argument has no text that tells it from another")
+    return text
+
+
+def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return what differs between two `Identity.hashed`, such as ``training.steps=500 (there 400)``."""
+    values, values_there = dict(leaves(mine)), dict(leaves(other))
+    texts = []
+    for path in values | values_there:
+        value, there = values.get(path, "default"), values_there.get(path, "default")
+        if value != there and path[0] in ("data", "classes"):
+            texts.append(f"{path[-1]} has been edited")
+        elif value != there:
+            texts.append(f"{'.'.join(path[1:]) or 'NUMERICS'}={shown(value)} (there {shown(there)})")
+    return texts
+
+
+def leaves(node: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every value in nested mappings, with the keys that lead to it."""
+    if not isinstance(node, Mapping):
+        yield path, node
+        return
+    for key, value in node.items():
+        yield from leaves(value, *path, key)

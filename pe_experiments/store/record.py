@@ -16,11 +16,11 @@ from pe_experiments.evaluation.evaluate import Curve, Tables
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, ERROR, RunDirectory, list_in_study
+from pe_experiments.store.environment import describe_environment, user_files
 from pe_experiments.store.plan import Plan
 from pe_experiments.store.tracking import Mirror
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically
-from pe_experiments.training.hardware import describe_environment
 
 
 class Record:
@@ -82,7 +82,8 @@ def recorded(plan: Plan, from_step: int, device: str) -> Iterator[Record]:
     result["evaluation"] = plan.evaluation
     record = Record(plan, run, result, from_step)
     try:
-        write_atomically(run.environment, json.dumps(describe_environment(device), indent=2) + "\n")
+        environment = describe_environment(device) | {"user_files": user_files(experiment)}
+        write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
         run.error_log.unlink(missing_ok=True)
         run.result.unlink(missing_ok=True)
         list_run(plan)

@@ -1,1 +1,1 @@
-"""Many runs from one command, on this machine or on a cluster; `sweep` puts the pieces together."""
+"""Many runs from one command, on this machine or on a cluster; the plugins of Hydra call `launch`."""

@@ -7,12 +7,13 @@ import io
 import logging
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections import Counter
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -22,28 +23,54 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.schema import EngineConfig, SweepConfig
-from pe_experiments.sweeps.jobs import DONE, FAILED, Job
-from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, one_line, sentence
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobRuntime, JobStatus, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
+from hydra.version import setbase
+from omegaconf import DictConfig, open_dict
 
-Outcome = dict[str, Any]  # state, reason and what was said; of a run that could start also name and metrics
+from pe_experiments.configuration.mistakes import explained
+from pe_experiments.configuration.schema import LauncherConfig, ProcessesConfig, RayConfig, SubmititConfig
+from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, sentence
+
+Outcome = dict[str, Any]  # state, reason, the validation loss, and the lines that were printed
 ELSEWHERE = "in progress"  # the state of a run that another process has
-METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_match_at_2x": "at 2x",
-           "loss_in_distribution": "loss in distribution"}  # fmt: skip
 # Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
 OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
+class Application:
+    """The Hydra application of the launching process, for the processes that carry out its runs."""
+
+    context: HydraContext
+    task: TaskFunction
+    config: DictConfig  # of the whole sweep
+    full_error: bool  # whether the user asked for tracebacks
+
+    def run(self, overrides: Sequence[str], number: int) -> JobReturn:
+        """Compose and carry out one run, as Hydra's own launchers do."""
+        setbase("1.3")  # what `hydra.main` sets up in the launching process
+        setup_globals()
+        Plugins.instance()
+        JobRuntime.instance().set("name", self.config.hydra.job.name)
+        config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
+        with open_dict(config):
+            config.hydra.job.id = config.hydra.job.num = number
+        return run_job(self.task, config, "hydra.sweep.dir", "hydra.sweep.subdir", self.context)
+
+
+@dataclass(frozen=True)
 class Order:
     """One run to carry out; plain enough for a pipe or a cluster."""
 
-    config: dict[str, Any]
+    application: bytes  # pickled
+    overrides: list[str]
+    number: int
     command: list[str]  # what carries it out alone
-    # Schemes of the user's own may lie in the working directory, and modules where they were found.
+    # Encodings of the user's own may lie in the working directory, and modules where they were found.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
 
@@ -118,31 +145,24 @@ def _end_with_launcher() -> None:
 
 def outcome_of(order: Order) -> Outcome:
     """Carry out a run here, without a word on the terminal, which belongs to the launching process."""
-    said, threads = io.StringIO(), threading.enumerate()
+    said, threads, application = io.StringIO(), threading.enumerate(), None
     with redirect_stdout(said), redirect_stderr(said):
         try:
-            outcome = _carried_out(order)
+            process.own(order.command)
+            application = pickle.loads(order.application)
+            returned = application.run(order.overrides, order.number)
+            if returned.status == JobStatus.FAILED:
+                raise returned._return_value
+            loss = returned.return_value
+            outcome = {"state": "finished" if loss < float("inf") else "diverged", "reason": "", "loss": loss}
         except BaseException as error:  # the others must go on
+            if application and application.full_error:
+                traceback.print_exc()
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
-            outcome = {"state": states.get(type(error), "failed"), "reason": sentence(error)}
+            reason = sentence(explained(error, order.overrides))
+            outcome = {"state": states.get(type(error), "failed"), "reason": reason}
     endless = [f"a thread does not end: {name}" for name in process.endless_threads(threads)]
     return outcome | {"said": [*said.getvalue().splitlines(), *endless]}
-
-
-def _carried_out(order: Order) -> Outcome:
-    from pe_experiments.configuration.experiment import resolve
-    from pe_experiments.configuration.schema import check
-    from pe_experiments.run import run_experiment
-
-    process.own(order.command)
-    ran = run_experiment(resolve(check(order.config)))
-    return {
-        "state": {"completed": "finished", "diverged": "diverged", "error": "failed"}[ran.status],
-        "reason": ran.result.get("reason", ""),
-        "done": ran.done,
-        "name": ran.result["name"],
-        "metrics": {key: ran.result.get(key) for key in METRICS},
-    }
 
 
 class LocalEngine:
@@ -176,11 +196,11 @@ class SubmititEngine:
 
     look_seconds = 5.0  # each look asks a file system that others share
 
-    def __init__(self, settings: EngineConfig, folder: Path):
+    def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        self._is_here, self._jobs = settings.cluster == "local", list[Any]()
+        self._is_here, self._jobs = cluster == "local", list[Any]()
         self._executor = importlib.import_module("submitit").AutoExecutor(
-            self._folder, cluster=settings.cluster, slurm_max_num_timeout=settings.max_num_timeout
+            self._folder, cluster=cluster, slurm_max_num_timeout=settings.max_num_timeout
         )
         self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns wherever there is no accounting
@@ -199,11 +219,11 @@ class SubmititEngine:
 
 
 class RayEngine:
-    """One Ray task per order, on a Ray started here or on a running cluster (``engine.address``)."""
+    """One Ray task per order, on a Ray started here or on a running cluster (``hydra.launcher.address``)."""
 
     look_seconds = 5.0
 
-    def __init__(self, settings: EngineConfig, processes: int):
+    def __init__(self, settings: RayConfig, processes: int):
         here = {"num_cpus": processes, "include_dashboard": False}
         where: dict[str, Any] = {"address": settings.address} if settings.address else here
         self._ray = importlib.import_module("ray")
@@ -220,15 +240,24 @@ class RayEngine:
 Engine = LocalEngine | SubmititEngine | RayEngine
 
 
-def engine_for(settings: EngineConfig, devices: Sequence[str], processes: int, folder: Path) -> Engine:
-    """The engine that ``engine=NAME`` asks for."""
+SCHEMAS: dict[str, type[LauncherConfig]] = {
+    "processes": ProcessesConfig, "slurm": SubmititConfig, "submitit_local": SubmititConfig, "ray": RayConfig,
+}  # fmt: skip
+
+
+def engine_for(kind: str, settings: LauncherConfig, threads: int, on_gpus: bool, folder: Path) -> Engine:
+    """The engine of ``hydra/launcher=KIND``."""
     try:
-        if settings.kind == "submitit":
-            return SubmititEngine(settings, folder)
-        return RayEngine(settings, processes) if settings.kind == "ray" else LocalEngine(processes, devices)
+        if isinstance(settings, SubmititConfig):
+            return SubmititEngine(settings, "slurm" if kind == "slurm" else "local", folder)
+        if isinstance(settings, RayConfig):
+            return RayEngine(settings, settings.jobs or cores_for(threads))
+        assert isinstance(settings, ProcessesConfig)
+        devices = gpus() if on_gpus else ()
+        return LocalEngine(side_by_side(settings, devices, threads), devices)
     except ModuleNotFoundError as error:
         brings = 'pip install -e ".[cluster]" brings it'
-        raise UserError(f"engine={settings.kind}: {error.name} is not installed; {brings}") from error
+        raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {brings}") from error
 
 
 def gpus() -> tuple[str, ...]:
@@ -239,60 +268,13 @@ def gpus() -> tuple[str, ...]:
     return tuple((named.split(",") if named else [str(n) for n in range(count)])[:count])
 
 
-def side_by_side(settings: SweepConfig, devices: Sequence[str], threads: int) -> int:
-    """How many runs this machine carries out at once."""
+def cores_for(threads: int) -> int:
+    """How many runs of so many threads the cores of this machine carry at once."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = settings.jobs or max(1, cores // threads)
+    return max(1, cores // threads)
+
+
+def side_by_side(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
+    """How many runs this machine carries out at once."""
+    wanted = settings.jobs or cores_for(threads)
     return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted
-
-
-def launch(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Display) -> None:
-    """Bring every job to an end, and then the engine; a run that another process has is waited for."""
-    try:
-        while jobs:
-            _round(jobs, engine, own, display)
-            jobs = [job for job in jobs if job.state == ELSEWHERE]
-            while any(job.run.in_use for job in jobs):
-                time.sleep(engine.look_seconds)
-    finally:
-        display.stop()
-        engine.end()
-
-
-def _round(jobs: Sequence[Job], engine: Engine, own: Path | None, display: Display) -> None:
-    left = dict(zip(jobs, engine.submit([Order(job.config, job.alone(own)) for job in jobs]), strict=True))
-    display.start(jobs[0].study[1] or "sweep", sum(job.steps for job in jobs), sum(map(_step, jobs)))
-    while left:
-        time.sleep(engine.look_seconds)
-        for job in [job for job, one in left.items() if one.done()]:
-            try:
-                outcome = left.pop(job).result()
-            except Exception as error:  # of the engine: a run does not raise
-                outcome = {"state": FAILED, "reason": f"its job ended early: {error}"}
-            _conclude(job, outcome)
-        states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in left)
-        states["to go"] = len(left)
-        display.note(", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count))
-        display.step(sum(_step(job) if job in left else job.steps for job in jobs))
-
-
-def _conclude(job: Job, outcome: Outcome) -> None:
-    job.state, job.reason = outcome["state"], outcome["reason"]
-    job.name = outcome.get("name", job.name)  # another one where code was edited in between
-    for line in outcome.get("said", []):
-        say(line)
-    if job.state == ELSEWHERE:
-        say(f"{job.name}: being run by another process; waiting for it")
-        return
-    measured = outcome.get("metrics", {})  # as far as they were
-    metrics = "".join(f", {METRICS[key]} {value:.3f}" for key, value in measured.items() if value is not None)
-    reason = "" if job.state == "finished" else f" ({one_line(job.reason)})"
-    done = f"{outcome['done']}, " if outcome.get("done") and job.state != FAILED else ""
-    say(f"{job.name}: {done}{job.state}{reason}{metrics}")
-
-
-def _step(job: Job) -> int:
-    try:
-        return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -1,96 +1,101 @@
-"""From a command line to the runs it stands for, each as what train.py would be given for it alone."""
+"""From what was typed and what a preset varies to the runs of a sweep, each as a list of overrides."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import product
-from math import prod
-from pathlib import Path
+from typing import Any
 
-from pe_experiments.configuration.compose import choices_of
-from pe_experiments.configuration.overrides import Choices, count_of, key_of, read_overrides, values_of
-from pe_experiments.configuration.schema import SweepConfig
-from pe_experiments.terminal.errors import UserError
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, RangeSweep
+from omegaconf import DictConfig
 
-Overrides = tuple[str, ...]
-GLOBBED = ("pe", "positions", "task", "model")  # groups in which pe=glob(rope*) stands for several
+from pe_experiments.configuration.groups import PARTS
+from pe_experiments.configuration.mistakes import not_a_choice
+from pe_experiments.terminal.errors import UserError, shown
+
+ONCE = ("sweep", "dry_run", "rerun")  # said once for a whole sweep
+SLOWEST = "seed"  # varies last, so that a sweep can be read at any time; the other keys as they are written
+ENCODING = "bank/encoding"
 
 
 def expand(
-    typed: Sequence[str], params: Mapping[str, str], settings: SweepConfig, folder: Path | None = None
-) -> list[Overrides]:
-    """The runs that what was typed and the sweep's own file (``params``) say, each once, seed by seed."""
-    most = settings.max_runs
-    choices = {group: choices_of(group, folder) for group in GLOBBED}
-    parsed = read_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
-    for override in parsed:
-        if override.is_sweep_override() and override.key_or_group.split(".")[0] in ("sweep", "engine"):
-            key, _, value = str(override.input_line).partition("=")
-            once = f"said once for the whole sweep; a list is written '{key}=[{value}]'"
-            raise UserError(f"{key}={value}: {once}")
-    typed = [str(override.input_line) for override in read_overrides(typed)]
-    runs = combinations([str(override.input_line) for override in parsed], choices, most)
-    for key, listed in (("cases", settings.cases), ("schemes", settings.schemes)):
-        if listed:
-            cases = [one for case in listed for one in combinations(case, choices, most)]
-            _refuse_too_many(len(runs) * len(cases), most)
-            runs = [both for run in runs for both in _in_cases(run, cases, typed)]
-        if not runs:
-            chosen = " ".join(text for text in typed if "." not in key_of(text) and key_of(text) != "sweep")
-            raise UserError(f"no case of this sweep has {chosen}; see sweep.{key} in its file")
-    if settings.baselines and not settings.against:
-        runs = [beside for run in runs for beside in (run, *_baselines(run, settings.baselines))]
-    _refuse_too_many(len(runs), most)
-    return breadth_first(runs)
+    typed: Sequence[str], params: Mapping[str, Any], loader: ConfigLoader, config: DictConfig
+) -> list[list[str]]:
+    """Every combination of the values, each once; of a key in both, what was typed counts.
 
-
-def breadth_first(runs: Iterable[Overrides]) -> list[Overrides]:
-    """Each run once; all of the first seed, then all of the next, so that a sweep can be read at any time."""
-    runs = list(dict.fromkeys(runs))
-    turns = {seed: turn for turn, seed in enumerate(dict.fromkeys(value_of(run, "seed") for run in runs))}
-    return sorted(runs, key=lambda run: turns[value_of(run, "seed")])
-
-
-def combinations(texts: Iterable[str], choices: Choices, most: int) -> list[Overrides]:
-    """Every combination of the values that overrides stand for; of one key the last override counts."""
-    factors = {override.get_key_element(): override for override in read_overrides(texts)}.values()
-    _refuse_too_many(prod(count_of(override, choices) for override in factors), most)
-    return list(product(*(values_of(override, choices) for override in factors)))
-
-
-def _refuse_too_many(runs: int, most: int) -> None:
-    """Before they are listed: ``runs`` counts cases that what was typed may yet leave out."""
+    Raises:
+        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or an endless range.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
+    _refuse_two_encodings(typed, overrides)
+    for override in overrides:
+        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if override.is_sweep_override() and key in ONCE:
+            raise UserError(
+                f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}"
+            )
+    factors = {override.get_key_element(): override for override in overrides}  # the last of a key
+    most = config.hydra.launcher.get("max_runs", math.inf)
+    runs = math.prod(_count(override) for override in factors.values())
     if runs > most:
-        many = f"this sweep has up to {runs} runs, more than sweep.max_runs={most}"
+        many = f"this sweep has {runs} runs, more than hydra.launcher.max_runs={most}"
         raise UserError(f"{many}; vary less, or raise that")
+    for override in factors.values():
+        _refuse_unknown_choices(override, loader)
+    values = {
+        key: _texts(factors[key]) for key in sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)
+    }
+    return [list(run) for run in dict.fromkeys(product(*values.values()))]
 
 
-def value_of(run: Iterable[str], key: str) -> str | None:
-    """The value of that key's last override."""
-    values = [text.partition("=")[2] for text in run if key_of(text) == key]  # the last counts
-    return values[-1] if values else None
+def _refuse_two_encodings(typed: Sequence[str], overrides: Sequence[Override]) -> None:
+    """Refuse ``pe=rope`` beside ``bank/encoding``, which says what pe is."""
+    chosen = [str(override.value()) for override in overrides if override.key_or_group == ENCODING]
+    both = [text for text in typed if text.partition("=")[0] in ("pe", "positions")]
+    if both and chosen and chosen[-1] != "own":
+        how = f"choose there, as in {ENCODING}=rope, or add {ENCODING}=own for what you say"
+        raise UserError(f"{both[0]}: {ENCODING} says which encoding is trained; {how}")
 
 
-def without(run: Overrides, *keys: str) -> Overrides:
-    return tuple(text for text in run if key_of(text) not in keys)
+def _count(override: Override) -> int:
+    """How many values an override stands for; a range is not listed for that."""
+    value = override.value()
+    if not override.is_sweep_override():
+        return 1
+    if not isinstance(value, RangeSweep):
+        return len(_texts(override))
+    try:
+        count = math.ceil((float(value.stop or 0) - float(value.start or 0)) / float(value.step))
+    except (ArithmeticError, ValueError):  # a step of 0, a bound that is infinite or no number
+        count = 0
+    if count < 1:
+        raise UserError(f"{override.input_line}: this range has no values, or no end")
+    return count
 
 
-def with_value(run: Overrides, key: str, value: str) -> Overrides:
-    return (*without(run, key), f"{key}={value}")
+def _texts(override: Override) -> list[str]:
+    """The texts ``key=value`` of the values."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"] if not override.is_delete() else [key]
+    if not override.is_discrete_sweep():
+        raise UserError(f"{override.input_line}: a sweep takes values it can list, as in {key}=1,2,3")
+    return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
-def _in_cases(run: Overrides, cases: Sequence[Overrides], typed: Sequence[str]) -> Iterable[Overrides]:
-    """The run under each case; cases that contradict what was typed are left out."""
-    named = {key_of(text) for text in typed}
-    for case in cases:
-        keys = [key_of(text) for text in case]
-        choices = [text for text in case if "." not in key_of(text) and key_of(text) in named]
-        if all(value_of(run, key_of(text)) == text.partition("=")[2] for text in choices):
-            own = (text for text in case if key_of(text) not in named)
-            yield (*without(run, *keys), *own, *(text for text in run if key_of(text) in keys))
-
-
-def _baselines(run: Overrides, baselines: Sequence[str]) -> Iterable[Overrides]:
-    """The run with other schemes; what is said about its own scheme does not concern them."""
-    others = tuple(t for t in run if key_of(t) not in ("pe", "label") and not key_of(t).startswith("pe."))
-    return ((*others, f"pe={name}") for name in baselines)
+def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
+    """Hold the choices of a group against what there is, before any run starts."""
+    group = override.key_or_group
+    options = loader.get_group_options(group, ObjectType.CONFIG)
+    if not options or not override.is_sweep_override():
+        return  # Hydra has composed what does not vary
+    for text in _texts(override):
+        choice = text.partition("=")[2]
+        is_class = group in PARTS and ("." in choice or choice == "nope")
+        if choice not in (*options, "null") and not is_class:
+            raise not_a_choice(group, choice, options)

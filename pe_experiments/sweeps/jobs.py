@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.schema import check
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
-from pe_experiments.sweeps.expansion import Overrides, value_of
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import NotApplicable, sentence
+from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
 from pe_experiments.terminal.process import typed_command
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
@@ -25,12 +25,16 @@ PENDING = ("new", "in progress", "interrupted", FAILED, "to evaluate")  # there 
 class Job:
     """One run of a sweep and what has become of it so far."""
 
-    overrides: Overrides  # what train.py would be given for it alone
+    overrides: tuple[str, ...]  # what train.py would be given for it alone
+    number: int = 0  # its place in the sweep
     config: dict[str, Any] = field(default_factory=dict)  # composed; empty where that failed
     state: str = FAILED
     name: str = ""  # empty where its configuration is wrong
     reason: str = ""  # why it failed or does not apply
+    key: str = ""  # what it shares with a published run of the same configuration
     can_start: bool = False  # False where it failed before it could be tried
+    loss: float | None = None  # on fresh examples of the training lengths
+    experiment: Any = None  # of a dry run
 
     @property
     def run(self) -> RunDirectory:
@@ -50,11 +54,11 @@ class Job:
         where, evaluation = (str(self.config.get(key)) for key in ("results_dir", "evaluation"))
         return (where, seed_and_hash(self.name), evaluation) if self.name else self.overrides
 
-    def alone(self, own: Path | None) -> list[str]:
-        """The command that carries out this run alone; ``own`` is a folder of config files of one's own."""
-        flags = ["--config-dir", str(own)] if own else []
-        flags += ["hydra.mode=RUN"] if value_of(self.overrides, "sweep") else []
-        return [*typed_command("train"), *flags, *self.overrides]
+    def alone(self, flags: Sequence[str]) -> list[str]:
+        """The command that carries out this run alone; ``flags`` say where config files of one's own are."""
+        preset = any(text.startswith("sweep=") for text in self.overrides)
+        mode = ["hydra.mode=RUN"] if preset else []
+        return [*typed_command("train"), *flags, *mode, *self.overrides]
 
     @property
     def pending(self) -> bool:
@@ -62,17 +66,20 @@ class Job:
 
 
 def look_up(
-    runs: Sequence[Overrides], own: Path | None, display: Display, dry_run: bool, published: Collection[str]
+    runs: Sequence[Sequence[str]], composer: Composer, display: Display, dry_run: bool, first: int = 0
 ) -> list[Job]:
     """The state of every run, each run once; an error in one run affects only that run."""
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
+    published: dict[tuple[str, str], dict[str, float]] = {}
     display.start("looking up runs", len(runs))
     for number, overrides in enumerate(runs, 1):
-        job = Job(overrides)
+        job = Job(tuple(overrides), first + number - 1)
         try:
-            job.config = composed("config", overrides, own)
-            _plan(job, known, dry_run, published)
+            job.config = composer.compose(overrides)
+            if job.study not in published:
+                published[job.study] = published_losses(*job.study)
+            _plan(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -82,12 +89,23 @@ def look_up(
     return list(jobs.values())
 
 
+def published_losses(results_dir: str, study: str) -> dict[str, float]:
+    """The published runs of a study by their configuration, with their loss, or infinity if unknown."""
+    folder = Path(results_dir, study)
+    if not (study and (folder / "provenance.csv").exists()):
+        return {}
+    from pe_experiments.published.archive import published_keys  # brings pandas
+
+    return published_keys(folder)
+
+
 def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
     checked = check(job.config)  # before torch is imported
     import torch
 
     from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
+    from pe_experiments.store.identity import config_key
     from pe_experiments.store.plan import plan
 
     def built() -> Experiment:
@@ -99,15 +117,23 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
-    if job.name in published and job.state not in DONE:
+    hashed = planned.identity.hashed
+    job.key = "" if hashed["classes"] else config_key(planned.identity.trained, hashed["data"])
+    if job.key in published and job.state not in DONE:
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
+    job.experiment = replace(experiment, config=checked) if dry_run else None
     if dry_run and job.pending:  # what would fail as soon as a run starts
         from pe_experiments.run import try_out
 
-        sizes = ("batch_size", "min_length", "max_length", "batching", "precision")
-        alike = [job.config["model"], job.config["evaluation"], *map(job.config["training"].get, sizes)]
+        sizes = ("batch_size", "min_length", "max_length", "batching")
+        alike = [
+            job.config["model"],
+            job.config["evaluation"],
+            job.config["trainer"]["precision"],
+            *map(job.config["training"].get, sizes),
+        ]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
         if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
             _once(known, str(halves), lambda: try_out(experiment))
@@ -125,3 +151,18 @@ def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
     if isinstance(known[key], Exception):
         raise known[key]
     return known[key]
+
+
+def totals(jobs: Iterable[Job]) -> str:
+    """``60 runs: 58 finished, 2 failed``."""
+    counts = Counter(job.state for job in jobs)
+    return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
+
+
+def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
+    """The jobs in a state, by the reason for it."""
+    reasons: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.state == state:
+            reasons.setdefault(one_line(job.reason), []).append(job)
+    return reasons

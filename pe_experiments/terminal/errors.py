@@ -70,15 +70,6 @@ def printable(text: str) -> str:
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def is_cell(value: object) -> bool:
-    """Whether a value is a line of text that a terminal shows as it is and no spreadsheet computes."""
-    if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_CELL:
-        return False
-    return printable(value) == value and not set(value) & {"\n", "\t"} and value.lstrip()[0] not in FORMULA
-
-
-FORMULA = "=+-@"  # a cell that starts so is computed
-LONGEST_CELL = 10_000  # characters
 SHOWN = 60  # characters of a value in a sentence
 LONGEST_WORD = 300
 LISTED = 12  # choices in a sentence
@@ -96,9 +87,15 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-# What others call our settings.
+# What others call our settings and choices.
 ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
-               "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed"}  # fmt: skip
+               "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed", "max_steps": "steps",
+               "rotary": "rope", "rotary_embedding": "rope", "llama": "rope", "llama3": "rope",
+               "absolute": "sinusoidal", "vaswani": "sinusoidal", "bert": "learned",
+               "gpt2": "learned", "relative": "shaw", "yarn": "rope_yarn", "ntk": "rope_ntk"}  # fmt: skip
+# Named first where not all options can be: those that matter to most people.
+FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
+         "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
@@ -109,5 +106,6 @@ def nearest(word: str, options: Iterable[str]) -> str:
     close = close or [option for option in options if len(word) > 2 and option.startswith(word[:3])]
     hint = f" Did you mean {allowed(close)}?" if close else ""
     if len(options) > LISTED:
+        options.sort(key=lambda option: FIRST.index(option) if option in FIRST else len(FIRST))
         options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
     return f"{hint} Allowed: {allowed(options)}."

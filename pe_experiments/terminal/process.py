@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from pe_experiments.terminal.files import CONFIG_DIR
 
+FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # in the environment: 1 where the user's HYDRA_FULL_ERROR was
+exit_code = 0  # of a command that ended without an error: 1 where a run of its sweep failed
 command: list[str] = []  # what repeats what this process does; empty in a process that is not ours
 
 LINGER_SECONDS = 3.0  # that threads have to end once the main thread has
@@ -44,6 +47,21 @@ def own(words: Iterable[str]) -> None:
         # changing shape would otherwise fault it in again at every step.
         for parameter, size in ((-3, 1 << 30), (-1, (1 << 31) - 1), (-2, 256 << 20)):
             libc.mallopt(parameter, size)
+
+
+@contextmanager
+def hydra_raises() -> Iterator[bool]:
+    """Let Hydra raise instead of printing tracebacks; gives whether HYDRA_FULL_ERROR=1 asks for them."""
+    global exit_code
+    exit_code, before = 0, os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"], os.environ[FULL_ERROR] = "1", before or "0"
+    try:
+        yield before == "1"
+    finally:
+        if before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = before
 
 
 class Interrupted(KeyboardInterrupt):

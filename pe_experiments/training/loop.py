@@ -1,9 +1,8 @@
-"""Training one model: the LightningModule, optimiser and schedule, the training curve, checkpoints."""
+"""Training one model with Lightning: the module, its batches, the training curve, checkpoints."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import time
@@ -15,22 +14,24 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
-from pe_experiments.configuration.parts import no_part_exits
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import Component, no_part_exits
 from pe_experiments.configuration.schema import TrainingConfig
-from pe_experiments.data.batches import Batch, Source, TrainingStream, micro_batches, rounded_up
+from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, rounded_up
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.base import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged
-from pe_experiments.training.optimizer import FlatOptimizer, learning_rate_factor
+from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
@@ -39,55 +40,61 @@ CHECKPOINT_SHARE = 0.02  # of the training time at most
 
 
 class TrainingModule(pl.LightningModule):
-    """Mean cross entropy over the scored tokens, an optimizer, warm-up and decay.
+    """A model with its loss, its optimizer and the schedule of the learning rate."""
 
-    Lightning is given several steps at a time, as its own work takes as long as a small model's forward pass.
-    """
-
-    automatic_optimization = False
-
-    def __init__(self, model: Backbone, training: TrainingConfig, seed: int, show: Callable[[int], None]):
+    def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, seed: int):
         super().__init__()
-        self.seed = seed
         self.model = model
+        self.optimizer = optimizer
         self.training_config = training
-        self.show = show
+        self.seed = seed
         self.finished = False  # True once nothing is left to train; saved in every checkpoint
-        self.last_step = 0
-        self.gradient_norm = torch.tensor(math.nan)  # of the last step, before clipping
 
-    def training_step(self, batches: list[Batch], batch_idx: int) -> Tensor:
-        """One step per batch; returns the last loss."""
-        before = self.last_step
-        losses = [self._step(batch) for batch in batches]
-        finite = torch.stack(losses).isfinite().tolist()  # only now: a GPU need not be waited for
-        if not all(finite):
-            raise Diverged(before + finite.index(False) + 1)
-        return losses[-1]
-
-    def _step(self, batch: Batch) -> Tensor:
-        # A scheme may draw random numbers in forward; they follow from seed and step, also after a resume.
-        # `torch.manual_seed` would store a stack trace for every unused GPU backend at every step: a
-        # millisecond, and memory that is never freed.
-        seed = named_seed(self.seed, f"forward {self.last_step}")
-        torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The loss of a batch, in nats."""
+        seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
         loss = batch_loss(self.model, batch)
-        self.gradient_norm = self.flat.step(loss, self.last_step)
-        self.last_step += 1
-        self.show(self.last_step)
-        return loss.detach()
+        if self.step_is_recorded:
+            self.log("loss", loss)
+        return loss
 
-    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        self.flat = FlatOptimizer(self.model, self.training_config)
-        return self.flat.optimizers
+    @property
+    def step_is_recorded(self) -> bool:
+        """Whether there is a row of the training curve after the present step."""
+        return is_recorded(self.global_step + 1, self.training_config)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = TrainingOptimizer(self.model, self.optimizer, self.training_config)
+        schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, self.training_config))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: int | float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the norm of all gradients together, and log it as it was before."""
+        assert isinstance(optimizer, TrainingOptimizer)
+        norm = optimizer.clip_gradients(gradient_clip_val)
+        if self.step_is_recorded:
+            self.log("gradient_norm", norm)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint |= {"finished": self.finished, "global_step": self.last_step}
+        checkpoint["finished"] = self.finished
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.last_step = checkpoint["global_step"]
+
+def seed_forward(seed: int, device: torch.device) -> None:
+    """Seed what a forward pass may draw, so that it follows from seed and batch, also after a resume.
+
+    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step: a
+    millisecond, and memory that is never freed.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def batch_loss(model: Backbone, batch: Batch) -> Tensor:
@@ -113,19 +120,26 @@ def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
-class _Ahead(IterableDataset):
-    """The batches from the module's next step on, in lists up to the next recorded step."""
+class TrainingData(pl.LightningDataModule):
+    """The batches of a training, from the step on that it stands at: batch i follows from the seed and i."""
 
-    def __init__(self, batches: TrainingStream, module: TrainingModule):
+    def __init__(self, batches: TrainingStream):
+        super().__init__()
         self.batches = batches
-        self.module = module
 
-    def __iter__(self) -> Iterator[list[Batch]]:
-        index = self.module.last_step  # a checkpoint has been loaded by now
-        while True:
-            end = next(step for step in count(index + 1) if is_recorded(step, self.module.training_config))
-            yield [self.batches.batch(n) for n in range(index, end)]
-            index = end
+    def train_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        first = self.trainer.global_step * self.trainer.accumulate_grad_batches
+        return DataLoader(_BatchesFrom(self.batches, first), batch_size=None)
+
+
+class _BatchesFrom(IterableDataset[Batch]):
+    def __init__(self, batches: TrainingStream, first: int):
+        self.batches = batches
+        self.first = first
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.batches.batch, count(self.first))
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
@@ -139,71 +153,112 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
 
 
 class Recorder(Callback):
-    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution."""
+    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution.
 
-    def __init__(self, validation: TrainingStream, record: Callable[[Row], None]):
+    ``record`` is called with each row, ``show`` with the number of every step taken.
+    """
+
+    def __init__(
+        self,
+        validation: TrainingStream,
+        training: TrainingConfig,
+        record: Callable[[Row], None],
+        show: Callable[[int], None],
+    ):
         self.validation = validation
+        self.training = training
         self.record = record
+        self.show = show
+        # Of the batches since the last row, each divided by accumulate_grad_batches. They are looked at
+        # together, because looking waits for a GPU.
+        self.losses: list[Tensor] = []
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(module, TrainingModule)
-        config, step = module.training_config, module.last_step
+        self.losses.append(outputs["loss"])
+        if not ends_step(trainer, batch_idx):
+            return
+        step = trainer.global_step
+        self.show(step)
+        if not is_recorded(step, self.training):
+            return
+        losses = torch.stack(self.losses)
+        self.losses.clear()
+        raise_if_diverged(losses, trainer)
         row: Row = {
             "step": step,
-            "loss": float(outputs["loss"]),
-            "learning_rate": learning_rate_factor(step - 1, config) * config.learning_rate,
-            "gradient_norm": float(module.gradient_norm),
+            "loss": float(losses[-trainer.accumulate_grad_batches :].sum()),
+            "learning_rate": learning_rate_factor(step - 1, self.training) * self.training.learning_rate,
+            "gradient_norm": float(trainer.callback_metrics["gradient_norm"]),
         }
-        if is_checked(step, config):
-            row |= self._check(module)
-        enough = config.stop_at_exact_match
-        if step == config.steps or (enough is not None and row.get("exact_match", -1.0) >= enough):
-            module.finished = trainer.should_stop = True
+        if is_checked(step, self.training):
+            found = self._check(module)
+            module.log_dict(found)
+            row |= found
+            enough = self.training.stop_at_exact_match
+            trainer.should_stop |= enough is not None and found.get("exact_match", -1.0) >= enough
         self.record(row)
 
-    def _check(self, module: TrainingModule) -> Row:
+    def _check(self, module: pl.LightningModule) -> dict[str, float]:
+        assert isinstance(module, TrainingModule)
         module.eval()
-        counts = in_distribution_tally(module.model, self.validation, module.training_config.check_examples)
+        counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
         module.train()
         exact = {"exact_match": counts.exact_match} if self.validation.source.task.exact else {}
         return {"validation_loss": counts.loss, **exact, "token_accuracy": counts.token_accuracy}
 
 
-def raise_if_diverged(module: TrainingModule) -> None:
-    if module.finished and not all(p.isfinite().all() for p in module.model.parameters()):
-        raise Diverged(module.last_step)  # the last update did it, after the last loss
+def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
+    """Raise `Diverged` with the step of the first of these losses of the last batches that is not finite."""
+    finite = losses.isfinite().tolist()
+    if not all(finite):
+        batches_since = len(finite) - 1 - finite.index(False)
+        raise Diverged(trainer.global_step - batches_since // trainer.accumulate_grad_batches)
 
 
-class Checkpointer(Callback):
-    """Keeps one checkpoint, replaced atomically every few seconds and at the end."""
+class Checkpointer(Checkpoint):
+    """Keeps one checkpoint, replaced atomically every few seconds, and at the end by the weights alone."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, training: TrainingConfig):
         self.path = path
+        self.training = training
         self.due = time.monotonic() + CHECKPOINT_SECONDS
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(module, TrainingModule)
-        if module.finished or time.monotonic() >= self.due:
-            raise_if_diverged(module)
+        # Only after a recorded step is the loss known to be finite.
+        recorded = ends_step(trainer, batch_idx) and is_recorded(trainer.global_step, self.training)
+        last = trainer.should_stop or trainer.global_step == self.training.steps
+        if recorded and not last and time.monotonic() >= self.due:
             started = time.monotonic()
-            save_atomically(trainer, self.path, module.finished)
+            save_atomically(trainer, self.path)
             cost = time.monotonic() - started
             self.due = time.monotonic() + max(CHECKPOINT_SECONDS, cost / CHECKPOINT_SHARE)
 
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not all(parameter.isfinite().all() for parameter in module.parameters()):
+            raise Diverged(trainer.global_step)  # the last update did it, after the last loss
+        assert isinstance(module, TrainingModule)
+        module.finished = True
+        save_atomically(trainer, self.path, weights_only=True)
 
-def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> None:
+
+def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
+    """Whether the optimizer has stepped after this batch, the last of ``accumulate_grad_batches``."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+def save_atomically(trainer: pl.Trainer, path: Path, weights_only: bool = False) -> None:
     """Save a checkpoint so that a kill at any moment leaves the old one or the new one.
 
-    Once training is ``finished`` the optimizer's state, two thirds of the file, is left out.
+    With ``weights_only`` the optimizer's state, two thirds of the file, is left out.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
-        trainer.save_checkpoint(draft, weights_only=finished)
+        trainer.save_checkpoint(draft, weights_only=weights_only)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)  # after an error, such as a full disk
@@ -211,8 +266,7 @@ def save_atomically(trainer: pl.Trainer, path: Path, finished: bool = False) -> 
 
 def train_model(
     model: Backbone,
-    source: Source,
-    training: TrainingConfig,
+    experiment: Experiment,
     device: str,
     checkpoint: Path,
     first: int,
@@ -227,37 +281,45 @@ def train_model(
         Diverged: the loss is no longer finite.
         KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
     """
-    module = TrainingModule(model, training, source.seed, show)
-    batches = TrainingStream(source, training.batch_size, training.batching)
-    validation = TrainingStream(source, training.batch_size, "mixed", "validation")
+    config, training = experiment.config.trainer, experiment.config.training
+    module = TrainingModule(model, experiment.components["optimizer"], training, experiment.config.seed)
+    validation = TrainingStream(experiment.source, training.batch_size, "mixed", "validation")
+    callbacks = [
+        *(callback.build() for callback in experiment.callbacks),
+        Recorder(validation, training, record, show),
+        Checkpointer(checkpoint, training),
+    ]
     with warnings.catch_warnings():
         known = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
         warnings.filterwarnings("ignore", message=f".*({known})")
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
         trainer = pl.Trainer(
-            accelerator="gpu" if device == "cuda" else "cpu",
-            devices=1,
-            max_steps=-1,  # `Recorder` ends it
+            accelerator="gpu" if device == "cuda" else device,
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            strategy=config.strategy,
+            precision=config.precision,
+            accumulate_grad_batches=config.accumulate_grad_batches,
+            gradient_clip_val=training.clip_norm,
+            max_steps=training.steps,
             max_epochs=-1,
-            precision="bf16-mixed" if training.precision == "bfloat16" else "32-true",
-            callbacks=[Recorder(validation, record), Checkpointer(checkpoint)],
+            log_every_n_steps=RECORD_EVERY,
+            callbacks=callbacks,
             logger=False,
-            enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
             plugins=[LightningEnvironment()],  # one process, also where Slurm's variables suggest several
         )
-        resumed = checkpoint if first else None
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             with no_part_exits():
-                loader = DataLoader(_Ahead(batches, module), batch_size=None)
-                trainer.fit(module, loader, ckpt_path=resumed, weights_only=True)
+                data = TrainingData(experiment.batches)
+                trainer.fit(
+                    module, datamodule=data, ckpt_path=checkpoint if first else None, weights_only=True
+                )
         except SystemExit as error:  # Lightning's reaction to Ctrl-C
             raise KeyboardInterrupt from error
         finally:
             if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning leaves the signal ignored
                 signal.signal(signal.SIGINT, on_interrupt)
-    raise_if_diverged(module)
-    return module.last_step
+    return trainer.global_step

@@ -40,11 +40,11 @@ def current_backend() -> Backend:
 
 
 def select(choice: str, size: int) -> Backend:
-    """Select ``hardware.matmul``; no timing decides. ``size``: symbols of a batch * d_model^2."""
+    """Select ``trainer.matmul``; no timing decides. ``size``: symbols of a batch * d_model^2."""
     backend = "default" if choice == "default" or (choice == "auto" and size < SMALL) else faster_backend()
     if choice == "onednn" and backend != "onednn":
         here = "here it is not there, or would compute float32 products in bfloat16"
-        raise UserError(f"hardware.matmul=onednn: {here}; allowed here: auto, default")
+        raise UserError(f"trainer.matmul=onednn: {here}; allowed here: auto, default")
     set_backend(backend)
     return backend
 

@@ -1,68 +1,140 @@
-"""The optimizer, on parameters that lie end to end in memory: few kernels measure, clip and update them."""
+"""The optimizer of a training, with weight decay and a schedule, as one ``torch.optim.Optimizer``."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 
-from pe_experiments.configuration.parts import load_component
+from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig, warmup_steps
 from pe_experiments.models import Backbone
 
+BY_MATRIX = ("torch.optim.Adafactor", "torch.optim.Muon")  # PyTorch's others update number by number
 
-class FlatOptimizer:
-    """``training.optimizer`` with clipping and schedule; of Muon and AdamW, where it is Muon.
 
-    The parameters of the model, on the device it is trained on, become views of one tensor. Weight decay is
-    decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101) unless an argument of Adam, say, is against it.
+class TrainingOptimizer(optim.Optimizer):
+    """The optimizer of a configuration; where that is Muon, Muon and AdamW stepped together.
+
+    Weight decay is decoupled for every optimizer (Loshchilov and Hutter 2019, arXiv:1711.05101), unless its
+    argument ``decoupled_weight_decay`` is false: then it is added to the gradients, after clipping.
+
+    Args:
+        model: the model to train, on its device.
+        optimizer: the class and its arguments (``optimizer``).
+        training: learning rate and weight decay.
+        flat: keep parameters and gradients in `FlatParameters`; for one device only.
     """
 
-    def __init__(self, model: Backbone, config: TrainingConfig):
-        self.config = config
+    def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, flat: bool = True):
         decayed, exempt = split_parameters(model)
-        self.parameters = [*decayed, *exempt]
-        sizes = [one.numel() for one in self.parameters]
-        self.whole = nn.Parameter(torch.cat([one.detach().flatten() for one in self.parameters]))
-        self.decayed = self.whole.detach()[: sum(sizes[: len(decayed)])]
-        self.whole.grad = torch.zeros_like(self.whole)
-        for one, part in zip(self.parameters, self.whole.detach().split(sizes), strict=True):
-            one.data = part.view_as(one)
-        chosen = load_component("training.optimizer", config.optimizer)
-        self.coupled = chosen.arguments.get("decoupled_weight_decay") is False
-        hidden = hidden_matrices(model) if chosen.target == "torch.optim.Muon" else []
-        by_matrix = ("torch.optim.Adafactor", "torch.optim.Muon")  # PyTorch's others take number by number
-        alike = chosen.target.startswith("torch.optim.") and chosen.target not in by_matrix
-        self.apart = [] if alike else list(zip(self.parameters, self.whole.grad.split(sizes), strict=True))
-        said = {"lr": config.learning_rate, "weight_decay": 0.0, "fused": True}
-        given = {name: said[name] for name in inspect.signature(chosen.cls).parameters if name in said}
-        others = [one for one in self.parameters if all(one is not matrix for matrix in hidden)]
-        rest = [optim.AdamW(others, weight_decay=0.0, fused=True)] if hidden else []
-        mine = hidden or ([self.whole] if alike else self.parameters)
-        self.optimizers = [chosen.build(mine, **given), *rest]
+        parameters = [*decayed, *exempt]
+        super().__init__(parameters, {"lr": training.learning_rate})
+        self.flat = FlatParameters(decayed, exempt) if flat else None
+        self.decayed = [self.flat.decayed] if self.flat else decayed
+        self.weight_decay = training.weight_decay
+        self.coupled = optimizer.arguments.get("decoupled_weight_decay") is False
+        by_number = optimizer.target.startswith("torch.optim.") and optimizer.target not in BY_MATRIX
+        updated = [self.flat.whole] if self.flat and by_number else parameters
+        self.optimizers: list[optim.Optimizer] = []
+        if optimizer.target == "torch.optim.Muon":
+            updated = hidden_matrices(model)
+            matrices = {id(matrix) for matrix in updated}
+            others = [parameter for parameter in parameters if id(parameter) not in matrices]
+            self.optimizers.append(optim.AdamW(others, weight_decay=0.0, fused=True))
+        known = {"lr": training.learning_rate, "weight_decay": 0.0, "fused": True}
+        accepted = inspect.signature(optimizer.cls).parameters
+        given = {name: value for name, value in known.items() if name in accepted}
+        self.optimizers.insert(0, optimizer.build(updated, **given))
+        self._share_groups()
+        for group in self.param_groups:
+            group["lr"] = training.learning_rate
 
-    def step(self, loss: Tensor, step: int) -> Tensor:
-        """One step (from 0) down the gradient of a loss; returns the gradient's norm before clipping."""
-        found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)  # zeros where unused
-        assert self.whole.grad is not None
-        torch.cat([part.reshape(-1) for part in found], out=self.whole.grad)
-        norm = torch.linalg.vector_norm(self.whole.grad)
-        if self.config.clip_norm is not None:
-            self.whole.grad.mul_((self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0))
-        rate = learning_rate_factor(step, self.config) * self.config.learning_rate
-        if self.coupled:
-            self.whole.grad[: len(self.decayed)].add_(self.decayed, alpha=self.config.weight_decay)
-        else:
-            self.decayed.mul_(1 - rate * self.config.weight_decay)
-        for one, gradient in self.apart:
-            one.grad = gradient.view_as(one)
+    def _share_groups(self) -> None:
+        """Have the groups of the optimizers inside as this one's, so that a scheduler sets their rates."""
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Decay the weights and step; ``closure`` computes loss and gradients first, and may clip these."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        shrunk = 1 - self.param_groups[0]["lr"] * self.weight_decay
+        for parameter in self.decayed:
+            if not self.coupled:
+                parameter.mul_(shrunk)
+            elif parameter.grad is not None:
+                parameter.grad.add_(parameter, alpha=self.weight_decay)
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
             optimizer.step()
+        return loss
+
+    def clip_gradients(self, largest_norm: float | None) -> Tensor:
+        """Scale all gradients to a norm of at most ``largest_norm``; returns the norm before that."""
+        parameters = [self.flat.whole] if self.flat else self.all_parameters
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if largest_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, largest_norm, norm)
         return norm
+
+    @property
+    def all_parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        if self.flat:
+            self.flat.zero_grad()
+        else:
+            super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self._share_groups()
+
+
+class FlatParameters:
+    """Parameters as views of one tensor, and their gradients as views of another.
+
+    Few kernels then measure, clip and update them all, instead of a few for each. On one CPU core that saves
+    6 % of a step with batches of 8, width 64 and two layers, and 2 % with batches of 64, width 128 and four
+    layers. Distributed strategies need the parameters as they were.
+
+    Attributes:
+        whole: all parameters end to end, [number of parameters].
+        gradient: ``whole.grad``.
+        decayed: the part of ``whole`` that weight decay applies to.
+    """
+
+    def __init__(self, decayed: list[nn.Parameter], exempt: list[nn.Parameter]):
+        self.parameters = [*decayed, *exempt]
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.whole = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in self.parameters]))
+        for parameter, values in zip(self.parameters, self.whole.detach().split(sizes), strict=True):
+            parameter.data = values.view_as(parameter)
+        self.gradient = self.whole.grad = torch.zeros_like(self.whole)
+        parts = zip(self.gradient.split(sizes), self.parameters, strict=True)
+        self.gradients = [part.view_as(parameter) for part, parameter in parts]
+        with_decay = sum(sizes[: len(decayed)])
+        self.decayed = nn.Parameter(self.whole.detach()[:with_decay])
+        self.decayed.grad = self.gradient[:with_decay]
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Zero the gradients in place; they become views of one also where they were replaced or None."""
+        self.gradient.zero_()
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
 
 
 def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -22,11 +22,12 @@ from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import describe_environment, on_hardware, prepare_hardware
+from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
@@ -128,7 +129,7 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
         training = {"training.batch_size": rows, "training.check_examples": rows}
         training |= dict.fromkeys(("training.steps", "training.check_every"), 100)
         made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
-        with on_hardware(made.config):
+        with use_device(made.config):
             backend = matmul.current_backend()
         theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
         cases: dict[str, Timed] = {
@@ -188,7 +189,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
 def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
     asked = validated(BenchmarkSettings, config)
-    prepare_hardware(experiment(**{"hardware.threads": asked.threads}).config)
+    prepare_device(experiment(**{"trainer.threads": asked.threads}).config)
     machine, folder, display = describe_machine(), Path(asked.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _measured(folder, machine) if row.part.partition(":")[0] not in asked.parts]

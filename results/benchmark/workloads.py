@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
@@ -22,10 +23,10 @@ from pe_experiments.configuration.schema import check
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import prepare_hardware
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, train_model
 from pe_experiments.training.matmul import Backend
-from pe_experiments.training.optimizer import FlatOptimizer
+from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
 
 EXAMPLES = 2  # of a long evaluation
@@ -36,7 +37,7 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 def experiment(**keys: object) -> Experiment:
     """A resolved experiment on the CPU, as train.py would have it."""
     return resolve(
-        check(composed("config", {**keys, "hardware.accelerator": "cpu", "logger.mode": "disabled"}))
+        check(composed("config", {**keys, "trainer.accelerator": "cpu", "logger.mode": "disabled"}))
     )
 
 
@@ -67,13 +68,18 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
 
 def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
     """A step of a run as it is trained, data included, without the Lightning loop."""
-    optimizer = FlatOptimizer(model, made.config.training)
+    training = made.config.training
+    optimizer = TrainingOptimizer(model, made.components["optimizer"], training)
+    schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, training))
     batches, index = made.batches, count()
 
     def step() -> None:
         matmul.set_backend(backend)
-        step = next(index)
-        optimizer.step(batch_loss(model, batches.batch(step)), step)
+        optimizer.zero_grad()
+        batch_loss(model, batches.batch(next(index))).backward()
+        optimizer.clip_gradients(training.clip_norm)
+        optimizer.step()
+        schedule.step()
 
     return step
 
@@ -111,7 +117,6 @@ def bare_training(model: Backbone, made: Experiment, backend: Backend) -> float:
 def whole_training(model: Backbone, made: Experiment, backend: Backend) -> float:
     """The same as the harness trains it: Lightning, recording, checks and checkpoints, but not the start."""
     matmul.set_backend(backend)
-    source, training = made.source, made.config.training
     ends: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"
@@ -119,9 +124,9 @@ def whole_training(model: Backbone, made: Experiment, backend: Backend) -> float
         def show(step: int) -> None:
             ends.append(time.perf_counter())
 
-        train_model(model, source, training, "cpu", checkpoint, 0, lambda row: None, show)
+        train_model(model, made, "cpu", checkpoint, 0, lambda row: None, show)
         ends.append(time.perf_counter())
-    return (ends[-1] - ends[0]) / (training.steps - 1)
+    return (ends[-1] - ends[0]) / (made.config.training.steps - 1)
 
 
 def seconds_per_step(step: Step, made: Experiment) -> float:
@@ -144,7 +149,7 @@ def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
 
 def _long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
     made = experiment(pe=scheme)
-    prepare_hardware(made.config)
+    prepare_device(made.config)
     model, source = made.untrained_model(), made.source
     before = _peak_megabytes()
     length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets

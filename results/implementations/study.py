@@ -52,6 +52,9 @@ CHECKED = {
     "half": CASTS,
     "reuse": "earlier calls change nothing",
 }
+ANSWER = """\
+**{wrong} of {all} implementations in {libraries} libraries compute other logits than the encoding they \
+are named after**, and {some} fail at least one check ({date})."""
 SIGNS = {"pass": "yes", "convention": "yes*", "fail": "**no**", "not applicable": "-"}
 
 
@@ -135,9 +138,12 @@ def blocks(folder: Path) -> dict[str, str]:
         rows.append([f"{package} {first['version']}", str(name), first["against"], *signs])
     said = table[table["result"].isin(["fail", "convention"])]
     columns = ["package", "implementation", "check", "result", "reason"]
-    dates = " to ".join(sorted({table["date"].min(), table["date"].max()}))
+    failed = table[table["result"] == "fail"]
+    counts = {"all": len(rows), "libraries": table["package"].nunique(), "date": table["date"].max()}
+    counts["wrong"] = failed[failed["check"] == SAME]["implementation"].nunique()
+    counts["some"] = len(failed[["package", "implementation"]].drop_duplicates())
     return {
-        "answer": f"{len(rows)} implementations of {table['package'].nunique()} libraries ({dates}):",
+        "answer": ANSWER.format_map(counts),
         "table": markdown_table(["library", "implementation", "compared with", *CHECKED], rows),
         "reasons": markdown_table(
             ["library", "implementation", "check", "result", "measured"], said[columns].to_numpy().tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def gates() -> str:
     runs, measured = published(), ["exact_match_in_distribution", "exact_match_at_2x"]
     groups: Any = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
     rows = [[of, f"`{name}`", *map(mean_in_words, own[measured].T.values)] for (of, name), own in groups]
-    heading = ["task", "scheme", "exact match in distribution", "at 2x"]
+    heading = ["task", "encoding", "exact match in distribution", "at 2x"]
     return markdown_table(heading, rows)
 
 
@@ -86,21 +85,12 @@ def as_one(pairs: Collection[str]) -> str:
 
 
 def blocks(made: pd.DataFrame) -> dict[str, str]:
-    """How many can be decided, and a table per paper."""
-    groups: Any = made.groupby(["arxiv", "task"], sort=False)["verdict"]
-    whole = {key: as_one(own.tolist()) for key, own in groups}
-    counts = Counter(whole.values())
-    said = ", ".join(
-        f"{counts[one]} *{one}*" for one in (AGREES, CONTRARY, OPEN, NOT_LEARNED, WAITING) if counts[one]
-    )
-    papers = {}
-    for paper, group in made.groupby("arxiv"):
-        ones = [f"{task}: *{one}*" for (arxiv, task), one in whole.items() if arxiv == paper]
-        papers[str(paper)] = f"{_table(group)}\n\nAs one statement, {'; '.join(ones)}."
-    pairs = made[made["verdict"].isin([AGREES, CONTRARY])]
-    decided = [f"`{row.better}` over `{row.worse}` ({row.task}): {row.verdict}" for row in pairs.itertuples()]
-    of_all = f"Of {len(whole)} statements about {len(made)} pairs of schemes: {said}."
-    return {"statements": f"{of_all} Pairs that are decided: {'; '.join(decided)}."} | papers
+    """How the statements turn out, and a table of pairs per paper."""
+    groups: Any = made.groupby(["paper", "task"], sort=False)["verdict"]
+    rows = [[paper, task, str(len(own)), as_one(own.tolist())] for (paper, task), own in groups]
+    whole = markdown_table(["paper", "task", "pairs", "here"], rows)
+    papers = {str(paper): _table(group) for paper, group in made.groupby("arxiv")}
+    return {"statements": whole, "gates": gates()} | papers
 
 
 def _table(statements: pd.DataFrame) -> str:

@@ -13,7 +13,7 @@ from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import markdown_table, read_table
 
-from . import statements
+from . import kazemnejad, statements
 
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
@@ -25,15 +25,13 @@ LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that 
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 LEARNED = 10.0  # error, %, at the training lengths; above it a scheme has no rank
-REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "not reproduced"
+REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "no"
 SURE = "could not fail"
-WORDS = {
-    REPRODUCED: "are reproduced in value",
-    ORDER: "in their order among the schemes",
-    OPEN: "are open (ours lie too close together)",
-    NOT: "are not reproduced",
-    SURE: "could not fail (all of their column, published and ours, lie within a point of 0)",
-}
+ANSWER = """\
+Of {all} published values, {judged} could be judged here: **{value} agree in value, {order} in their order\
+ among the encodings, and {turned} do not agree**. Of the others, {unlearned} belong to encodings that did\
+ not learn the task here, and {sure} could not fail, because everything in their column, published and \
+ours, lies within a point of 0."""
 KEYS = ["arxiv", "task", "setting", "scheme"]
 
 Found = dict[Any, np.ndarray]  # by `KEYS` a value per seed
@@ -99,7 +97,7 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
 
 
 def pages(folder: Path) -> None:
-    """Published errors and ours; hollow where the scheme did not learn the task."""
+    """Published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s curves."""
     made = ledger()
     made = made[[UNITS[paper][1] == ERROR for paper in made["arxiv"]]]
     figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(made["scheme"])))
@@ -114,6 +112,7 @@ def pages(folder: Path) -> None:
     axes.set(xlabel="published error (%)", ylabel="our error (%)")
     legend_below(figure, looks, looks)
     save(figure, folder / "figures", "answer")
+    kazemnejad.draw(folder / "figures")
 
 
 def in_words(row: pd.Series) -> list[str]:
@@ -126,7 +125,7 @@ def in_words(row: pd.Series) -> list[str]:
 def table(group: pd.DataFrame) -> str:
     """One paper."""
     theirs, mine = UNITS[group["arxiv"].iloc[0]]
-    heading = ["task", "setting", "scheme", f"published ({theirs})", f"ours ({mine})", "seeds", "reproduced"]
+    heading = ["task", "inputs", "encoding", f"published ({theirs})", f"ours ({mine})", "seeds", "agrees"]
     rows = [
         [row["task"], row["setting"], f"`{row['scheme']}`", f"{row['published']:g}", *in_words(row), row["verdict"]]
         for _, row in group.iterrows()
@@ -138,11 +137,22 @@ def blocks(folder: Path) -> dict[str, str]:
     """How many values are reproduced, a table per paper; and the same of the statements."""
     del folder
     made = ledger()
-    counts = made["verdict"].str.partition(":")[0].value_counts()
-    words = [f"{counts[verdict]} {what}" for verdict, what in WORDS.items() if verdict in counts]
     return {
-        "answer": f"Of {len(made)} published values {', '.join(words)}. Of those not reproduced, {made['verdict'].str.endswith('not learned').sum()} are of schemes that did not learn the task here.",
+        "answer": ANSWER.format_map(counts(made)),
         **{str(arxiv): table(group) for arxiv, group in made.groupby("arxiv")},
         **statements.blocks(statements.read()),
-        "gates": statements.gates(),
+        **kazemnejad.blocks(),
     }
+
+
+def counts(made: pd.DataFrame) -> dict[str, int]:
+    """How many published values have which verdict."""
+    verdicts, unlearned = made["verdict"], made["verdict"].str.endswith("not learned")
+    found = {"all": len(made), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
+    found |= {
+        "unlearned": unlearned.sum(),
+        "sure": (verdicts == SURE).sum(),
+        "open": (verdicts == OPEN).sum(),
+    }
+    found["turned"] = (verdicts.str.startswith(NOT) & ~unlearned).sum()
+    return found | {"judged": found["value"] + found["order"] + found["turned"]}

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import ast
+import json
 import math
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.compose import Composer, composed
+from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import SubmititConfig, check
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.evaluation.curve import extrapolation_curve
-from pe_experiments.sweeps.jobs import Job, look_up
-from pe_experiments.sweeps.sweep import Sweep
-from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.published.archive import published_keys, read_table
+from pe_experiments.store.identity import config_key, identify
+from pe_experiments.sweeps.expansion import expand
+from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import FlatOptimizer
+from pe_experiments.training.optimizer import TrainingOptimizer
 from pe_experiments.training.preflight import preflight
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT
 
 CHOICES = [
     f"{group}={path.stem}"
@@ -35,13 +41,20 @@ CHOICES = [
         "task",
         "model",
         "training",
-        "training.optimizer",
+        "optimizer",
         "evaluation",
-        "hardware",
+        "trainer",
         "logger",
     )
-    for path in sorted((CONFIG_DIR / group.replace(".", "/")).glob("*.yaml"))
+    for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
+    if path.stem != "custom"  # which names no class yet
 ]
+NOT_HERE = {
+    "trainer=gpu": "finds no CUDA device here",
+    "trainer=mps": "finds no GPU of Apple's here",
+    "trainer=ddp": "trainer.devices=2: a run trains on one device; allowed: 1",
+    "trainer=fsdp": "trainer.devices=2: a run trains on one device; allowed: 1",
+}
 
 
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
@@ -51,13 +64,28 @@ def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     model = experiment.untrained_model()
     before = [parameter.clone() for parameter in model.parameters()]
     batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
-    FlatOptimizer(model, training).step(batch_loss(model, batch), 0)
+    optimizer = TrainingOptimizer(model, experiment.components["optimizer"], training)
+    batch_loss(model, batch).backward()
+    optimizer.step()
     assert any((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     (row,) = extrapolation_curve(model, source, [length], 20, experiment.max_length)
     return row
 
 
-@pytest.mark.parametrize("choice", [choice for choice in CHOICES if not choice.startswith("task=")])
+@pytest.mark.parametrize("choice", NOT_HERE)
+def test_a_device_that_is_not_here_is_one_sentence(
+    choice: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(UserError, match=NOT_HERE[choice]) as caught:
+        prepare_device(tiny(choice).config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "choice", [choice for choice in CHOICES if not choice.startswith("task=") and choice not in NOT_HERE]
+)
 def test_every_choice_trains_and_evaluates(choice: str, tiny: Callable[..., Experiment]) -> None:
     row = stepped(tiny(choice), 9)
     assert (row["length"], row["examples"]) == (9, 20)
@@ -85,7 +113,7 @@ def test_every_task_trains_and_one_of_each_family_in_both_forms(
     assert 0 < row["loss"] < math.inf
 
 
-@pytest.mark.parametrize("group", ["pe", "positions", "task", "training.optimizer"])
+@pytest.mark.parametrize("group", ["pe", "positions", "task", "optimizer"])
 def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
     for name, section in shipped(group).items():
         assert isinstance(section.pop("_target_"), str), name
@@ -93,40 +121,68 @@ def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
 
 
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
+STUDIES = {
+    "bank_v2": "bank/v2", "text_depth": "text/depth", "text_rope": "text/rope",
+    **{f"replicate_{name}": f"replications/{name}" for name in ("huang", "path", "ruoss")},
+    **{f"replicate_{name}": "replications/conditions"
+       for name in ("cho", "golovneva", "jelassi", "kazemnejad", "lin")},
+}  # fmt: skip
+
+
+def runs_of(command: str) -> tuple[Composer, list[list[str]], Any]:
+    """The runs of a command of train.py, what composes them, and the configuration that all share."""
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        config = loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
+    params: Any = OmegaConf.to_container(config.hydra.sweeper.params)
+    return Composer(loader, "config"), expand(command.split(), params, loader, config), config
+
+
+def commands_of(preset: str) -> list[str]:
+    """A preset alone, and the commands for the same study that its comment lists."""
+    text = (CONFIG_DIR / "sweep" / f"{preset}.yaml").read_text()
+    more = re.findall(rf"^#   (?:python scripts/train.py )?(sweep={preset} .*?)(?:  |$)", text, re.MULTILINE)
+    return [f"sweep={preset}", *(command for command in more if "study=" not in command)]
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_run_of_a_prepared_sweep_can_be_carried_out(
-    name: str, script: Callable[..., Outcome], results: Path
-) -> None:
+def test_every_run_of_a_prepared_sweep_can_be_carried_out(name: str) -> None:
     """Every choice it names exists and nothing in it is a mistake: some run has each of its settings."""
-    config = OmegaConf.load(CONFIG_DIR / "sweep" / f"{name}.yaml")
-    assert config.hydra.mode == "MULTIRUN"
-    folder = name.replace("replicate_", "replications/").replace("text_", "text/")
-    assert config.study == {"replicate_text": "text/depth"}.get(name, folder.replace("bank_", "bank/"))
-    alone = "sweep.against=null"  # what it is compared with needs not be there
-    runs = planned(script, f"sweep={name}", "seed=0", f"results_dir={results}", alone)
-    assert len(runs) >= 2
-    assert {state for state, _ in runs} <= {"new", "not applicable"}, runs
-
-
-def planned(script: Callable[..., Outcome], *arguments: str) -> list[tuple[str, str]]:
-    """State and name of runs in which every setting occurs, as a dry run lists them before it tries any."""
-    jobs: list[Job] = []
-
-    def look(sweep: Sweep) -> tuple[int, list[Job]]:
-        seen, some = set[str](), []
-        for run in sweep.runs:
+    own = " pe=rope" if name == "versus" else ""
+    for command in commands_of(name):
+        composer, runs, config = runs_of(command + own)
+        assert config.hydra.mode == RunMode.MULTIRUN
+        assert config.study == STUDIES.get(name, name.replace("text_", "text/"))
+        seen: set[str] = set()
+        for run in runs:
             if not seen.issuperset(run):
-                seen, some = seen.union(run), [*some, run]
-        jobs.extend(look_up(some, None, Display(), False, ()))
-        return 0, []
+                seen.update(run)
+                resolve(check(composer.compose(run)))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sweep, "carry_out", look)
-        outcome = script("train", *arguments)
-    assert outcome.code == 0, outcome.err
-    return [(job.state, job.name) for job in jobs]
+
+PUBLISHED: dict[str, list[str]] = {}
+for preset in SWEEPS:
+    study = STUDIES.get(preset, preset)
+    if (ROOT / "results" / study / "provenance.csv").exists():
+        PUBLISHED.setdefault(study, []).append(preset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", PUBLISHED)
+def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) -> None:
+    published = published_keys(ROOT / "results" / study)
+    provenance = read_table(ROOT / "results" / study / "provenance.csv").ffill()
+    keys = {
+        config_key(json.loads(row.trained), json.loads(row.data)): row.name
+        for row in provenance[["name", "trained", "data"]].itertuples(index=False)
+    }
+    assert keys.keys() <= published.keys()
+    for command in (command for preset in PUBLISHED[study] for command in commands_of(preset)):
+        composer, runs, _ = runs_of(command)
+        for run in runs:
+            identity = identify(resolve(check(composer.compose(run))))
+            keys.pop(config_key(identity.trained, identity.hashed["data"]), None)
+    assert not keys  # published and not expanded
 
 
 def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None:
@@ -137,6 +193,7 @@ def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None
             check(composed("config", [f"{key}={choice}"]))
     assert (ROOT / sweep.program).exists()
     example = OmegaConf.load(CONFIG_DIR / "local.example.yaml")
+    assert set(example.hydra.launcher) <= set(SubmititConfig.model_fields)
     known = composed("config", [])
     assert set(example) - {"defaults", "hydra"} <= set(known)
     assert set(example.logger) <= set(known["logger"])

@@ -60,6 +60,8 @@ BY_LENGTH = (
     "rope_ntk",
     "rope_dynamic_ntk",
     "rope_yarn",
+    "rope_llama3",
+    "rope_longrope",
     "scaled_index",
     "learned, interpolated",
 )

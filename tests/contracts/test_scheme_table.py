@@ -70,6 +70,9 @@ def as_alibi(scheme: Any) -> None:
         ("wall", open_gates, "none"),
         ("rope_linear", None, "rope"),
         ("rope_yarn", None, "rope"),
+        ("rope_llama3", None, "rope"),
+        ("rope_longrope", None, "rope"),
+        ("rope_hf", None, "rope"),
     ],
 )
 @torch.no_grad()
@@ -81,6 +84,22 @@ def test_equalities_on_the_cards(
         assert (weights(stirred(scheme)) - right).abs().max() > 0.01
         change(scheme)
     torch.testing.assert_close(weights(scheme), right, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("choice", "arguments", "equal", "its_arguments"),
+    [
+        ("rope_clipped", {"clipped": 0}, "rope", {}),
+        ("fope", {"sigma": 0.0}, "p_rope", {"kept_frequencies": 0.5}),  # 2 of 4 complete a turn in 100 tokens
+    ],
+)
+@torch.no_grad()
+def test_equalities_with_other_arguments(
+    choice: str, arguments: dict[str, Any], equal: str, its_arguments: dict[str, Any]
+) -> None:
+    encoding, right = made(choice, **arguments), weights(made(equal, **its_arguments))
+    assert (weights(made(choice)) - right).abs().max() > 1e-3
+    torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
 
 
 def weights(scheme: PositionalEncoding) -> torch.Tensor:

@@ -81,8 +81,8 @@ def test_a_librarys_layers_train_and_are_part_of_the_run(
     result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24"))
     assert result.status == "completed"
     assert result.directory.name.startswith("copy-Library-sinusoidal-s0-")
-    sources = result.directory.read_config()["identity"]["sources"]["model"]
-    assert any(name.startswith("their_layers.") for name in sources)
+    classes = result.directory.read_config()["identity"]["hashed"]["classes"]
+    assert list(classes["model"]) == ["their_layers.Library"]
     assert run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24")).done == "found"
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from pe_experiments.commands.train import main
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.published.adopt import witnessed
-from pe_experiments.published.archive import WITNESS, read_archive, read_witness, write_archive
-from pe_experiments.published.replay import kinds_of, replayed
-from pe_experiments.store import code
-from pe_experiments.store.code import common_code
-from pe_experiments.terminal.console import Display
+from pe_experiments.published.archive import write_archive
 from tests.conftest import ROOT, Outcome
 from tests.processes import run_script
 
@@ -39,13 +32,8 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     schemes = ("sweep.schemes=[]", "pe=none,alibi", "seed=0,1,2,3,4")
     assert main(["sweep=bank_v2", *SMALL, *schemes, f"results_dir={results}"]) == 0
     runs = read_runs(results, "bank/v2")
-    for saved in runs.saved.values():
-        saved["evaluated"] = {}
     shutil.rmtree(results / "bank")
     write_archive(runs, results / "bank" / "v2")
-    beginnings = [kind.beginning() for kind in kinds_of(runs, read_witness(results))]
-    outcomes = replayed(beginnings, results / "scratch", Display())
-    witnessed(outcomes).to_csv(results / "bank" / "v2" / WITNESS, index=False)
     shutil.rmtree(results / "runs")
     return results
 
@@ -69,7 +57,7 @@ def test_a_scheme_is_run_alone_and_gets_a_verdict_against_each_baseline(
     own = ("pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2", "seed=0,1,2,3,4")
     outcome = script("train", "sweep=versus", *SMALL, *own, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
-    assert "replaying" not in outcome.err  # known code goes on at once
+    assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
@@ -146,27 +134,3 @@ def test_what_cannot_be_compared_is_said_before_anything_is_run(
     assert sentence in outcome.err
     assert outcome.err.count("\n") == 1
     assert not (results / "runs").exists()
-
-
-def test_unknown_code_and_another_pytorch_replay_some_runs_first(
-    bank: Path, script: Script, tmp_path: Path
-) -> None:
-    results = shutil.copytree(bank, tmp_path / "results")
-    if common_code()["training"] != code.known()["parts"]["training"]["digest"]:
-        pytest.skip("the bank was made by code that is not adopted: it is known by its own digest")
-    code.known()["parts"]["training"]["digest"] = "0" * 12
-    command = ("train", "sweep=versus", *SMALL, "pe=rope", "seed=0,1,2", f"results_dir={results}")
-    assert "bank/v2: changed since: the training code" in script(*command, "dry_run=true").out
-    outcome = script(*command)
-    assert outcome.code == 0, outcome.err
-    # Two or three of the four name both schemes and both tasks: the shortest are taken first.
-    assert re.search("[23] kinds and 1 whole runs of bank/v2 come out as published", outcome.out)
-    assert code.known()["parts"]["training"]["torch"] == torch.__version__
-    runs = read_archive(results / "bank" / "v2")
-    for made in runs.environments.values():
-        made["libraries"]["torch"] = "2.0.0"
-    write_archive(runs, results / "bank" / "v2")
-    again = script(*command)
-    assert again.code == 0, again.err
-    assert "made with PyTorch 2.0.0" in again.out
-    assert "come out as published" in again.out

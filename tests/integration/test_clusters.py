@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd", "srun")
 LIBRARIES = {"submitit_local": "submitit", "slurm": "submitit", "ray": "ray"}
-SETTINGS = {"slurm": ["engine.parameters.mem_gb=2"]}
+SETTINGS = {"slurm": ["hydra.launcher.parameters.mem_gb=2"]}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, script:
     arguments = [*TINY, "training.steps=30", "-m", "pe=none,learned", "study=s"]
     assert script("train", *arguments, f"results_dir={tmp_path / 'local'}").code == 0
     done = train(
-        *arguments, *SETTINGS.get(engine, []), f"results_dir={tmp_path / engine}", f"engine={engine}"
+        *arguments, *SETTINGS.get(engine, []), f"results_dir={tmp_path / engine}", f"hydra/launcher={engine}"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": trained, finished") == 2
@@ -73,8 +73,8 @@ def test_a_job_that_hits_its_time_limit_is_queued_again_and_resumes(
     """The limit of a minute is Slurm's shortest; the training takes forty seconds and more, asleep."""
     arguments = [*TINY, "training.steps=220", "-m", "pe._target_=tests.integration.outside.Slow", "study=s"]
     assert script("train", *arguments, f"results_dir={tmp_path / 'whole'}").code == 0
-    limits = ["engine.timeout_min=1", "engine.parameters.slurm_signal_delay_s=25"]
-    results = [f"results_dir={tmp_path / engine}", f"engine={engine}", *SETTINGS[engine], *limits]
+    limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.parameters.slurm_signal_delay_s=25"]
+    results = [f"results_dir={tmp_path / engine}", f"hydra/launcher={engine}", *SETTINGS[engine], *limits]
     done = train(*arguments, *results, SLOW_TRAINING="yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert ": resumed, finished" in done.stdout

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.compose import choices_of, groups_of
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.plan import plan
 from tests.conftest import ROOT, TINY, Outcome
@@ -33,11 +33,7 @@ MISTAKES = {
     "unknown scheme": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "]),
     "unknown task": (["task=copie"], ["task=copie", "Did you mean copy", "or one of "]),
     "a path for a task": (["task=/etc/passwd"], ["task=/etc/passwd is not a choice", "or one of "]),
-    "a file for a choice": (["model=decoder.yaml"], ["model=decoder.yaml", "Did you mean decoder"]),
-    "a file among choices": (["-m", "pe=rope.yaml,none"], ["pe=rope.yaml", "Did you mean rope"]),
-    "taken away": (["~label"], ["~label", "no key=value"]),
     "size of a model": (["model.d_modle=8"], ["model.d_modle", "Did you mean d_model?"]),
-    "of Hydra's own": (["hydra.launcher.n_jobs=2"], ["hydra.launcher", "Allowed: mode or sweeper"]),
     "section left out": (["learning_rate=0.1"], ["learning_rate", "Did you mean training.learning_rate?"]),
     "section left out, short key": (["steps=10"], ["steps", "Did you mean training.steps?"]),
     "section left out, misspelt": (["learning_rat=1"], ["Did you mean training.learning_rate?"]),
@@ -48,8 +44,6 @@ MISTAKES = {
     "neither a dry run nor none": (["dry_run=maybe"], ["dry_run=maybe", "true or false"]),
     "a number for a dry run": (["dry_run=5"], ["dry_run=5", "true or false"]),
     "no dry sweep either": (["-m", "seed=0,1", "dry_run=maybe"], ["dry_run=maybe", "true or false"]),
-    "jobs of a single run": (["sweep.jobs=abc"], ["sweep.jobs=abc", "whole number"]),
-    "no jobs": (["sweep.jobs=0"], ["sweep.jobs=0", "1 or more"]),
     "a truth for a label": (["label=true"], ["label=true", "text"]),
     "a number for a label": (["label=5"], ["label=5", "text"]),
     "a number in quotes for a label": (["label='5'"], ["label=5", "a name with a letter"]),
@@ -73,25 +67,21 @@ MISTAKES = {
     ),
     "too many runs": (
         ["-m", "seed=range(0,10000000)", "dry_run=true"],
-        ["10000000 runs", "sweep.max_runs=20000"],
+        ["10000000 runs", "hydra.launcher.max_runs=20000"],
     ),
     "a range without values": (["-m", "seed=range(0,3,0)"], ["seed=range(0,3,0)", "no values, or no end"]),
     "a range without end": (["-m", "seed=range(0,inf)"], ["seed=range(0,inf)", "no values, or no end"]),
-    "a range of names": (["-m", "pe=range(0,10000000)"], ["pe=range(0,10000000)", "alibi"]),
     "too long a warm-up": (
         ["training.warmup_steps=1000000000000"],
         ["training.warmup_steps=1000000000000", "at most 2000"],
     ),
     "a seed of many digits": ([f"seed={10**30}"], [f"seed={10**30}", f"at most {2**63 - 1}"]),
-    "too many jobs": ([f"sweep.jobs={10**30}"], ["sweep.jobs=", "at most 1024"]),
-    "a tuning without end": (["sweep.tune_outwards=1000000000000"], ["sweep.tune_outwards=", "at most 20"]),
     "control characters": (
         ["logger.project='a\x1b[31mb'"],
         [r"logger.project=a\x1b[31mb", "without control characters"],
     ),
     "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
     "a place of control characters": (["results_dir='a\x07b'"], [r"results_dir=a\x07b"]),
-    "an engine of a single run": (["engine.kind=5"], ["engine.kind=5", "submitit"]),
     "too much to check": (
         ["training.check_examples=1000000000000"],
         ["training.check_examples=1000000000000", "hours", "the limit is 24"],
@@ -108,6 +98,38 @@ MISTAKES = {
         ["pe=none", "pe._target_=tests.integration.outside.PoolsAll"],
         ["pe: PoolsAll looks ahead", "looks_ahead = True"],
     ),
+    "of Hydra's own": (
+        ["hydra.launcher.n_jobs=2"],
+        ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"],
+    ),
+    "a sweeper where its group is meant": (
+        ["hydra.sweeper=optuna"],
+        ["hydra.sweeper=optuna", "hydra/sweeper=optuna"],
+    ),
+    "a sweeper that is not installed": (["-m", "hydra/sweeper=optuna"], ["hydra/sweeper=optuna", "grid"]),
+    "a launcher that is not installed": (["-m", "hydra/launcher=dask"], ["hydra/launcher=dask", "processes"]),
+    "a sweeper's setting": (["-m", "hydra.sweeper.n_trials=2"], ["hydra.sweeper.n_trials is not a setting"]),
+    "the launcher of a single run": (["hydra.launcher.jobs=2"], ["hydra.launcher.jobs=2", "add -m"]),
+    "a mode": (["hydra.mode=FOO"], ["hydra.mode=FOO", "RUN or MULTIRUN"]),
+    "Hydra as a value": (["hydra=1"], ["hydra=1", "section"]),
+    "no jobs": (["-m", "hydra.launcher.jobs=0"], ["hydra.launcher.jobs=0", "1 or more"]),
+    "too many jobs": (["-m", f"hydra.launcher.jobs={10**30}"], ["hydra.launcher.jobs=", "at most 1024"]),
+    "a reflex": (["experiment=mine"], ["experiment is not a setting", "sweep=NAME"]),
+    "a resume": (["ckpt_path=last.ckpt"], ["ckpt_path is not a setting", "when its command is repeated"]),
+    "by another name": (["pe=rotary"], ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"]),
+    "a model's name": (["pe=llama3"], ["pe=llama3", "Did you mean rope?"]),
+    "a space after a comma": (["-m", "pe=none,", "rope"], ["'pe=none,'", "without a space"]),
+    "an argument of another choice": (["task.path=x"], ["task.path", "task=copy", "task=text has it"]),
+    "a class without a module": (["pe._target_=mine"], ["pe._target_=mine", "the module and the class"]),
+    "a module that is not there": (["pe=nowhere.SqrtBias"], ["nowhere.SqrtBias", "there is no nowhere.py"]),
+    "a class to come": (["pe=custom"], ["pe._target_ is missing", "my_module"]),
+    "an argument without a plus": (["pe=mine.X", "pe.slope=1"], ["pe.slope", "+pe.slope=1"]),
+    "a value taken away": (["~label"], ["'label' does not exist"]),
+    "two sweeps": (["-m", "sweep=text,precision"], ["sweep=text,precision", "one value"]),
+    "two encodings": (["sweep=text", "pe=rope"], ["pe=rope", "bank/encoding=rope", "bank/encoding=own"]),
+    "a task outside the bank": (["bank/setting=s1", "task=sort"], ["Sort is not in the bank", "majority"]),
+    "a task outside the bank, in a sweep": (["sweep=bank_v2", "task=sort"], ["Sort is not in the bank"]),
+    "an encoding against itself": (["sweep=versus", "task=kth"], ["pe is missing", "pe=my_module"]),
     "unknown group": (["pee=none"], ["pee", "Did you mean pe"]),
     "unknown key": (["training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown top key": (["sede=3"], ["sede", "Did you mean seed"]),
@@ -115,7 +137,6 @@ MISTAKES = {
     "as others call it, section left out": (["lr=0.1"], ["Did you mean training.learning_rate?"]),
     "an argument as others call it": (["pe.theta=500000"], ["pe.theta", "Did you mean base? Allowed: base,"]),
     "a sweep of seeds": (["seeds=0,1,2"], ["seeds=0,1,2", "made by train.py -m seed=0,1,2\n"]),
-    "a sweep of seeds, with its flag": (["-m", "seeds=0,1"], ["seeds is not", "Did you mean seed? Allowed"]),
     "forced unknown key": (["+training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown argument": (["+pe.bass=3"], ["pe.bass", "Did you mean base"]),
     "argument of another scheme": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
@@ -159,8 +180,11 @@ MISTAKES = {
         ["positions=random_offset", "positions.max_positions=9"],
         ["max_positions=9", "42"],
     ),
-    "no such device": (["hardware.accelerator=gpu"], ["hardware.accelerator=gpu", "cpu or auto"]),
-    "several devices": (["hardware.devices=2"], ["hardware.devices=2", "expected 1"]),
+    "no such device": (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "cpu or auto"]),
+    "several devices": (
+        ["trainer.devices=2"],
+        ["trainer.devices=2", "one device; allowed: 1"],
+    ),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
     "causal-only scheme in an encoder": (
@@ -176,7 +200,7 @@ MISTAKES = {
     "empty choice": (["pe="], ["pe=", "alibi"]),
     "no such module": (
         ["pe=none", "pe._target_=nowhere.X"],
-        ["pe._target_=nowhere.X", "No module named 'nowhere'"],
+        ["pe._target_=nowhere.X", "there is no nowhere.py"],
     ),
     "no such class": (
         ["pe=none", "pe._target_=pe_experiments.encodings.sinusoidal.Sinus"],
@@ -190,14 +214,12 @@ MISTAKES = {
     "a long argument": (["x" * 5000], ["xxx...' is no key=value"]),
     "no key=value": (["nonsense"], ["nonsense", "key=value"]),
     "no key": (["=3"], ["=3", "key=value"]),
-    "no such flag": (["--foo"], ["--foo", "not a flag"]),
     "hidden argument": (["+pe._base=3"], ["pe._base", "base"]),
     "not a number": (["pe.base=nan"], ["base=nan", "finite"]),
-    "too many threads": (["hardware.threads=100000"], ["hardware.threads=100000", "cores; allowed: 1 to"]),
+    "too many threads": (["trainer.threads=100000"], ["trainer.threads=100000", "cores; allowed: 1 to"]),
     "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
     "a study outside": (["study=.."], ["study=..", "first a letter, a digit, _ or ("]),
     "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
-    "no such engine": (["-m", "engine=foo", "seed=0,1"], ["engine=foo", "slurm"]),
     "a scheme that fails": (
         ["pe=none", "pe._target_=tests.integration.outside.Fails"],
         ["pe fails on a training batch", "first line second line"],
@@ -358,8 +380,8 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     for arguments, words in (
         (["evaluation.lengths=[5]"], ["run is missing"]),
         ([f"run={results}/nothing"], ["nothing", "no run"]),
-        ([f"run={run}", "model=encoder"], ["model", "only pe, task, evaluation"]),
-        ([f"run={run}", "training.steps=3"], ["training.steps", "only pe, task, evaluation"]),
+        ([f"run={run}", "model=encoder"], ["model", "only evaluation, logger, pe, task or trainer"]),
+        ([f"run={run}", "training.steps=3"], ["training.steps", "only evaluation, logger"]),
         ([f"run={run}", "task=parity"], ["task=parity", "symbols are 4", "trained on 10"]),
         ([f"run={run}", "task=lag"], ["task=lag", "format is aligned", "trained on causal"]),
         ([f"run={run}", "task.vocab_size=11"], ["task=copy", "symbols are 11"]),
@@ -412,7 +434,7 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
         "-m",
         "pe=none,sinusoidal,learned",
         "seed=0,1",
-        "sweep.jobs=1",
+        "hydra.launcher.jobs=1",
     )
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
@@ -431,7 +453,6 @@ def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, r
     outcome = script("train", "-m", f"results_dir={results}", "pe=none,learned", "training.steps=abc")
     assert outcome.code == 1
     assert outcome.err == "error: training.steps=abc: expected a whole number\n"
-    assert outcome.out.count("alone: ") == 2
     assert not results.exists()
     dry = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true")
     assert dry.code == 0
@@ -562,12 +583,10 @@ def test_a_file_of_ones_own_is_found_where_the_command_says(script: Script, tmp_
     shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
     assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
     assert (
-        "Recency_slope=0.4-s1"
-        in script("train", *shared, "-m", "pe=none,mine", "+pe.slope=0.4", "seed=1").out
+        "Recency_slope=0.4-s1" in script("train", *shared, "-m", "pe=mine", "pe.slope=0.3,0.4", "seed=1").out
     )
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
-    assert "there is no such folder" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
-    assert "there is no such folder" in script("train", "pe=none", "--config-dir").err
+    assert "not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
 
 
 @pytest.mark.parametrize(
@@ -577,12 +596,9 @@ def test_a_file_of_ones_own_is_found_where_the_command_says(script: Script, tmp_
         ("defaults:\n- nothing\n", "pe/nothing"),
         ("defaults:\n- mine\n", "lead back to itself"),
         ("a: 1\na: 2\n", "mine.yaml, line 2: found duplicate key a"),
-        ("a: &a [1]\nb: [*a, *a]\n", "mine.yaml: it holds a YAML alias"),
-        ("a: " + "[" * 200_000, "mine.yaml: nested more than 100 deep"),
-        ("a: \x00", "mine.yaml: no YAML (ReaderError)"),
-        ("#" * 3_000_000, "mine.yaml: it has 3.0 MB, and at most 2.1 MB are read"),
+        ("a: \x00", "mine.yaml"),
     ],
-    ids=["open", "nowhere", "circle", "twice", "alias", "deep", "binary", "large"],
+    ids=["open", "nowhere", "circle", "twice", "binary"],
 )
 def test_a_mistake_in_ones_own_file_is_a_sentence(
     text: str, words: str, script: Script, tmp_path: Path

@@ -300,7 +300,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     finished = write_run(tiny(), fading(1, 0))
     save = training.save_atomically
 
-    def full(*args: Any) -> None:
+    def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(training, "save_atomically", full)

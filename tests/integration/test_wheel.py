@@ -40,7 +40,12 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment)
     assert done.returncode == 0, done.stderr
+    assert {path.name for path in empty.iterdir()} == {"results"}  # no directory of Hydra's
     (run,) = (empty / "results" / "runs").iterdir()
     assert (run / "result.json").exists()
     assert '"source": null' in (run / "environment.json").read_text()
     assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]
+    again = [*command[: -len(TINY)], "seed=0,1", "-m", *TINY]
+    swept = subprocess.run(again, capture_output=True, text=True, cwd=empty, env=environment)
+    assert swept.returncode == 0, swept.stderr
+    assert "1 of 2 runs are finished already" in swept.stdout

@@ -28,10 +28,45 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     ],
     "rope_partial": [{"rotary_fraction": 0.75}],
     "p_rope": [{"kept_frequencies": 0.5, "base": 1000.0}, {"kept_frequencies": 0.45}],
-    "rope_linear": [{"factor": 4.0, "base": 500.0}],
+    "rope_linear": [{"factor": 4.0, "base": 500.0}, {"original_length": 3}],
     "rope_ntk": [{"factor": 8.0}, {"base": 100.0, "rotary_fraction": 0.5}],
     "rope_dynamic_ntk": [{"factor": None}, {"factor": 3.5, "base": 50.0}],
-    "rope_yarn": [{"factor": 8.0}, {"base": 20.0, "beta_fast": 0.6, "beta_slow": 0.01}],
+    "rope_yarn": [
+        {"factor": 8.0},
+        {"base": 20.0, "beta_fast": 0.6, "beta_slow": 0.01},
+        {"factor": 8.0, "original_length": 700, "truncate": False},
+        {"factor": 8.0, "original_length": 700, "attention_factor": 1.3},
+        {"factor": 40.0, "original_length": 700, "mscale": 0.7, "mscale_all_dim": 0.3},
+    ],
+    "rope_llama3": [
+        {"factor": 8.0, "original_length": 700},
+        {"base": 20.0, "low_freq_factor": 0.05, "high_freq_factor": 0.7},
+    ],
+    "rope_longrope": [
+        {"factor": 8.0, "short_factor": [1.0, 1.1, 1.3, 2.0], "original_length": 7},
+        {"long_factor": [1.0, 1.5, 6.0, 9.0], "attention_factor": 1.2},
+    ],
+    "rope_hf": [
+        {"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 5e5,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 700,
+            }
+        },
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "truncate": False,
+                "original_max_position_embeddings": 700,
+            }
+        },
+    ],
     "xpos": [{"scale_base": 300.0, "base": 500.0}],
     "pope": [{"base": 100.0}],
     "t5": [{"num_buckets": 8, "max_distance": 128}, {"num_buckets": 16, "max_distance": 3000}],
@@ -53,6 +88,12 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "path_fox": [{"rank": 2}],
     "wall": [{"initial_bias": 0.0}],
     "selective_rope": [{"base": 10.0, "rank": 3}],
+    "learned_relative": [{"d_rel": 3, "extent": 900}],
+    "cpb_linear": [{"width": 5, "depth": 1}],
+    "cpb_log": [{"width": 3, "depth": 3}],
+    "rope_clipped": [{"clipped": 0}, {"clipped": 2, "base": 500.0}, {"clipped": 3, "rotary_fraction": 0.75}],
+    "fope": [{"original_length": 300}, {"original_length": 70, "base": 100.0, "sigma": 1.0}],
+    "rope_pp": [{"base": 500.0}, {"kept_frequencies": 0.5}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps
 SPECIFICATIONS = [

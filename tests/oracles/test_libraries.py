@@ -14,10 +14,12 @@ from pe_experiments.checking import small_shape
 from pe_experiments.checking.contract import stirred
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.continuous_bias import ContinuousBias, Distance
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.deberta import Deberta
 from pe_experiments.encodings.forgetting import Forgetting
 from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.pope import Pope
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
@@ -141,6 +143,42 @@ def test_cope_equals_x_transformers(max_position: int) -> None:
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
     masked = content.masked_fill(torch.ones(30, 30, dtype=torch.bool).triu(1), -torch.inf)
     assert_equal_logits(scheme, given, content + other(given.q_BHTK, masked))
+
+
+@pytest.mark.parametrize("distance", ["linear", "log"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_continuous_bias_equals_x_transformers(distance: Distance, depth: int) -> None:
+    theirs = pytest.importorskip("x_transformers.x_transformers")
+    encoding = stirred(ContinuousBias(SHAPE, distance=distance, width=24, depth=depth))
+    other = theirs.DynamicPositionBias(24, heads=2, depth=depth, log_distance=distance == "log")
+    with torch.no_grad():
+        for into, value in zip(other.parameters(), encoding.parameters(), strict=True):
+            into.copy_(value)
+    given = inputs(SHAPE, torch.arange(30))
+    content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
+    assert_equal_logits(encoding, given, content + other(30, 30))
+
+
+@pytest.mark.parametrize("extent", [1, 7, 100])
+def test_learned_relative_logits_equal_transformers_and_x_transformers(extent: int) -> None:
+    inkling = pytest.importorskip("transformers.models.inkling.modeling_inkling")
+    theirs = pytest.importorskip("x_transformers.x_transformers")
+    shape = ModelShape(64, 2, 2, True, 20, 64)
+    encoding = stirred(LearnedRelative(shape, d_rel=5, extent=extent))
+    positions = torch.arange(30)
+    given = inputs(shape, positions)
+    content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
+
+    released = inkling.InklingRelativeLogits(5, extent)
+    released.proj.data = encoding.profiles_RE.detach()
+    mixed_BTHR = encoding.mix(given.x_BTD).unflatten(-1, (2, 5))
+    assert_equal_logits(encoding, given, content + released(mixed_BTHR, positions, positions))
+
+    other = theirs.RelativeProjPositionalBias(64, 2, 5, max_dist=extent)
+    other.distance_bank.data = encoding.profiles_RE.detach()
+    linear = other.to_distance_weights[0]
+    linear.weight.data, linear.bias.data = encoding.mix.weight.detach(), torch.zeros(10)
+    assert_equal_logits(encoding, given, content + other(given.x_BTD))
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 7, 8, 12, 16, 20])

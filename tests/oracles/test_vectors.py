@@ -46,7 +46,7 @@ def test_schemes_reproduce_the_stored_vectors(choice: str, entry: dict[str, Any]
     scheme = build(reference_of(choice, **case.arguments).build, ModelShape(**case.shape, **sizes))  # type: ignore
     with torch.no_grad():
         for name, parameter in scheme.named_parameters():
-            parameter.copy_(torch.tensor(case.parameters[name]))
+            parameter.copy_(torch.tensor(case.parameters[name]).reshape(parameter.shape))
     q, k, x = (torch.tensor(part)[None].float() for part in (case.q, case.k, case.x))
     got = measured(scheme, Inputs(q, k, x, torch.tensor([case.positions])), choice, case.layer)
     assert apart(got, stored_result(entry)) <= 1e-5

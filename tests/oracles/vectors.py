@@ -39,7 +39,7 @@ def _entry(arguments: dict[str, Any], causal: bool, choice: str, kind: str) -> d
     entry["positions"] = case.positions
     if kind != "vectors":
         entry |= {"q": case.q.tolist(), "k": case.k.tolist()}
-    if choice in ("fox", "path", "path_fox", "wall", "selective_rope"):
+    if choice in ("fox", "path", "path_fox", "wall", "selective_rope", "learned_relative"):
         entry["x"] = case.x.tolist()
     entry["parameters"] = {name: value.tolist() for name, value in case.parameters.items()}
     return entry | {kind: _plain(expected(case).numpy())}

@@ -1,64 +1,74 @@
-"""The second bank: schemes x tasks over paired settings; what holds over them, and which setting turns the order around."""
+"""The second bank: twelve encodings on six tasks, in twelve configurations that all of them met.
+
+``setting`` in code and CSVs is a configuration of depth, number of symbols, training length, blocks, heads and seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.words import listed, number
-from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.evaluation.summary import SOLVED
+from pe_experiments.comparison.statistics import ALPHA, bootstrap_ranks
+from pe_experiments.comparison.words import number
+from pe_experiments.drawing import save, styles
 from pe_experiments.published import markdown_table, read_archive, verdicts, with_settings
+from pe_experiments.published.pages import code_of
 from pe_experiments.published.scores import FLOORS, SCORE, scored, scores_of
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED, TOO_FEW
+from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED
 from pe_experiments.tasks.state import FlipFlop
 
+from .sentences import CHOSEN, EFFORT, FACTORS_IN_WORDS, RECOMMENDATION
+
+RESULTS = Path(__file__).parents[2]
 CONTROL = "majority"
 QUESTIONS = {
     "copy": "copy all symbols",
     "lag": "repeat the symbol three back",
-    "kth": "find the third symbol, a trained position",
     "induction": "recall what followed a mark",
     "flip_flop": "recall the bit written last",
-    CONTROL: "a control: which bit is more frequent",
+    "kth": "find the third symbol, a trained position",
 }
+TASKS = [*QUESTIONS]  # that need order; the control is in the CSVs alone
+MEAN = "mean"  # over the tasks
 SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
 FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
            "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
-DRAWN = 20_000
-EARLY, CHANGE = "early.csv", 0.1  # as sweep.change unless it is said
+LEVELS = {"layers": ("2 layers", "4 layers"), "symbols": ("few symbols", "many symbols"),
+          "training length": ("trained to 12", "trained to 24"), "blocks": ("GPT blocks", "Llama blocks"),
+          "heads": ("2 heads", "4 heads")}  # fmt: skip
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
-
-Standing = tuple[str, dict[str, verdicts.Difference]]  # the scheme with the highest mean, and its differences
+LEARNED_ALONE, AS_ZERO = np.nan, 0.0  # what a setting counts in which the task was not learned
+AREA_0 = "area, unlearned as 0"
+MEASURES = {"area": (SCORE, LEARNED_ALONE), AREA_0: (SCORE, AS_ZERO),
+            "at 2x": (AT_2X, LEARNED_ALONE), "at 4x": (AT_4X, LEARNED_ALONE)}  # fmt: skip
+SHOWN = ("fox", "kerple_log", "alibi", "t5", "rope", "sinusoidal")  # in colour
+DRAWN = 20_000
+SHADES = 25  # a published picture has few colours
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """The floors of every task, setting and length; verdicts of each scheme in turn as the new one, stopped early."""
+    """Write the floors of every task, setting and length."""
     del results_dir
     points = runs.curves.drop_duplicates(["task", "seed", "content_length"])
     points = points.merge(with_settings(runs, ignore="task.ignore")[["name", "ignore"]], on="name")
     points["floor"] = [_floor(point) for point in points.itertuples()]
     points = points.rename(columns={"seed": "setting"})[["task", "setting", "content_length", "floor"]]
     points.to_csv(folder / FLOORS, index=False)
-    scores: Any = ((task, scores_of(rows)) for task, rows in scored(runs, points).groupby("task"))
-    rows = [(task, *row) for task, own in scores for row in verdicts.stopped_early(own, CHANGE)]
-    columns = ["task", "scheme", "run", "of", "agree", "verdicts"]
-    pd.DataFrame(rows, columns=columns).to_csv(folder / EARLY, index=False)
 
 
 def _floor(point: Any) -> float:
     """Exact match without order where an answer is one token; on `flip_flop` that of the majority of bits so far."""
     if point.task == "flip_flop":
         return majority_of_bits(point.ignore, point.content_length)
-    one = point.answer_tokens == 1 and point.task != CONTROL  # which a bag of tokens solves
-    return float(point.bag_ceiling) if one else 0.0
+    one_token = point.answer_tokens == 1 and point.task != CONTROL  # which a bag of tokens solves
+    return float(point.bag_ceiling) if one_token else 0.0
 
 
 def majority_of_bits(ignore: float, length: int) -> float:
@@ -71,209 +81,283 @@ def majority_of_bits(ignore: float, length: int) -> float:
     return float(torch.where(reads, right, 1.0).prod(dim=1).mean())
 
 
-def found(folder: Path) -> tuple[Runs, pd.DataFrame, list[str], list[str]]:
-    """The runs; their scores with a column per factor, false or true; schemes by name, since no mean ranks them; tasks."""
+def load(folder: Path) -> tuple[Runs, pd.DataFrame]:
+    """The runs, and the scores of those that count with a column per factor, true at its higher level."""
     runs = read_archive(folder)
     table = scored(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
     keys = {key: key for several in FACTORS.values() for key in several}
     levels = with_settings(runs, **keys).set_index("name")
-    for name, several in FACTORS.items():  # the higher of its two values; of blocks those of Llama
+    for name, several in FACTORS.items():  # of blocks those of Llama are the higher
         value = levels[[*several]].bfill(axis=1).iloc[:, 0].map(str)
         levels[name] = value != value.groupby(levels["task"]).transform("min")
-    schemes, tasks = sorted(set(table["label"])), [task for task in QUESTIONS if task in set(table["task"])]
-    return runs, table.join(levels[[*FACTORS]], on="name"), schemes, tasks
+    return runs, table.join(levels[[*FACTORS]], on="name")
 
 
 def pages(folder: Path) -> None:
-    """Curves; scores with how many settings were learned; what each factor does to them."""
-    runs, table, schemes, tasks = found(folder)
-    lengths = runs.runs[["name", "max_length"]]
-    points = runs.curves.merge(lengths[lengths["name"].isin(table.loc[table["learned"], "name"])], on="name")
-    _draw_curves(points, schemes, tasks, folder / "figures")
-    figure = Figure(figsize=(7.2, 0.9 + 0.27 * len(schemes)), layout="constrained")
-    axes, means = figure.subplots(), np.full((len(schemes), len(tasks)), np.nan)
-    cells: Any = table.groupby(["label", "task"])
-    for (scheme, task), own in cells:
-        row, column, known = schemes.index(scheme), tasks.index(task), own[own["learned"]]["score"]
-        means[row, column] = mean = known.mean()
-        some = "" if len(known) == len(own) else f" ({len(known)} of {len(own)})"
-        look: Any = {"color": "white" if mean > 0.55 else "black", "fontsize": 7}
-        axes.text(column, row, f"{number(mean)}{some}", ha="center", va="center", **look)
-    _matrix(axes, means, schemes, tasks, "Blues", 0)
-    figure.colorbar(axes.images[0], ax=axes, label="score, 1x to 8x")
-    save(figure, folder / "figures", "answer")
-    _draw_factors(table, schemes, [task for task in tasks if task != CONTROL], folder / "figures")
+    """The figures, ``scores.csv`` and ``verdicts.csv``."""
+    runs, table = load(folder)
+    _draw_curves(runs, table, folder / "figures")
+    _draw_answer(table, folder / "figures")
+    _draw_factors(table, folder / "figures")
+    table.to_csv(folder / "scores.csv", index=False)
+    compare(table).to_csv(folder / "verdicts.csv", index=False)
 
 
-def _draw_curves(points: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
-    """Mean exact match at multiples of the training length, over the settings in which a scheme learned the task."""
-    figure, looks = Figure(figsize=(7.2, 4.6), layout="constrained"), styles(schemes)
+def task_means(table: pd.DataFrame) -> pd.DataFrame:
+    """[settings, encodings], the mean score over the tasks that need order, 0 where one was not learned."""
+    tasks = [scores_of(table[table["task"] == task], SCORE, AS_ZERO) for task in TASKS]
+    return sum(tasks[1:], tasks[0]) / len(tasks)
+
+
+def cases(table: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """By task and measure the scores [settings, encodings]."""
+    found: dict[tuple[str, str], pd.DataFrame] = {}
+    for task in [*TASKS, CONTROL]:
+        rows = table[table["task"] == task]
+        found |= {(task, name): scores_of(rows, *measure) for name, measure in MEASURES.items()}
+    return found | {(MEAN, AREA_0): task_means(table)}
+
+
+def compare(table: pd.DataFrame) -> pd.DataFrame:
+    """The best encoding on every task by every measure against each other one."""
+    rows = []
+    for (task, measure_name), scores in cases(table).items():
+        best, others = verdicts.best(scores)
+        compared = 1 + sum(one.verdict in TESTED for one in others.values())
+        about = {"task": task, "measure": measure_name, "best": best, "best_mean": scores[best].mean()}
+        for name, one in others.items():
+            row = about | {"encoding": name, "verdict": one.verdict, "settings": one.settings, "p": one.p}
+            row |= {"difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high}
+            row["calibrated_p"] = verdicts.calibrated_p(one.p, compared, int(scores[best].count()))
+            rows.append(row)
+    made = pd.DataFrame(rows)
+    return made.assign(calibrated_p=made["calibrated_p"].where(made["p"].notna()))
+
+
+def _draw_curves(runs: Runs, table: pd.DataFrame, folder: Path) -> None:
+    """Mean exact match over input length in all settings, of the four tasks that tell encodings apart."""
+    points = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
+    points = points[points["name"].isin(table["name"])]
     points["times"] = points["content_length"] / points["max_length"]
-    means: Any = (
-        points[points["times"] >= 1].groupby(["task", "label", "times"])["exact_match"].agg(["mean", "size"])
-    )
-    panels = figure.subplots(2, -(-len(tasks) // 2), sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, task in zip(panels, tasks, strict=False):
-        for scheme, (colour, marker) in looks.items():
-            if (task, scheme) in means.index:
-                curve = means.loc[task, scheme]
-                curve = curve[curve["size"] == curve["size"].max()]
-                axes.plot(curve.index, curve["mean"], color=colour, marker=marker, markersize=3, linewidth=1)
+    counts = points.groupby(["task", "label", "times"])["exact_match"].agg(["mean", "size"])
+    means = counts["mean"][
+        counts["size"] == table["setting"].nunique()
+    ]  # at the lengths that all settings share
+    figure, looks = Figure(figsize=(7.2, 2.4), layout="constrained"), styles(SHOWN)
+    others = sorted(set(table["label"]) - set(SHOWN))
+    for axes, task in zip(figure.subplots(1, 4, sharey=True), TASKS, strict=False):
+        for encoding in [*others, *SHOWN]:
+            curve = means.loc[task, encoding]
+            curve = curve[curve.index >= 1]
+            colour, marker = looks.get(encoding, ("0.85", ""))
+            axes.plot(curve.index, curve, color=colour, marker=marker, markersize=3.5, linewidth=1.2)
         axes.set_title(f"{task}\n{QUESTIONS[task]}", fontsize=7)
         axes.set_xscale("log", base=2)
         axes.set_xticks([1, 2, 4, 8], ["1x", "2x", "4x", "8x"])
+        axes.set_xlabel("input length / training length", fontsize=7)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.set_xlabel("length, in training lengths" if axes in panels[len(tasks) // 2 :] else "")
-    for axes in panels[len(tasks) :]:
-        axes.remove()
-    figure.supylabel("exact match, mean over settings", fontsize=8)
-    legend_below(figure, looks, schemes)
+    figure.axes[0].set_ylabel("exact match")
+    lines = dict(zip([*others, *SHOWN], figure.axes[0].lines, strict=True))
+    shown = [lines[name] for name in (*SHOWN, others[0])]
+    figure.legend(
+        shown, [*SHOWN, f"{len(others)} others"], loc="outside lower center", ncols=7, frameon=False
+    )
     save(figure, folder, "curves")
 
 
-def _draw_factors(table: pd.DataFrame, schemes: list[str], tasks: list[str], folder: Path) -> None:
-    figure = Figure(figsize=(7.2, 1.1 + 0.2 * len(schemes)), layout="constrained")
-    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-    for axes, task in zip(panels, tasks, strict=True):
-        rows = table[(table["task"] == task) & table["learned"]]
-        made = np.array(
-            [[_effect(rows[rows["label"] == one], factor) for factor in FACTORS] for one in schemes]
-        )
-        _matrix(axes, made, schemes, [*FACTORS], "RdBu", -1)
+def _draw_answer(table: pd.DataFrame, folder: Path) -> None:
+    """The mean scores, a setting that was not learned counting as 0 and left out."""
+    as_zero, learned_alone, learned_in = views(table)
+    counts = {MEAN: [12] * len(as_zero), **{task: learned_in[task].tolist() for task in TASKS}}
+    figure = Figure(figsize=(7.2, 3.3), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True, width_ratios=[6, 5])
+    titles = "unlearned configurations count as 0", "unlearned configurations left out"
+    for axes, values, title in zip(panels, (as_zero, learned_alone), titles, strict=True):
+        _matrix(axes, values, "Blues", (0, 1))
+        axes.set_title(title)
+        axes.tick_params(axis="x", labelsize=6.5)
+        for (row, column), value in np.ndenumerate(values.to_numpy()):
+            count = counts[str(values.columns[column])][row]
+            some = f"\n{count} of 12" if values is learned_alone and count < 12 else ""
+            look: Any = {"color": "white" if value > 0.55 else "black", "fontsize": 5.5 if some else 7}
+            axes.text(column, row, number(value) + some, ha="center", va="center", linespacing=0.9, **look)
+    save(figure, folder, "answer")
+
+
+def _draw_factors(table: pd.DataFrame, folder: Path) -> None:
+    """How much each factor moves the mean score of the settings that were learned."""
+    names = [*views(table)[0].index]
+    figure = Figure(figsize=(7.2, 3.5), layout="constrained")
+    panels = figure.subplots(1, len(TASKS), sharey=True)
+    for axes, task in zip(panels, TASKS, strict=True):
+        learned = table[(table["task"] == task) & table["learned"]]
+        effects = {factor: _effect(learned, factor) for factor in FACTORS}
+        _matrix(axes, pd.DataFrame(effects).reindex(names), "RdBu", (-0.6, 0.6))
         axes.set_title(task)
         axes.tick_params(axis="x", rotation=90)
-    figure.colorbar(panels[0].images[0], ax=panels, label="score: high less low")
+    figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
     save(figure, folder, "factors")
 
 
-def _matrix(
-    axes: Any, values: np.ndarray, rows: list[str], columns: list[str], colours: str, low: int
-) -> None:
-    axes.imshow(values, cmap=colours, vmin=low, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
+def _effect(learned: pd.DataFrame, factor: str) -> pd.Series:
+    """By encoding the mean score at the higher level of a factor minus that at the lower one."""
+    means = learned.groupby(["label", factor])["score"].mean().unstack()
+    return means[True] - means[False]
 
 
-def _effect(learned: pd.DataFrame, factor: str) -> float:
-    """Mean score at the higher value of a factor less that at the lower."""
-    means = learned.groupby(factor)["score"].mean()
-    return float(means.get(True, np.nan) - means.get(False, np.nan))
+def _matrix(axes: Any, values: pd.DataFrame, colours: str, ends: tuple[float, float]) -> None:
+    """Colours between two ends; grey where there is no value."""
+    axes.set_facecolor("0.75")
+    axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=ends[0], vmax=ends[1], aspect="auto")
+    axes.set_xticks(range(len(values.columns)), values.columns)
+    axes.set_yticks(range(len(values)), values.index)
+
+
+def views(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Mean scores with 0 for unlearned settings and without these, and in how many a task was learned.
+
+    [encodings, tasks], the highest mean over tasks first; the first frame begins with that mean.
+    """
+    need_order = table[table["task"].isin(TASKS)]
+    groups = need_order.assign(as_zero=need_order[SCORE].where(need_order["learned"], AS_ZERO),
+                               alone=need_order[SCORE].where(need_order["learned"])).groupby(["label", "task"])  # fmt: skip
+    as_zero, alone, counts = (groups[column].agg(how).unstack()[TASKS] for column, how in
+                              (("as_zero", "mean"), ("alone", "mean"), ("learned", "sum")))  # fmt: skip
+    as_zero.insert(0, MEAN, as_zero.mean(axis=1))
+    order = as_zero[MEAN].sort_values(ascending=False).index
+    return as_zero.loc[order], alone.loc[order], counts.loc[order]
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """The answer per task, all scores, differences, what turns the order around, and what it took."""
-    runs, table, schemes, tasks = found(folder)
-    seconds = (runs.runs["seconds_per_step"] * with_settings(runs, s="training.steps")["s"]).mean()
-    learned = f"{100 * table['learned'].mean():.0f} %"
-    of = {task: table[table["task"] == task] for task in tasks}
-    standings = {task: verdicts.best(scores_of(own)) for task, own in of.items()}
+    """The recommendation and the tables of the page."""
+    runs, table = load(folder)
+    compared, values = compare(table), numbers(table)
+    steps = with_settings(runs, steps="training.steps")["steps"]
+    values |= {"runs": len(runs.runs), "seconds": (runs.runs["seconds_per_step"] * steps).mean()}
+    values["learned"] = 100 * table["learned"].mean()
     return {
-        "answer": "\n".join(_answer(of, standings)),
-        "effort": f"{len(runs.runs):,} runs, {seconds:.0f} s of training each on one core, on average; of a scheme on a "
-        f"task in a setting, {learned} are learned.",
-        "score": _cells(table, schemes, tasks, "score, 1x to 8x", lambda own: _span(own["score"])),
-        "at": _cells(table, schemes, tasks, "exact match at 2x / 4x", lambda own: f"{number(own[AT_2X].mean())} / {number(own[AT_4X].mean())}"),
-        "steps": _cells(_with_steps(runs, table), schemes, tasks, "steps, median", lambda own: number(own["step"].median(), ".0f")),
-        "differences": _differences(standings),
-        "early": "\n".join(_early(pd.read_csv(folder / EARLY))),
-    }  # fmt: skip
+        "answer": RECOMMENDATION.format_map(values),
+        "verdicts": _verdict_table(compared),
+        "chosen": CHOSEN.format_map({"false": 100 * verdicts.calibrated_p(0.05, 12, 12)}),
+        "views": _encoding_table("0 / left out", _both_views(table)),
+        "missed": markdown_table(["task", "encoding", "not learned in"], _missed(table)),
+        "ranks": _encoding_table("rank", _ranks(table)),
+        "factors": FACTORS_IN_WORDS.format_map(values),
+        "at": _encoding_table("at 2x / at 4x", _at_2x_and_4x(table)),
+        "effort": EFFORT.format_map(values),
+    }
 
 
-def _answer(of: Mapping[str, pd.DataFrame], standings: Mapping[str, Standing]) -> Iterator[str]:
-    """What holds on every task, and a line for each."""
-    need_order = (one for task, one in standings.items() if task != CONTROL)
-    if tested := [one for one in need_order if {d.verdict for d in one[1].values()} & {*TESTED}]:
-        yield f"- *Over the {len(tested)} tasks with a test*: {_over_tasks(tested)}"
-    for task, own in of.items():
-        if task != CONTROL:
-            yield sentence(task, own, *standings[task])
+def numbers(table: pd.DataFrame) -> dict[str, Any]:
+    """The numbers of the sentences by name, ``copy/fox/score`` or ``copy/fox/score/2 layers``."""
+    measures = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
+    values: dict[str, Any] = {}
+    for (task, encoding), own in table.groupby(["task", "label"]):
+        learned = own[own["learned"]]
+        for name, column in measures.items():
+            values[f"{task}/{encoding}/{name}"] = learned[column].mean()
+            for factor, (low, high) in LEVELS.items():
+                values[f"{task}/{encoding}/{name}/{low}"] = learned.loc[~learned[factor], column].mean()
+                values[f"{task}/{encoding}/{name}/{high}"] = learned.loc[learned[factor], column].mean()
+        values[f"{task}/{encoding}/0"] = own[SCORE].where(own["learned"], AS_ZERO).mean()
+    means = task_means(table)
+    values |= {f"mean/{encoding}": score for encoding, score in means.mean().items()}
+    others = means.drop(columns=["fox", "kerple_log"])
+    ahead = [others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log")]
+    values["ahead"] = min(ahead)
+    copied = [values[f"copy/{name}/4x"] for name in means if name != "kerple_log"]
+    values["copy/others/4x"] = np.nanmax(copied)
+    for task in TASKS:
+        first = bootstrap_ranks(scores_of(table[table["task"] == task], SCORE, AS_ZERO).to_numpy())[1]
+        values |= {f"{task}/{name}/first": 100 * share for name, share in zip(means, first, strict=True)}
+    return values | _of_text() | _of_gates() | _costs()
 
 
-def _over_tasks(standings: Sequence[Standing]) -> str:
-    """The schemes that are most often highest or not separated from the highest; those that are lower on every task."""
-    high = pd.Series([name for first, others in standings for name in {first} | _with(others, NOT_SEPARATED)])
-    low = pd.Series([name for _, others in standings for name in _with(others, BETTER)]).value_counts()
-    best = [f"`{name}` on {n}" for name, n in sorted(high.value_counts().items()) if 2 * n > len(standings)]
-    worst = [f"`{name}`" for name in sorted(low.index[low == len(standings)])]
-    lower = f"; significantly lower on each: {listed(worst)}" if worst else ""
-    every = "" if high.value_counts().max() == len(standings) else ", none on all"
-    return f"highest, or not separated from the highest: {listed(best or ['no scheme on more than half'])}{every}{lower}."
+def _of_text() -> dict[str, float]:
+    """By encoding the rise in bits per byte from 256 to 2,048 bytes; of RoPE that of the first study."""
+    values: dict[str, float] = {}
+    for folder in (RESULTS / "text" / "rope", RESULTS / "text"):
+        bits = code_of(RESULTS / "text").scores(read_archive(folder))
+        rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
+        values |= {f"text/{encoding}/rise": rise for encoding, rise in rises.items()}
+    values["text/flat/rise"] = max(values[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
+    return values
 
 
-def _with(others: Mapping[str, verdicts.Difference], verdict: str) -> set[str]:
-    return {name for name, one in others.items() if one.verdict == verdict}
+def _of_gates() -> dict[str, float]:
+    """Exact match of FoX on copying at twice the training length, by initial gate."""
+    runs = read_archive(RESULTS / "replications" / "conditions").runs
+    copied = runs[runs["task"] == "copy"].groupby("label")["exact_match_at_2x"].mean()
+    return {"gate/0": copied["fox"], "gate/4": copied["fox(initial_bias=4)"]}
 
 
-def sentence(task: str, rows: pd.DataFrame, first: str, others: Mapping[str, verdicts.Difference]) -> str:
-    """The highest mean on a task, what is not separated from it, and which factor turns it around."""
-    start = f"- *{QUESTIONS[task]}* (`{task}`): "
-    if not first:
-        return f"{start}no scheme learned it in three quarters of the settings."
-    every = rows[rows["label"] == first]
-    mine = every[every["learned"]]["score"]
-    by_scheme = rows.groupby("label")["learned"]
-    some = {one: f" ({own.sum()} of {len(own)})" * (not own.all()) for one, own in by_scheme}
-    zeros = f"; mean {number(mine.sum() / len(every))} with 0 where not learned" * bool(some[first])
-    text = f"{start}`{first}`{some[first]} is highest, {number(mine.mean())} (settings: {number(mine.min())} to {number(mine.max())}{zeros})"
-    equal = [f"`{name}`{some[name]}" for name in sorted(_with(others, NOT_SEPARATED))]
-    few = len(_with(others, TOO_FEW))
-    rare = [f"`{name}`" for name, one in others.items() if one.verdict not in (*TESTED, TOO_FEW)]
-    text += f"; not separated from it: {listed(equal)}" if equal else ""
-    text += f"; too few settings to compare it with {few} of {len(others)} others" if few else ""
-    text += f"; not learned often enough to compare: {listed(rare)}" if rare else ""
-    if {one.verdict for one in others.values()} & {*TESTED} == {BETTER}:
-        text += f"; every other{' that can be compared' if few or rare else ''} is significantly lower"
-    return f"{text}.{_turned(rows[rows['learned']], first)}"
+def _costs() -> dict[str, float]:
+    """By encoding the time of a training step over that without an encoding."""
+    table = pd.read_csv(RESULTS / "benchmark" / "table.csv")
+    table = table[(table["part"] == "schemes") & (table["setting"] == "defaults")]
+    return {f"cost/{case}": ratio for case, ratio in zip(table["case"], table["ratio"], strict=True)}
 
 
-def _turned(learned: pd.DataFrame, first: str) -> str:
-    """Whether the sign of the difference between the two highest means depends on a factor."""
-    second = str(learned.groupby("label")["score"].mean().drop(first).idxmax())
-    wide = learned.pivot_table("score", ["setting", *FACTORS], "label").reset_index()
-    factors = verdicts.turning(wide[first] - wide[second], wide[[*FACTORS]])
-    return f" Whether it or `{second}` is higher depends on {listed(factors)}." if factors else ""
-
-
-def _early(table: pd.DataFrame) -> Iterator[str]:
-    for task, own in table[table["run"] < table["of"]].groupby("task"):
-        agree, every = own["agree"].sum(), own["verdicts"].sum()
-        yield f"- `{task}`: {len(own)} stopped early, after {own['run'].mean():.1f} of {own['of'].iloc[0]} settings; {agree} of {every} verdicts agree."
-
-
-def _span(values: pd.Series) -> str:
-    return f"{number(values.mean())} ({number(values.min())} to {number(values.max())})"
-
-
-def _cells(
-    table: pd.DataFrame,
-    schemes: list[str],
-    tasks: list[str],
-    words: str,
-    shown: Callable[[pd.DataFrame], str],
-) -> str:
-    """A cell per scheme and task, of the settings that were learned; and in how many, where not in all."""
-    cells: dict[Any, str] = {}
-    for key, own in table.groupby(["label", "task"]):
-        count = f"learned in {own['learned'].sum()} of {len(own)}"
-        some = [shown(own[own["learned"]])] if own["learned"].any() else []
-        cells[key] = ", ".join([*some, *([count] if not own["learned"].all() else [])])
-    return markdown_table(
-        [words, *tasks], [[one, *(cells.get((one, task), "–") for task in tasks)] for one in schemes]
-    )
-
-
-def _with_steps(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
-    """The scores with the step at which a training batch was first right in nine of ten examples."""
-    training = runs.training[runs.training["exact_match"] >= SOLVED]
-    return table.join(training.groupby("name")["step"].min(), on="name")
-
-
-def _differences(standings: Mapping[str, Standing]) -> str:
+def _verdict_table(compared: pd.DataFrame) -> str:
     rows = []
-    for task, (first, others) in standings.items():
-        for name, one in others.items():
-            if one.verdict in TESTED:
-                d = one.interval
-                shown = f"{number(d.estimate, '.3f')} [{number(d.low, '.4f')}, {number(d.high, '.4f')}]"
-                rows.append([task, first, name, shown, str(one.settings), f"{one.p:.2g}", one.verdict])
-    return markdown_table(["task", "highest", "other", "difference", "settings", "p", "verdict"], rows)
+    for (task, measure_name), own in compared[compared["task"] != CONTROL].groupby(
+        ["task", "measure"], sort=False
+    ):
+        lower, tied = (own["verdict"] == word for word in (BETTER, NOT_SEPARATED))
+        best = f"`{own['best'].iloc[0]}` {number(own['best_mean'].iloc[0])}"
+        calibrated = (lower & (own["calibrated_p"] <= ALPHA)).sum()
+        row = [str(task), str(measure_name), best, _names(own[tied]), str(lower.sum()), str(calibrated)]
+        rows.append([*row, _names(own[~own["verdict"].isin(TESTED)])])
+    heading = ["task", "measure", "best", "tied with it", "lower", "lower, calibrated", "not compared"]
+    return markdown_table(heading, rows)
+
+
+def _names(rows: pd.DataFrame) -> str:
+    return ", ".join(f"`{name}`" for name in rows["encoding"]) or "–"
+
+
+def _both_views(table: pd.DataFrame) -> pd.DataFrame:
+    """``0.10 / 0.13 (9 of 12)``: unlearned settings as 0, and left out."""
+    as_zero, alone, counts = views(table)
+    some = counts.map(lambda count: "" if count == 12 else f" ({count} of 12)")
+    cells = as_zero[TASKS].map(number) + " / " + alone.map(number) + some
+    cells.insert(0, MEAN, as_zero[MEAN].map(number))
+    return cells
+
+
+def _at_2x_and_4x(table: pd.DataFrame) -> pd.DataFrame:
+    groups = table[table["learned"]].groupby(["label", "task"])
+    at_2x, at_4x = (groups[metric].mean().map(number) for metric in (AT_2X, AT_4X))
+    return (at_2x + " / " + at_4x).unstack().loc[views(table)[0].index, TASKS]
+
+
+def _missed(table: pd.DataFrame) -> list[list[str]]:
+    """A row per task and encoding that did not learn it in all settings, with the levels these share."""
+    rows = []
+    for task in TASKS:
+        for encoding, own in table[table["task"] == task].groupby("label"):
+            missed = own[~own["learned"]]
+            shared = {factor: missed[factor].iloc[0] for factor in FACTORS if len(set(missed[factor])) == 1}
+            alike = len(own.loc[(own[[*shared]] == pd.Series(shared)).all(axis=1)]) if shared else len(own)
+            words = ", ".join(LEVELS[factor][int(level)] for factor, level in shared.items())
+            count = f"all {alike}" if len(missed) == alike else f"{len(missed)} of {alike}"
+            if len(missed) == 1:
+                count = "the one"
+            if len(missed):
+                rows.append([f"`{task}`", f"`{encoding}`", f"{count} with {words}" if words else count])
+    return rows
+
+
+def _ranks(table: pd.DataFrame) -> pd.DataFrame:
+    """``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
+    scores, names = cases(table), views(table)[0].index
+    shown = {}
+    for task in (MEAN, *TASKS):
+        ranks, _ = bootstrap_ranks(scores[task, AREA_0][names].to_numpy())
+        shown[task] = [f"{one.estimate:g} ({one.low:g} to {one.high:g})" for one in ranks]
+    return pd.DataFrame(shown, index=names)
+
+
+def _encoding_table(corner: str, cells: pd.DataFrame) -> str:
+    rows = [[f"`{name}`", *row] for name, row in zip(cells.index, cells.to_numpy(), strict=True)]
+    return markdown_table([corner, *cells], rows)

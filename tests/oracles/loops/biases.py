@@ -60,6 +60,28 @@ def fire(case: Case, h: int, i: int, j: int) -> float:
     return content(case, h, i, j) + bias
 
 
+def learned_relative(case: Case, h: int, i: int, j: int) -> float:
+    profiles, back = case.parameters["profiles_RE"], int(steps_back(case, i, j))
+    extent = case.arguments["extent"] or case.shape["train_length"] // 2
+    if not 0 <= back < extent:
+        return content(case, h, i, j)
+    number = case.arguments["d_rel"]
+    rows = case.parameters["mix.weight"][h * number : (h + 1) * number]
+    mixed = math.fsum(dot(row, case.x[i]) * float(profiles[r, back]) for r, row in enumerate(rows))
+    return content(case, h, i, j) + mixed
+
+
+def continuous_bias(case: Case, h: int, i: int, j: int) -> float:
+    back = steps_back(case, i, j)
+    read = [math.copysign(math.log(1 + abs(back)), back) if case.arguments["distance"] == "log" else back]
+    for layer in range(case.arguments["depth"] + 1):
+        weight, bias = (case.parameters[f"mlp.{2 * layer}.{name}"] for name in ("weight", "bias"))
+        if layer:
+            read = [value * (1 + math.tanh(value / 2)) / 2 for value in read]  # x sigmoid(x)
+        read = [dot(row, read) + float(shift) for row, shift in zip(weight, bias, strict=True)]
+    return content(case, h, i, j) + read[h]
+
+
 def windowed(case: Case, h: int, i: int, j: int, window: float) -> float:
     return content(case, h, i, j) if abs(steps_back(case, i, j)) < window else -math.inf
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.oracles.loops.case import Case, content, dot, steps_back
 
@@ -38,8 +39,12 @@ def rope(case: Case, h: int, i: int, j: int) -> float:
     return rotary(case, h, i, j, plain_theta(case))
 
 
+def original_length(case: Case) -> int:
+    return case.arguments["original_length"] or case.shape["train_length"]
+
+
 def longer(case: Case) -> float:
-    return max(1.0, len(case.positions) / case.shape["train_length"])
+    return max(1.0, len(case.positions) / original_length(case))
 
 
 def stretch(case: Case) -> float:
@@ -69,18 +74,122 @@ def rope_dynamic_ntk(case: Case, h: int, i: int, j: int) -> float:
 
 def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
     s, base = stretch(case), case.arguments["base"]
+    whole = case.arguments["truncate"]
 
     def pair_with(rotations: float, pairs: int) -> float:
-        return pairs * math.log(case.shape["train_length"] / (2 * math.pi * rotations)) / math.log(base)
+        return pairs * math.log(original_length(case) / (2 * math.pi * rotations)) / math.log(base)
 
     def theta(m: int, pairs: int) -> float:
-        low = max(0, math.floor(pair_with(case.arguments["beta_fast"], pairs)))
-        high = min(2 * pairs - 1, math.ceil(pair_with(case.arguments["beta_slow"], pairs)))
+        low, high = (pair_with(case.arguments[f"beta_{end}"], pairs) for end in ("fast", "slow"))
+        low = max(0.0, math.floor(low) if whole else low)
+        high = min(2.0 * pairs - 1, math.ceil(high) if whole else high)
         ramp = min(1.0, max(0.0, (m - low) / (high - low if high > low else 0.001)))
         kept = base ** (-m / pairs)
         return (1 - ramp) * kept + ramp * kept / s
 
-    return rotary(case, h, i, j, theta, lambda m, pairs: (0.1 * math.log(s) + 1) ** 2)
+    factor = case.arguments["attention_factor"]
+    if factor is None:
+        scales = [case.arguments[name] for name in ("mscale", "mscale_all_dim")]
+        over, under = scales if None not in scales else (1.0, 0.0)
+        factor = (0.1 * over * math.log(s) + 1) / (0.1 * under * math.log(s) + 1)
+    return rotary(case, h, i, j, theta, lambda m, pairs: factor**2)
+
+
+def rope_llama3(case: Case, h: int, i: int, j: int) -> float:
+    low, high = case.arguments["low_freq_factor"], case.arguments["high_freq_factor"]
+
+    def theta(m: int, pairs: int) -> float:
+        kept = plain_theta(case)(m, pairs)
+        wavelength = 2 * math.pi / kept
+        if wavelength > original_length(case) / low:
+            return kept / stretch(case)
+        if wavelength < original_length(case) / high:
+            return kept
+        share = (original_length(case) / wavelength - low) / (high - low)
+        return share * kept + (1 - share) * kept / stretch(case)
+
+    return rotary(case, h, i, j, theta)
+
+
+def rope_longrope(case: Case, h: int, i: int, j: int) -> float:
+    long = len(case.positions) > original_length(case)
+
+    def theta(m: int, pairs: int) -> float:
+        factors = case.arguments["long_factor" if long else "short_factor"]
+        default = stretch(case) ** (m / (pairs - 1)) if long else 1.0
+        return plain_theta(case)(m, pairs) / (default if factors is None else factors[m])
+
+    factor = case.arguments["attention_factor"]
+    if factor is None:
+        factor = math.sqrt(1 + math.log(stretch(case)) / math.log(original_length(case)))
+    return rotary(case, h, i, j, theta, lambda m, pairs: factor**2)
+
+
+def rope_hf(case: Case, h: int, i: int, j: int) -> float:
+    """The loop of the type, with the arguments by the names they have in the block."""
+    block = dict(case.arguments["rope_parameters"] or {})
+    loop = {"linear": rope_linear, "yarn": rope_yarn, "llama3": rope_llama3, "longrope": rope_longrope}
+    arguments = {"base": block.get("rope_theta", 1e4), "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
+    arguments |= dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim", "factor"))
+    arguments["original_length"] = block.get("original_max_position_embeddings")
+    arguments["rotary_fraction"] = block.get("partial_rotary_factor", 1.0)
+    named = replace(case, arguments={**arguments, **block})
+    return loop.get(block.get("rope_type", "default"), rope)(named, h, i, j)
+
+
+def rope_clipped(case: Case, h: int, i: int, j: int) -> float:
+    length = case.shape["train_length"]
+
+    def theta(m: int, pairs: int) -> float:
+        plain = [case.arguments["base"] ** (-n / pairs) for n in range(pairs)]
+        clipped = case.arguments["clipped"]
+        if clipped is None:
+            clipped = sum(length * frequency / (2 * math.pi) < 1 for frequency in plain)
+        step = m - (pairs - clipped)
+        if step < 0:
+            return plain[m]
+        share = step / (clipped - 1) if clipped > 1 else 0.0
+        return plain[m] * (1 + math.cos(math.pi * share)) / 2
+
+    return rotary(case, h, i, j, theta)
+
+
+def fope(case: Case, h: int, i: int, j: int) -> float:
+    """Query and key are turned one by one: the logit is no function of the distance."""
+    pairs = case.head_dim // 2
+    length = case.arguments["original_length"] or case.shape["train_length"]
+    thetas = [case.arguments["base"] ** (-m / pairs) for m in range(pairs)]
+    waves = [theta for theta in thetas if theta * length >= 2 * math.pi]
+    cosines, sines = case.parameters["cosines_HNM"][h], case.parameters["sines_HNM"][h]
+    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
+    for m in range(pairs):
+        turned = []
+        for x, p in ((case.q[h, i], case.positions[i]), (case.k[h, j], case.positions[j])):
+            cosine, sine = 1.0, 0.0
+            if m < len(waves):
+                cosine = math.fsum(float(cosines[n, m]) * math.cos(p * wave) for n, wave in enumerate(waves))
+                sine = math.fsum(float(sines[n, m]) * math.sin(p * wave) for n, wave in enumerate(waves))
+            first, second = float(x[m]), float(x[m + pairs])
+            turned.append((first * cosine - second * sine, second * cosine + first * sine))
+        total += turned[0][0] * turned[1][0] + turned[0][1] * turned[1][1]
+    return total / math.sqrt(case.head_dim)
+
+
+def rope_pp(case: Case, h: int, i: int, j: int) -> float:
+    if h % 2 == 0:
+        return rope(case, h, i, j)
+    pairs = case.head_dim // 2
+    total = dot(case.q[h - 1, i, 2 * pairs :], case.k[h - 1, j, 2 * pairs :])
+    for m in range(pairs):
+        angle = (
+            steps_back(case, i, j)
+            * plain_theta(case)(m, pairs)
+            * (m < round(case.arguments["kept_frequencies"] * pairs))
+        )
+        query = complex(case.q[h - 1, i, m], case.q[h - 1, i, m + pairs])
+        key = complex(case.k[h - 1, j, m], case.k[h - 1, j, m + pairs])
+        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).imag
+    return total / math.sqrt(case.head_dim)
 
 
 def xpos(case: Case, h: int, i: int, j: int) -> float:

@@ -16,10 +16,15 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.base import clamped, is_masked
+from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.fire import Fire
+from pe_experiments.encodings.fope import Fope
+from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.rope_extension import RopeNtk
+from pe_experiments.encodings.rope_clipped import RopeClipped
+from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
+from pe_experiments.encodings.rope_released import RopeLongRope
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.stick_breaking import StickBreaking
@@ -75,6 +80,18 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (Fire, {"threshold": -1.0}, "threshold=-1.0"),
         (SlidingWindow, {"window": 0}, "window=0"),
         (StickBreaking, {"remainder": "other"}, "remainder=other"),
+        (RopeYarn, {"attention_factor": 0.0}, "attention_factor=0.0"),
+        (RopeYarn, {"mscale": -1.0}, "mscale=-1.0"),
+        (RopeYarn, {"original_length": 0}, "original_length=0"),
+        (RopeLongRope, {"short_factor": [1.0] * 3}, "short_factor has 3 numbers, but 4 pairs"),
+        (RopeLongRope, {"long_factor": [1.0, 1.0, 0.0, 1.0]}, r"long_factor\[2\]=0.0"),
+        (LearnedRelative, {"extent": 0}, "extent=0"),
+        (LearnedRelative, {"d_rel": 0}, "d_rel=0"),
+        (ContinuousBias, {"distance": "square"}, "distance=square"),
+        (ContinuousBias, {"depth": 0}, "depth=0"),
+        (RopeClipped, {"clipped": -1}, "clipped=-1"),
+        (Fope, {"sigma": -0.1}, "sigma=-0.1"),
+        (Fope, {"original_length": 0}, "original_length=0"),
         (Composition, {"schemes": [Rope]}, "two or more"),
         (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
         (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),
@@ -98,7 +115,9 @@ def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal:
     assert max(used(8 * train_length)) < scheme.num_buckets
 
 
-@pytest.mark.parametrize("name", ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"])
+@pytest.mark.parametrize(
+    "name", ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn", "rope_llama3", "rope_longrope"]
+)
 def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None:
     shape = ModelShape(64, 4, 2, True, 24, 24)
     extension, plain = reference_of(name).build(shape), Rope(shape)

@@ -307,23 +307,23 @@ def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tin
 
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
-    digest = run.read_config()["identity"]["sources"]["task"].popitem()[1]
-    run.config.write_text(run.config.read_text().replace(digest, "edited"))
+    saved = run.config.read_text()
+    run.config.write_text(saved.replace("classes: {}", "classes: {task: {mine.Copy: edited}}"))
     assert tabulated(folder)["section"].nunique() == 2
     assert [s.slug for s in protocols_of(read_runs(folder))] == ["copy-decoder-code1", "copy-decoder-code2"]
 
 
 def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
     """Never by a hash, never by what was tuned."""
-    wide = {"model.d_model": "64", "training.steps": "100", "training.precision": "float32"}
+    wide = {"model.d_model": "64", "training.steps": "100", "trainer.precision": "32-true"}
     others = [
         wide | {"model.d_model": "128"},
-        wide | {"model.d_model": "128", "training.precision": "bfloat16"},
+        wide | {"model.d_model": "128", "trainer.precision": "bf16-mixed"},
     ]
     assert told_apart([wide, *others]) == [
-        ("d_model=64", "precision=float32"),
-        ("d_model=128", "precision=float32"),
-        ("d_model=128", "precision=bfloat16"),
+        ("d_model=64", "precision=32-true"),
+        ("d_model=128", "precision=32-true"),
+        ("d_model=128", "precision=bf16-mixed"),
     ]
     tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
     assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
@@ -448,7 +448,10 @@ def damage(run: Path, how: str) -> None:
         "a seed in words": ("result.json", json.dumps({**result, "seed": "one"})),
         "no config": ("config.yaml", "a: [1"),
         "a foreign config": ("config.yaml", "lr: 0.1\n"),
-        "sections that are none": ("config.yaml", config.replace("    task:\n", "    task: x\n    was:\n")),
+        "sections that are none": (
+            "config.yaml",
+            re.sub(r"(?s)(trained:.*?)    task:\n", r"\1    task: x\n    was:\n", config),
+        ),
         "half a curve": ("extrapolation.csv", "".join(curve.splitlines(keepends=True)[:3])),
         "no curve": ("extrapolation.csv", ""),
         "not a number": ("extrapolation.csv", curve.replace(",0.", ",nan").replace(",1.0,", ",nan,")),

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison.statistics import (
+    bootstrap_ranks,
     holm,
     mean_below_p,
     mean_interval,
@@ -150,3 +151,21 @@ def test_holm_on_a_worked_example() -> None:
     assert np.isnan(untested[1])
     assert untested[2] == pytest.approx(0.5)
     assert holm([]) == []
+
+
+def test_ranks_and_their_intervals_are_those_of_a_loop_over_draws() -> None:
+    random = np.random.default_rng(3)
+    scores = random.normal(size=(12, 4)) + np.array([0.0, 0.3, 0.3, 2.0])
+    intervals, first = bootstrap_ranks(scores)
+    drawn = [scores[random.integers(12, size=12)].mean(axis=0) for _ in range(4000)]
+    ranks = np.array([stats.rankdata(-means) for means in drawn])
+    assert [one.estimate for one in intervals] == stats.rankdata(-scores.mean(axis=0)).tolist()
+    assert [one.low for one in intervals] == np.quantile(ranks, 0.025, axis=0).tolist()
+    assert [one.high for one in intervals] == np.quantile(ranks, 0.975, axis=0).tolist()
+    assert first == pytest.approx((ranks == 1).mean(axis=0), abs=0.02)
+
+
+def test_equal_means_share_their_ranks_and_the_first_place() -> None:
+    intervals, first = bootstrap_ranks(np.array([[1.0, 1.0, 0.0]] * 12))
+    assert [one.estimate for one in intervals] == [1.5, 1.5, 3.0]
+    assert first.tolist() == [0.5, 0.5, 0.0]

@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
-from pe_experiments.configuration.compose import _choose, _compose, composed
+from pe_experiments.configuration.compose import Composer, composed
+from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.overrides import normalised, replaced
 from pe_experiments.configuration.schema import check
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -40,8 +45,8 @@ def test_keys_from_python_are_those_of_the_command_line(keys: dict[str, Any], ty
         ({"training": {"step": 10}}, "Did you mean steps?"),
         ({"nonsense": 1}, "nonsense is not a setting"),
         ({"dry_run": True}, "dry_run is a setting of train.py; from Python each call makes one run"),
-        ({"sweep.jobs": 2}, "sweep.jobs is a setting of train.py"),
-        ({"engine": "ray"}, "engine is a setting of train.py"),
+        ({"sweep.jobs": 2}, "sweep is not a setting"),
+        ({"engine": "ray"}, "engine is not a setting"),
     ],
 )
 def test_what_is_no_setting_of_a_run_is_refused(keys: dict[str, Any], message: str) -> None:
@@ -49,20 +54,44 @@ def test_what_is_no_setting_of_a_run_is_refused(keys: dict[str, Any], message: s
         check(composed("config", keys))
 
 
-def test_parts_composed_one_by_one_are_those_composed_together(tmp_path: Path) -> None:
-    """Also where a file of somebody's own fills more than its own section."""
-    typed = ("pe=rope", "task=reverse", "model=encoder", "training=default")
-    assert _choose("config", typed, None) == _compose("config", typed, None)
-    (tmp_path / "task").mkdir()
-    own = "task:\n  _target_: pe_experiments.tasks.copying.Reverse\npositions:\n  max_positions: 7\n"
-    (tmp_path / "task" / "mine.yaml").write_text(f"# @package _global_\n{own}")
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "sweep" / "mine.yaml").write_text("# @package _global_\ndefaults:\n- override /pe: alibi\n")
-    (tmp_path / "pe").mkdir()
-    (tmp_path / "pe" / "mine.yaml").write_text("_target_: mine.X\n")
-    for both in (("pe=rope", "task=mine"), ("pe=rope", "sweep=mine"), ("pe=mine", "positions=random_offset")):
-        assert _choose("config", both, tmp_path) == _compose("config", both, tmp_path)
-    assert _choose("config", ("pe=rope", "task=mine"), tmp_path)["positions"]["max_positions"] == 7
+def composer() -> Composer:
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        return Composer(GlobalHydra.instance().config_loader(), "config")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        ["pe=rope", "task=reverse", "model=encoder"],
+        ["pe=rope", "positions=random_offset", "sweep=text", "bank/encoding=own"],
+        ["bank/encoding=rope_random_subset", "bank/setting=s4", "task=kth"],
+        ["bank/encoding=learned_random_offset_2048", "sweep=text"],
+        ["pe=alibi", "condition=huang_majority"],
+    ],
+)
+def test_encodings_composed_apart_are_those_composed_together(choices: list[str]) -> None:
+    """Also where another choice overrides the encoding."""
+    made, whole = composer(), composer()
+    whole._chosen = whole._compose  # type: ignore[method-assign]
+    assert made.compose(choices) == whole.compose(choices)
+
+
+def test_a_design_of_encodings_and_settings_is_composed_once_for_each() -> None:
+    made = composer()
+    for encoding in ("rope", "alibi", "t5", "fox"):
+        for setting in ("s0", "s1", "s2"):
+            for rate in ("0.001", "0.003"):
+                made.compose(
+                    [f"bank/encoding={encoding}", f"bank/setting={setting}", f"training.learning_rate={rate}"]
+                )
+    assert len(made._composed) == 1 + 4 + 3
+
+
+def test_what_was_composed_stays_as_it_is() -> None:
+    made = composer()
+    made.compose(["seed=3"])["pe"]["base"] = 7
+    assert made.compose([])["pe"]["base"] == 10_000
+    assert made.compose([])["seed"] == 0
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
@@ -72,6 +101,49 @@ def test_shipped_schemes_and_policies_fill_their_own_section_alone(group: str) -
 
 
 def test_what_is_said_to_a_command_is_no_part_of_a_run() -> None:
-    typed = check(composed("config", ["dry_run=true", "sweep.jobs=2"]))
-    assert (typed.dry_run, typed.sweep.jobs) == (True, 2)
-    assert not {"dry_run", "sweep", "engine"} & set(typed.model_dump())
+    typed = check(composed("config", ["dry_run=true", "bank/setting=s4"]))
+    assert (typed.dry_run, typed.bank["symbols"], typed.seed) == (True, 40, 4)
+    assert not {"dry_run", "bank"} & set(typed.model_dump())
+
+
+def test_classes_are_named_in_three_ways() -> None:
+    ways = (["pe=mine.X"], ["pe._target_=mine.X"], ["pe=custom", "pe._target_=mine.X"])
+    assert [composed("config", typed)["pe"] for typed in ways] == [{"_target_": "mine.X"}] * 3
+    assert composed("config", ["pe=nope"])["pe"] == composed("config", ["pe=none"])["pe"]
+    model = composed("config", ["model=mine.M", "+model.width=3"])["model"]
+    assert model == composed("config", ["model=custom"])["model"] | {"_target_": "mine.M", "width": 3}
+
+
+def test_a_class_given_from_python_stands_for_itself() -> None:
+    class Local(PositionalEncoding):
+        pass
+
+    experiment = resolve(check(composed("config", {"pe": Local})))
+    assert experiment.components["pe"].cls is Local
+    assert experiment.label == "Local"
+
+
+def test_yaml_files_of_the_working_directory_are_choices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs" / "pe").mkdir(parents=True)
+    mine = tmp_path / "configs" / "pe" / "mine.yaml"
+    mine.write_text("_target_: mine.X\nslope: 0.1\n")
+    monkeypatch.chdir(tmp_path)
+    assert composed("config", ["pe=mine"])["pe"]["slope"] == 0.1
+    mine.write_text("_target_: mine.X\nslope: 0.25\n")
+    assert composed("config", {"pe": "mine"})["pe"]["slope"] == 0.25
+
+
+def test_arguments_as_hydra_takes_them() -> None:
+    run = "run=results/runs/copy-decoder-rope(base=500,x)-s0-1"
+    assert normalised(["-m", "pe=a", "--config-dir", "d", "seed=1"]) == [
+        "pe=a",
+        "seed=1",
+        "-m",
+        "--config-dir",
+        "d",
+    ]
+    assert normalised([run]) == ["run='results/runs/copy-decoder-rope(base=500,x)-s0-1'"]
+    assert normalised(["--info", "defaults", "task._target_=a.B"])[:2] == ["task._target_=a.B", "task=custom"]
+    assert replaced(["seed=1", "--x", "+seed=2", "pe=a"]) == [("seed=1", "+seed=2")]

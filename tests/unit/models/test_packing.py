@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.models.packing import Packing
 from pe_experiments.terminal.errors import NotApplicable, UserError
-from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
 
-SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+SCHEMES = sorted(shipped("pe"))
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])

@@ -12,7 +12,7 @@ import pytest
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.published.scores import SCORE, scored
+from pe_experiments.published.scores import SCORE, scored, scores_of
 from pe_experiments.published.verdicts import (
     BETTER,
     EARLIEST,
@@ -23,6 +23,7 @@ from pe_experiments.published.verdicts import (
     TOO_FEW,
     WORSE,
     best,
+    calibrated_p,
     forecast,
     may_stop,
     turning,
@@ -115,6 +116,19 @@ def test_a_factor_turns_a_difference_around_if_almost_every_setting_says_so() ->
 
 
 BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
+
+
+def test_the_best_of_equals_seems_better_than_some_other_too_often() -> None:
+    """Calibrated, the nominal level of 0.05 is about 0.14 with twelve encodings, and itself with two."""
+    assert 0.12 <= calibrated_p(0.05, 12, 12) <= 0.17
+    assert calibrated_p(0.05, 2, 12) == pytest.approx(0.05, abs=0.01)
+    assert calibrated_p(0.0, 12, 12) == 0
+
+
+def test_an_unlearned_setting_is_left_out_or_counts_as_nothing() -> None:
+    rows = pd.DataFrame({"label": "rope", "setting": [0, 1], "score": [0.4, 0.3], "learned": [True, False]})
+    assert scores_of(rows)["rope"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
+    assert scores_of(rows, unlearned=0.0)["rope"].tolist() == [0.4, 0.0]
 
 
 def test_a_forecast_from_all_settings_is_the_verdict() -> None:

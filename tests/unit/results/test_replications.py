@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from results.replications import statements, study
+from results.replications import kazemnejad, statements, study
+from tests import stranger
 
 
 def verdicts(ours: dict[str, float], arxiv: str = study.PATH, trained: float = 5.0) -> list[str]:
@@ -110,3 +112,43 @@ def test_a_row_per_initial_gate_and_task(monkeypatch: pytest.MonkeyPatch) -> Non
     assert statements.gates().splitlines()[2:] == [
         "| t | `fox` | 1.00 in all 5 seeds | 0.50 in all 5 seeds |"
     ]
+
+
+def test_the_page_counts_what_could_be_judged_first() -> None:
+    counts = study.counts(study.ledger())
+    assert counts["judged"] == counts["value"] + counts["order"] + counts["turned"] + counts["open"]
+    assert counts["judged"] + counts["unlearned"] + counts["sure"] == counts["all"] == 30
+    assert [counts[key] for key in ("value", "order", "turned", "unlearned", "sure")] == [3, 5, 5, 9, 8]
+    groups = statements.read().groupby(["arxiv", "task"])["verdict"]
+    whole = [statements.as_one(own.tolist()) for _, own in groups]
+    counted = [whole.count(one) for one in (statements.AGREES, statements.OPEN, statements.NOT_LEARNED)]
+    assert counted == [2, 1, 5]
+
+
+def test_a_stranger_ranks_the_released_runs_and_ours_alike() -> None:
+    released = stranger.read_csv(kazemnejad.HERE / "kazemnejad2023.csv")
+    rows = stranger.read_csv(kazemnejad.HERE / "conditions" / "runs.csv")
+    deep = {row["name"] for row in rows if "num_layers=6" in row["command"] and row["task"] == "copy"}
+    points = stranger.read_csv(kazemnejad.HERE / "conditions" / "curves.csv")
+    told = kazemnejad.blocks()["by_rank"]
+    for length in (25, 30):
+        both = []
+        for theirs, name in kazemnejad.ENCODINGS.items():
+            one = [
+                float(row["exact_match"])
+                for row in released
+                if (row["variant"], row["encoding"], row["length"]) == ("cmc_tr20_ts40", theirs, str(length))
+            ]
+            other = [
+                float(row["exact_match"])
+                for row in points
+                if row["name"] in deep and row["label"] == name and int(row["content_length"]) == length
+            ]
+            assert (len(one), len(other)) == (3, 5)
+            both.append((np.mean(one), np.mean(other)))
+        assert f"{stats.spearmanr(*zip(*both, strict=True)).statistic:+.2f}" in told
+    theirs, ours = kazemnejad.curves()
+    assert max(study_[40].max() for study_ in (theirs, ours)) == 0  # as the page says
+    means = theirs.groupby("encoding").mean()
+    assert (means.loc["alibi"] >= means.loc["none"]).all()
+    assert (means.loc["t5"] >= means.loc["none"]).all()

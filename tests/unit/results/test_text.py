@@ -49,6 +49,14 @@ def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
     assert raw <= float(told[2].partition("(p ")[2].rstrip(")")) <= 16.001 * raw  # Holm's factor
 
 
+def test_a_rise_is_clear_only_by_an_interval_adjusted_for_the_number_of_encodings() -> None:
+    rise = pd.Series([0.17, 0.19, 0.21])
+    half = stats.t.ppf(0.975, 2) * stats.sem(rise)  # 0.05
+    assert [text.rises(rise + by, 1) for by in (0, -0.15, half)] == ["yes", "unclear", "yes"]
+    assert text.rises(rise, 12) == "unclear"
+    assert text.rises(rise / 1000, 12) == "no"
+
+
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.04, 0.06])
 def test_an_interval_leaves_out_zero_where_its_test_is_significant(gap: float) -> None:
     """Gaps of one to six times the noise, among which an interval of 95 % and Holm's tests disagree."""
@@ -66,6 +74,6 @@ def test_the_page_is_made_from_the_csvs_of_the_folder_it_is_given(tmp_path: Path
     shutil.copytree(text.HERE, tmp_path / "text")
     lines = pd.read_csv(tmp_path / "text" / "text.csv")
     lines.assign(bits_per_byte=lines["bits_per_byte"] + 1).to_csv(tmp_path / "text" / "text.csv", index=False)
-    there, here = (text.blocks(folder)["answer"] for folder in (tmp_path / "text", text.HERE))
+    there, here = (text.blocks(folder)["table"] for folder in (tmp_path / "text", text.HERE))
     assert "| `fox` | 3.12 |" in there
     assert "| `fox` | 2.12 |" in here

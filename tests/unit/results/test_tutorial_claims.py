@@ -309,9 +309,8 @@ def test_the_page_shows_every_claim_and_its_figure(audits: pd.DataFrame) -> None
     stated = made[made["source"] != OURS]
     said = answer(made)
     vectors = stated[stated["holds_if"] != ""]["verdict"]
-    assert f"Of {len(stated)} statements of four tutorials {len(vectors)} are about vectors" in said
-    assert f"code ({(vectors == HOLDS).sum()} hold, " in said
-    assert f"{len(stated) - len(vectors)} are about trained models (" in said
+    assert f"**{(vectors == HOLDS).sum()} of the {len(vectors)} mathematical claims" in said
+    assert f"Of {len(stated) - len(vectors)} claims about trained models" in said
 
 
 def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:

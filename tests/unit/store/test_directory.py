@@ -43,42 +43,6 @@ def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
     assert not set(name) & set("(),[]{} '\"&;|$*?")
 
 
-def test_what_was_trained_is_the_identity(tiny: Tiny) -> None:
-    base = identify(tiny()).hash8
-    same = ["evaluation.examples=7", "study=s", "logger.mode=offline", "hardware.threads=2", "label=x"]
-    same += [
-        "model.attention_implementation=sdpa",
-        "results_dir=/elsewhere",
-        "pe.base=10000",
-        "task.vocab_size=10",
-    ]
-    for override in same:
-        assert identify(tiny(override)).hash8 == base, override
-    others = [
-        "pe=none",
-        "positions=random_offset",
-        "task=reverse",
-        "model=encoder",
-        "seed=1",
-        "training.steps=13",
-    ]
-    others += [
-        "pe.base=9999",
-        "training.weight_decay=0.02",
-        "model.num_layers=1",
-        "training.precision=bfloat16",
-    ]
-    hashes = {identify(tiny(override)).hash8 for override in others}
-    assert len(hashes) == len(others)
-    assert base not in hashes
-
-
-def test_the_same_thing_said_differently_is_one_run(tiny: Tiny) -> None:
-    assert identify(tiny("task=repeat_copy")).name == identify(tiny("task=copy", "task.vocab_size=2")).name
-    again = tiny("pe=none", "pe._target_=pe_experiments.encodings.PositionalEncoding")
-    assert identify(again).name == identify(tiny("pe=none")).name
-
-
 def test_damaged_results_are_a_clear_error(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_result() is None

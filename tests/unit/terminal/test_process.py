@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal import process
-from pe_experiments.training.hardware import describe_environment, on_hardware
+from pe_experiments.training.device import use_device
 
 
 @pytest.mark.parametrize("command", [[], ["python", "scripts/train.py"]])
@@ -18,7 +19,7 @@ def test_a_run_has_the_threads_it_asks_for_wherever_it_runs(
 ) -> None:
     monkeypatch.setattr(process, "command", command)
     before = torch.get_num_threads()
-    with on_hardware(tiny("hardware.threads=2", "hardware.accelerator=cpu").config) as device:
+    with use_device(tiny("trainer.threads=2", "trainer.accelerator=cpu").config) as device:
         assert device == "cpu"
         assert describe_environment(device)["threads"] == 2
         assert not command or describe_environment(device)["command"] == command

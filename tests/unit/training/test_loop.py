@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.data import batches as data
 from pe_experiments.data.batches import TrainingStream, micro_batches
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import FlatOptimizer, learning_rate_factor, split_parameters
+from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor, split_parameters
 
 
-def test_the_learning_rate_moves(tiny: Callable[..., Experiment]) -> None:
+def test_the_learning_rate_moves(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler handed over under a wrong key would be ignored silently."""
+    rates: list[float] = []
+    step_of_adamw = torch.optim.AdamW.step
+
+    def step(self: torch.optim.AdamW, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step_of_adamw(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
     experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
-    model = experiment.untrained_model()
-    adamw = FlatOptimizer(model, experiment.config.training)
-    stream = TrainingStream(experiment.source, 8, "mixed")
-    rates = []
-    for step in range(40):
-        adamw.step(batch_loss(model, stream.batch(step)), step)
-        rates.append(adamw.optimizers[0].param_groups[0]["lr"])
-    expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
-    assert rates == pytest.approx(expected)
     result = run_experiment(experiment)
+    expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
+    assert rates == expected
     recorded = {int(row["step"]): float(row["learning_rate"]) for row in read_csv(result.directory.metrics)}
     assert recorded == pytest.approx({step: expected[step - 1] for step in recorded})
     assert len(set(recorded.values())) == len(recorded) >= 4
@@ -54,17 +56,23 @@ def test_warmup_fits_short_trials(tiny: Callable[..., Experiment], steps: int, w
     assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
 
 
+@pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("choice", ["pe=learned", "pe=kerple_power", "pe=fox"])
-def test_steps_are_those_of_torch_adamw(tiny: Callable[..., Experiment], choice: str) -> None:
+def test_steps_are_those_of_torch_adamw(tiny: Callable[..., Experiment], choice: str, flat: bool) -> None:
     experiment = tiny(choice, "training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=30")
     config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
     mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
-    flat = FlatOptimizer(mine, config)
+    ours = TrainingOptimizer(mine, experiment.components["optimizer"], config, flat)
     decayed, exempt = split_parameters(theirs)
     groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.3)
     for step in range(30):
-        norm = flat.step(batch_loss(mine, stream.batch(step)), step)
+        for group in ours.param_groups:
+            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
+        ours.zero_grad()
+        batch_loss(mine, stream.batch(step)).backward()
+        norm = ours.clip_gradients(0.5)
+        ours.step()
         optimizer.zero_grad()
         batch_loss(theirs, stream.batch(step)).backward()
         expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
@@ -116,11 +124,11 @@ def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable
 
 
 def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
-    result = run_experiment(tiny("training.precision=bfloat16"))
+    result = run_experiment(tiny("trainer.precision=bf16-mixed"))
     assert result.status == "completed", result.result
 
 
-ALL_SCHEMES = sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml"))
+ALL_SCHEMES = sorted(shipped("pe"))
 
 
 IN_ENCODERS = ("none", "learned", "sinusoidal", "rope", "rope_dynamic_ntk", "alibi", "t5", "shaw", "deberta")

@@ -13,9 +13,10 @@ import torch
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
+from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
-from pe_experiments.training.hardware import describe_environment, prepare_hardware
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.matmul import current_backend, onednn_keeps_float32, select
 
 Pretend = Callable[[float], None]
@@ -62,7 +63,7 @@ def test_auto_takes_onednn_wherever_the_error_is_the_same(
 
 def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) -> None:
     pretend(BFLOAT16)
-    with pytest.raises(UserError, match=r"hardware\.matmul=onednn.*bfloat16; allowed here: auto, default"):
+    with pytest.raises(UserError, match=r"trainer\.matmul=onednn.*bfloat16; allowed here: auto, default"):
         select("onednn", 1)
 
 
@@ -74,7 +75,7 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment],
         if backend == "onednn" and not onednn_keeps_float32():
             pytest.skip("oneDNN does not compute in float32 here")
         run = run_experiment(
-            tiny("training.steps=100", "model.activation=gelu", f"hardware.matmul={backend}", "rerun=true")
+            tiny("training.steps=100", "model.activation=gelu", f"trainer.matmul={backend}", "rerun=true")
         ).directory
         assert json.loads(run.environment.read_text())["matmul"] == backend
         losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
@@ -89,6 +90,6 @@ def test_no_file_remembers_the_choice(
     for error, backend in ((FLOAT32, "onednn"), (BFLOAT16, "default")):
         pretend(error)
         for rows, taken in ((2000, backend), (8, "default")):
-            prepare_hardware(tiny("hardware.accelerator=cpu", f"training.batch_size={rows}").config)
+            prepare_device(tiny("trainer.accelerator=cpu", f"training.batch_size={rows}").config)
             assert describe_environment("cpu")["matmul"] == taken
         assert not results.exists()

@@ -1,4 +1,4 @@
-"""The choices of ``training.optimizer``: their steps, what resumes, what names a run, what is refused."""
+"""The choices of ``optimizer``: their steps, what resumes, what names a run, what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import (
-    FlatOptimizer,
+    TrainingOptimizer,
     hidden_matrices,
     learning_rate_factor,
     split_parameters,
@@ -56,11 +56,11 @@ def matrices_of(model: nn.Module) -> list[nn.Parameter]:
 def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
     """PyTorch's own, on the parameters as they are; the weight decay of Adam is that of PyTorch."""
     decayed, exempt = split_parameters(model)
-    settings = {key: value for key, value in shipped("training.optimizer")[name].items() if key != "_target_"}
+    settings = {key: value for key, value in shipped("optimizer")[name].items() if key != "_target_"}
     if name == "adam":
         groups = [{"params": decayed, "weight_decay": 0.3}, {"params": exempt}]
         return [optim.Adam(groups, **settings)]
-    kind = getattr(optim, shipped("training.optimizer")[name]["_target_"].rpartition(".")[2])
+    kind = getattr(optim, shipped("optimizer")[name]["_target_"].rpartition(".")[2])
     if name != "muon":
         return [kind([*decayed, *exempt], weight_decay=0.0, **settings)]
     matrices = matrices_of(model)
@@ -68,18 +68,21 @@ def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
     return [kind(matrices, weight_decay=0.0, **settings), optim.AdamW(others, weight_decay=0.0)]
 
 
-@pytest.mark.parametrize("name", shipped("training.optimizer"))
-def test_steps_are_those_of_torch(name: str, tiny: Tiny) -> None:
-    experiment = tiny("pe=t5", f"training.optimizer={name}", *STEPS)
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("name", shipped("optimizer"))
+def test_steps_are_those_of_torch(name: str, flat: bool, tiny: Tiny) -> None:
+    experiment = tiny("pe=t5", f"optimizer={name}", *STEPS)
     config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
     mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
-    flat, optimizers, (decayed, _) = (
-        FlatOptimizer(mine, config),
-        reference(name, theirs),
-        split_parameters(theirs),
-    )
+    ours = TrainingOptimizer(mine, experiment.components["optimizer"], config, flat)
+    optimizers, (decayed, _) = reference(name, theirs), split_parameters(theirs)
     for step in range(20):
-        flat.step(batch_loss(mine, stream.batch(step)), step)
+        for group in ours.param_groups:
+            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
+        ours.zero_grad()
+        batch_loss(mine, stream.batch(step)).backward()
+        ours.clip_gradients(0.5)
+        ours.step()
         theirs.zero_grad()
         batch_loss(theirs, stream.batch(step)).backward()
         nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
@@ -117,7 +120,7 @@ def test_a_resumed_run_is_that_which_was_never_stopped(
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    options = (f"training.optimizer={choice}", "training.steps=25")
+    options = (f"optimizer={choice}", "training.steps=25")
     whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}")).directory
     assert run_experiment(tiny(*options), StopAt(17)).status == "error"
     again = run_experiment(tiny(*options))
@@ -129,64 +132,63 @@ def test_a_resumed_run_is_that_which_was_never_stopped(
         assert (one != other).any(), name
 
 
-def test_the_usual_optimizer_is_no_part_of_an_identity_and_any_other_is(tiny: Tiny) -> None:
+def test_the_optimizer_is_part_of_an_identity(tiny: Tiny) -> None:
     usual = tiny()
-    trained, sources = identify(usual).trained, identify(usual).sources
-    assert "optimizer" not in trained["training"]
-    assert set(sources) == {"shared", "pe", "positions", "task", "model", "derived"}
-    saved = composed("config", []) | {"seed": 0}
-    del saved["training"]["optimizer"]  # as in runs from before there was a choice
-    assert "optimizer" not in identify(resolve(check(saved))).trained["training"]
-    for same in ("training.optimizer=adamw", "training.optimizer._target_=torch.optim.adamw.AdamW"):
-        assert identify(tiny(same)).hash8 == identify(usual).hash8
-    others = [f"training.optimizer={name}" for name in shipped("training.optimizer") if name != "adamw"]
-    others += ["training.optimizer.eps=1e-6", "training.optimizer.betas=[0.9,0.95]"]
-    assert len({identify(tiny(other)).hash8 for other in [*others, "seed=0"]}) == len(others) + 1
-    own = f"training.optimizer._target_={__name__}.Slowed"
-    slower = [tiny(own, f"+training.optimizer.slower={n}") for n in (1.0, 2.0)]
+    for same in ("optimizer=adamw", "optimizer._target_=torch.optim.adamw.AdamW"):
+        assert identify(tiny(same)).name == identify(usual).name
+    others = [f"optimizer={name}" for name in shipped("optimizer") if name != "adamw"]
+    others += ["optimizer.eps=1e-6", "optimizer.betas=[0.9,0.95]"]
+    assert len({identify(tiny(other)).name for other in [*others, "seed=0"]}) == len(others) + 1
+    own = f"optimizer._target_={__name__}.Slowed"
+    slower = [tiny(own, f"+optimizer.slower={n}") for n in (1.0, 2.0)]
     one, other = map(identify, slower)
-    assert one.hash8 != other.hash8
-    assert one.sources["training.optimizer"].keys() >= {f"{__name__}.Slowed"}  # its code counts
+    assert one.name != other.name
+    assert f"{__name__}.Slowed" in one.hashed["classes"]["optimizer"]
 
 
 def test_own_optimizers_train_and_need_trust(tiny: Tiny) -> None:
-    own = f"training.optimizer._target_={__name__}.Slowed"
-    run = run_experiment(tiny(own, "+training.optimizer.slower=2.0"))
+    own = f"optimizer._target_={__name__}.Slowed"
+    run = run_experiment(tiny(own, "+optimizer.slower=2.0"))
     assert run.status == "completed", run.result["reason"]
     with pytest.raises(UserError, match="from outside this package"):
         load_model(run.directory.path)
     load_model(run.directory.path, trust=True)
-    load_model(run_experiment(tiny("training.optimizer=sgd")).directory.path)
+    load_model(run_experiment(tiny("optimizer=sgd")).directory.path)
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"training.optimizer": "sdg"}, r"training.optimizer=sdg is not a choice. Did you mean sgd"),
+        ({"optimizer": "sdg"}, r"optimizer=sdg is not a choice. Did you mean sgd"),
         (
-            ["training.optimizer=sgd", "training.optimizer.lr=1"],
+            ["optimizer=sgd", "optimizer.lr=1"],
             r"optimizer.lr is not .* training.learning_rate",
         ),
-        (["training.optimizer.betas=5"], "training.optimizer cannot be built"),
-        (["training.optimizer=sgd", "training.optimizer.nesterov=2"], "nesterov=2: expected true or false"),
+        (["optimizer.betas=5"], "optimizer cannot be built"),
+        (["optimizer=sgd", "optimizer.nesterov=2"], "nesterov=2: expected true or false"),
         (
-            ["training.optimizer=sgd", "training.optimizer.momentum=-1"],
-            "training.optimizer: Invalid momentum",
+            ["optimizer=sgd", "optimizer.momentum=-1"],
+            "optimizer: Invalid momentum",
         ),
-        (["training.optimizer._target_=torch.optim.Muo"], "Did you mean Muon"),
-        ({"training": {"optimizer": "sgd"}}, "training.optimizer=sgd: expected names with values"),
+        (["optimizer._target_=torch.optim.Muo"], "Did you mean Muon"),
+        ({"optimizer": 5}, "optimizer=5 is not a choice"),
     ],
 )
 def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> None:
     model = tiny().untrained_model()
+
+    def build() -> None:
+        experiment = resolve(check(composed("config", keys)))
+        TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
+
     with pytest.raises(UserError, match=said) as caught:
-        FlatOptimizer(model, resolve(check(composed("config", keys))).config.training)
+        build()
     assert "\n" not in str(caught.value)
 
 
 def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
     for choice in ("adamw", "sgd"):
-        run_experiment(tiny(f"training.optimizer={choice}", "study=both"))
+        run_experiment(tiny(f"optimizer={choice}", "study=both"))
     titles = sorted(protocol.title for protocol in protocols_of(read_runs(results, "both")))
     differing = [title.rpartition(", ")[2] for title in titles]
     assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]

@@ -1,0 +1,64 @@
+"""Choices that are no shipped file: a class by its dotted name, and YAML files of the working directory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
+
+from pe_experiments.configuration.groups import ALIASES, PARTS, read_choice
+from pe_experiments.terminal.files import CONFIG_DIR
+
+CLASS = re.compile(rf"(?:{'|'.join(PARTS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
+
+
+class ClassSource(ConfigSource):
+    """``pe=my_module.MyEncoding`` is the section with that ``_target_`` and no arguments."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "class"
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return False
+
+    def is_config(self, config_path: str) -> bool:
+        return config_path.removeprefix("pe/") in ALIASES or bool(CLASS.fullmatch(config_path))
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return []
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        group, _, name = config_path.rpartition("/")
+        if name in ALIASES:
+            section = read_choice(group, ALIASES[name])
+        else:
+            sizes = read_choice(group, "custom") if group == "model" else {}  # settings of every model
+            section = {**sizes, "_target_": name}
+        return ConfigResult(
+            self.provider, self.full_path(), OmegaConf.create(section), header={"package": None}
+        )
+
+
+class WorkingDirectory(SearchPathPlugin):
+    """Adds ``configs/`` of the working directory, and classes by name, to the choices of our commands."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        primary = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]
+        if [path.removeprefix("file://") for path in primary] != [str(CONFIG_DIR)]:
+            return  # another Hydra application
+        try:
+            own = Path.cwd() / "configs"
+        except OSError:  # the working directory was deleted
+            return
+        if own.is_dir() and own.resolve() != CONFIG_DIR:
+            search_path.append("working directory", f"file://{own}")
+        search_path.append("classes", "class://")

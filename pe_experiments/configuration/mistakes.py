@@ -1,0 +1,134 @@
+"""What Hydra and OmegaConf say about a mistake, as one sentence with key, value and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import yaml  # type: ignore[import-untyped]
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
+from pe_experiments.configuration.overrides import key_of, several_values, unreadable
+from pe_experiments.configuration.schema import Config, not_a_setting
+from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line, shown
+
+RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
+# What users of other Hydra and Lightning projects type first.
+HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
+          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES}  # fmt: skip
+Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
+
+
+def explained(error: BaseException, typed: Sequence[str] = (), command: str = "config") -> BaseException:
+    """The error as a `UserError`, or itself where neither Hydra nor OmegaConf raised it.
+
+    ``typed`` are the overrides, ``command`` the primary configuration that they change.
+    """
+    mark = getattr(error, "problem_mark", None)  # of the YAML parser
+    if mark:
+        return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
+    if isinstance(error, RecursionError):
+        return UserError("the defaults of a config file lead back to itself")
+    if isinstance(error, OverrideParseException):
+        return unreadable(error.override)
+    if isinstance(error, yaml.YAMLError):
+        return UserError(f"a config file is no YAML: {one_line(str(error))}")
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return error
+    text = "\n".join(str(part) for part in (error, error.__cause__) if part)
+    for pattern, explanation in EXPLANATIONS.items():
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            if explanation is _unknown_key and command != "config":
+                known = {**read_choice("", command), **groups_of(command)}.keys() - {
+                    "defaults",
+                    "application",
+                }
+                return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
+            return explanation(match, typed)
+    return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
+
+
+def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
+    """The sentence about a setting that does not exist; ``typed`` are the overrides beside it."""
+    section, _, argument = key.partition(".")
+    if section in HABITS:
+        return UserError(f"{section} is not a setting; {HABITS[section]}")
+    if section == "hydra":
+        plugin = "/".join(key.split(".")[:2])
+        return UserError(
+            f"{key} is not a setting of the {plugin} in use; another is chosen with {plugin}=NAME"
+        )
+    if section not in PARTS or not argument:
+        return UserError(not_a_setting(key.split("."), Config))
+    elsewhere = [
+        name for name, field in Config.model_fields.items()
+        if name not in PARTS and argument in getattr(field.annotation, "model_fields", ())
+    ]  # fmt: skip
+    if elsewhere:
+        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{argument}?")
+    chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
+    chosen = chosen or groups_of("config").get(section)
+    if chosen not in choices_of(section) or chosen == "custom":
+        return UserError(f"{key} is not among the arguments so far; add it with a plus: +{text.lstrip('+')}")
+    arguments = [name for name in read_choice(section, chosen) if name != "_target_"]
+    takes = nearest(argument, arguments) if arguments else " It takes no arguments."
+    others = [choice for choice in choices_of(section) if argument in read_choice(section, choice)]
+    if others and "Did you mean" not in takes:
+        takes = f"{takes} {section}={others[0]} has it."
+    return UserError(f"{key} is not an argument of {section}={chosen}.{takes}")
+
+
+def _unknown_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    named = [word for word in typed if "=" in word and word.replace("=", "/", 1).lstrip("+") == match["path"]]
+    group, _, choice = named[0].lstrip("+").partition("=") if named else match["path"].rpartition("/")
+    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
+    options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
+    if group == "bank/task":
+        return UserError(f"task={choice} is not in the bank.{nearest(choice, options)}")
+    return not_a_choice(group, choice, options)
+
+
+def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
+    """The sentence about a choice that its group does not have."""
+    return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
+
+
+def _unknown_key(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    text = next((word for word in typed if key_of(word) == match["key"]), f"{match['key']}=...")
+    return unknown_key(match["key"], text, typed)
+
+
+def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
+    return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
+
+
+def _several_values(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return several_values(match["text"])
+
+
+def _has_a_value(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return UserError(f"+{match['key']}: it has a value already; leave out the +")
+
+
+def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    options = allowed(match["options"].split(", "))
+    return UserError(f"{match['key']}={match['value']}: expected {options}")
+
+
+def _no_primary(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return UserError(f"--config-name {match['name']}: there is no such file in configs/")
+
+
+EXPLANATIONS: dict[str, Explanation] = {
+    r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
+    r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
+    r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": _several_values,
+    r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
+    r"Could not append to config. An item is already at '(?P<key>[^']+)'": _has_a_value,
+    r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*one of \[(?P<options>[^\]]*)\]": _not_one_of,
+    r"Cannot find primary config '(?P<name>[^']*)'": _no_primary,
+}

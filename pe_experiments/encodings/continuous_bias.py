@@ -1,0 +1,64 @@
+"""Continuous position bias: a small network reads the distance, or its logarithm."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, at_least_float32
+from pe_experiments.terminal.arguments import at_least, one_of
+
+Distance = Literal["linear", "log"]
+
+
+class ContinuousBias(PositionBias):
+    """Bias MLP(t) on the logit of query i and key j; t is the signed distance i - j or its logarithm.
+
+    One network with an output per head serves all layers:
+        ``linear``    t = i - j
+        ``log``       t = sign(i - j) ln(1 + |i - j|)
+
+    Source: Wang et al. 2021, arXiv:2108.00154, section 3.3 (linear), and Liu et al. 2021, arXiv:2111.09883,
+    section 3.3 (log), both for images; for sequences as in ``DynamicPositionBias`` of x-transformers (SiLU,
+    ``depth`` hidden layers). Parameters:
+    ``2 * width + (depth - 1) * (width + 1) * width + (width + 1) * num_heads``. Beyond training: the network
+    extrapolates, about linearly in t. In decoders and encoders.
+
+    Args:
+        distance: one of the above.
+        width: of the hidden layers, at least 1; None means a quarter of ``d_model``, as in the source.
+        depth: number of hidden layers, at least 1.
+    """
+
+    invariant_to = "shift"
+
+    def __init__(
+        self, shape: ModelShape, *, distance: Distance = "log", width: int | None = None, depth: int = 2
+    ):
+        super().__init__(shape)
+        self.distance = one_of(Distance, "distance", distance)
+        self.width = at_least(1, "width", max(1, shape.d_model // 4) if width is None else width)
+        self.depth = at_least(1, "depth", depth)
+        layers: list[nn.Module] = []
+        for inputs in [1] + [self.width] * (depth - 1):
+            layers += [nn.Linear(inputs, self.width), nn.SiLU()]
+        self.mlp = nn.Sequential(*layers, nn.Linear(self.width, shape.num_heads))
+
+    def _bias(self, at: AttentionContext) -> Tensor:
+        distance_BTS = -at.relative_positions_BTS
+        if distance_BTS.is_floating_point():
+            return self._of(distance_BTS).permute(0, 3, 1, 2)
+        # Whole ids: the network reads each distance once, where there are fewer of them than pairs.
+        least, largest = (int(bound) for bound in distance_BTS.aminmax())
+        if largest - least >= distance_BTS.numel():
+            return self._of(distance_BTS).permute(0, 3, 1, 2)
+        table_RH = self._of(torch.arange(least, largest + 1, device=distance_BTS.device))
+        return table_RH[distance_BTS - least].permute(0, 3, 1, 2)
+
+    def _of(self, distances: Tensor) -> Tensor:
+        """The bias of distances of any shape, with one more dimension for the heads."""
+        if self.distance == "log":
+            distances = distances.double()
+            distances = distances.sign() * distances.abs().log1p()
+        with torch.autocast(distances.device.type, enabled=False):
+            return at_least_float32(self.mlp(distances[..., None].to(next(self.mlp.parameters()).dtype)))

@@ -1,0 +1,83 @@
+"""Fourier position embedding (Hua et al. 2024): every pair of RoPE rotates by a sum of waves."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.rope import apply_rotary, cos_and_sin, frequencies, half_split_tables
+from pe_experiments.terminal.arguments import above, at_least
+
+Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # of queries and of keys
+
+
+class Fope(PositionalEncoding):
+    """RoPE with sum_n C_nm cos(p theta_n) for cos(p theta_m), and sum_n S_nm sin(p theta_n) for its sine.
+
+    The sums run over the frequencies theta_n >= 2 pi / L of RoPE, those that complete a turn in training; the
+    other pairs do not rotate. C and S are the identity plus noise, drawn once per head and never trained.
+    Logits do not depend on distances alone.
+
+    Source: Hua et al. 2024, arXiv:2412.17739, section 4, with the noise of its released code (Xavier, gain
+    0.3). Parameters: ``2 * num_heads * waves * waves`` per layer, not trained; ``waves`` is the number of
+    such frequencies. Beyond training: every wave has been trained over a whole turn. In decoders and
+    encoders.
+
+    Args:
+        base: greater than 1; 10,000 in the paper.
+        sigma: of the noise, at least 0; its standard deviation is sigma / sqrt(waves).
+        original_length: L, in tokens, at least 1; None means ``train_length``.
+    """
+
+    per_layer = True
+    invariant_to = "nothing"
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        base: float = 10_000.0,
+        sigma: float = 0.3,
+        original_length: int | None = None,
+    ):
+        super().__init__(shape)
+        self.base = above(1, "base", base)
+        self.sigma = at_least(0, "sigma", sigma)
+        length = shape.train_length if original_length is None else original_length
+        self.original_length = at_least(1, "original_length", length)
+        self.pairs = shape.head_dim // 2
+        if self.pairs == 0:
+            raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+        self.waves = int((frequencies(base, self.pairs) >= 2 * math.pi / length).sum())
+        if self.waves == 0:
+            self.remark = f"no pair completes a turn in {length} tokens, so none rotates (pe.original_length)"
+        self.cosines_HNM, self.sines_HNM = (self._coefficients() for _ in range(2))
+
+    def _coefficients(self) -> nn.Parameter:
+        noise_HNM = torch.randn(self.shape.num_heads, self.waves, self.waves)
+        identity = torch.eye(self.waves)
+        return nn.Parameter(
+            identity + noise_HNM * (self.sigma / math.sqrt(max(1, self.waves))), requires_grad=False
+        )
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        query_tables, key_tables = at.once(self._tables)
+        return apply_rotary(q_BHTK, *query_tables), apply_rotary(k_BHSK, *key_tables)
+
+    def _tables(self, at: AttentionContext) -> Tables:
+        """The arguments of `apply_rotary` for queries and keys, which differ between heads."""
+        queries = self._table(at.q_positions_BT)
+        same = at.k_positions_BS is at.q_positions_BT
+        return queries, queries if same else self._table(at.k_positions_BS)
+
+    def _table(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        waves_N = frequencies(self.base, self.pairs, positions_BT.device)[: self.waves]
+        cos_B1TN, sin_B1TN = cos_and_sin(positions_BT, waves_N[None])
+        with torch.autocast(positions_BT.device.type, enabled=False):
+            cos_BHTM = cos_B1TN @ self.cosines_HNM.to(cos_B1TN.dtype)
+            sin_BHTM = sin_B1TN @ self.sines_HNM.to(sin_B1TN.dtype)
+        still = (0, self.pairs - self.waves)  # pairs that do not rotate: angle 0
+        return half_split_tables(
+            nn.functional.pad(cos_BHTM, still, value=1.0), nn.functional.pad(sin_BHTM, still)
+        )

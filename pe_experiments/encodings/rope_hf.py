@@ -1,0 +1,271 @@
+"""The RoPE of a released model, read from its configuration in the format of transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.encodings.base import ModelShape, PositionalEncoding
+from pe_experiments.encodings.mixtures import ByLayer, Composition, MakeScheme
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
+from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
+from pe_experiments.encodings.temperature import PositionTemperature
+from pe_experiments.encodings.windows import SlidingWindow
+from pe_experiments.terminal.errors import allowed, nearest
+
+Block = Mapping[str, Any]
+
+OLD_TYPES = {"su": "longrope", "mrope": "default"}
+OLD_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}  # of GPT-NeoX
+ANY_TYPE = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+# By type: the keys of its block beside those, the required ones first; how many are required.
+KEYS: dict[str, tuple[tuple[str, ...], int]] = {
+    "default": ((), 0),
+    "linear": (("factor",), 1),
+    "dynamic": (("factor",), 1),
+    "yarn": (
+        ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        1,
+    ),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), 3),
+    "longrope": (("short_factor", "long_factor", "factor", "attention_factor"), 2),
+    "proportional": (("factor",), 0),
+}
+IGNORED = ("mrope_section", "mrope_interleaved", "finetuned")  # of images, and of no effect
+# What the classes of transformers assume where a file does not say it.
+ASSUMED: dict[str, Block] = {
+    "gemma2": {"sliding_window_pattern": 2},
+    "gemma3_text": {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "gpt_oss": {"sliding_window_pattern": 2},
+    "olmo3": {"sliding_window_pattern": 4},
+    "smollm3": {"no_rope_layer_interval": 4},
+    "llama4_text": {
+        "no_rope_layer_interval": 4,
+        "rope_theta": 5e5,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    },
+}
+SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "olmo3")  # in the old spelling
+ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+class RopeHf(ByLayer):
+    """The RoPE of a released model, from its ``config.json`` or from its block of RoPE parameters.
+
+    The block is ``rope_parameters`` or the older ``rope_scaling`` with ``rope_theta``. Its type, with the
+    encoding it stands for:
+        ``default``       `Rope`
+        ``linear``        `RopeLinear`
+        ``dynamic``       `RopeDynamicNtk`
+        ``yarn``          `RopeYarn`
+        ``llama3``        `RopeLlama3`
+        ``longrope``      `RopeLongRope`
+        ``proportional``  `Rope` with ``kept_frequencies`` (Gemma 4)
+
+    A file also says which layers have no RoPE, and which have a sliding window and maybe a base of their
+    own. The pattern is repeated for as many layers as the model has. Frequencies are those of this model's
+    head_dim.
+
+    Left out is what is no encoding: normalised q and k, attention sinks, DeepSeek's scale of all logits; and
+    the chunks of Llama 4.
+
+    Source: ``ROPE_INIT_FUNCTIONS`` of transformers. Parameters: none. Beyond training: as the encodings
+    above. In decoders and encoders.
+
+    Args:
+        config: path to a ``config.json``; of a model for text and images, the part for text is read.
+        rope_parameters: the block alone, in place of a file; the original length is then that of the block
+            or ``train_length``. With neither it is `Rope` with the base 10,000.
+
+    Raises:
+        ValueError: a file that cannot be read; a type or a key of the block that is unknown, or missing.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        config: str | None = None,
+        rope_parameters: Mapping[str, Any] | None = None,
+    ):
+        if config is not None and rope_parameters is not None:
+            raise ValueError("config and rope_parameters are both given; take one of them")
+        settings = {"rope_parameters": rope_parameters or {}} if config is None else _read(config)
+        pattern = _pattern(_layers(settings))
+        super().__init__(
+            shape, schemes=[_encoding(settings, *layer) for layer in pattern[: shape.num_layers]]
+        )
+        remarks = []
+        if config is None and rope_parameters is None:
+            remarks.append("neither config nor rope_parameters is given, so it is RoPE with the base 10,000")
+        if len(pattern) > shape.num_layers:
+            remarks.append(
+                f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
+            )
+        if any(kind == "chunked_attention" for kind, _ in pattern):
+            remarks.append("layers that attend within chunks in the released model see all earlier tokens")
+        self.remark = "; ".join(remarks)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The settings in a file that are not null; of a model for text and images, those for text."""
+    try:
+        settings = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"config={path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"config={path} is not JSON: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"config={path} holds no mapping of settings")
+    if isinstance(settings.get("text_config"), dict):
+        settings = settings["text_config"]
+    settings = {OLD_KEYS.get(key, key): value for key, value in settings.items() if value is not None}
+    return {**ASSUMED.get(str(settings.get("model_type")), {}), **settings}
+
+
+def _layers(settings: Block) -> list[tuple[str, bool]]:
+    """Of each layer that attends: its kind, as in ``layer_types``, and whether it has RoPE."""
+    kinds, rotating = _kinds(settings), _rotating(settings)
+    number = math.lcm(len(kinds), len(rotating))
+    layers = [(kinds[i % len(kinds)], bool(rotating[i % len(rotating)])) for i in range(number)]
+    attending = [layer for layer in layers if layer[0] in ATTENDING]
+    if not attending:
+        raise ValueError(f"layer_types: no layer is {allowed(ATTENDING)}")
+    return attending
+
+
+def _kinds(settings: Block) -> Sequence[str]:
+    """The kinds of the layers, up to where they repeat."""
+    if "layer_types" in settings:
+        return settings["layer_types"]
+    if "sliding_window_pattern" in settings:
+        return ["sliding_attention"] * (settings["sliding_window_pattern"] - 1) + ["full_attention"]
+    if not _window(settings):
+        return ["full_attention"]
+    layers = settings.get("num_hidden_layers", 1)
+    full = min(settings.get("max_window_layers", 0), layers)
+    return ["full_attention"] * full + ["sliding_attention"] * (layers - full)
+
+
+def _rotating(settings: Block) -> Sequence[bool]:
+    """Whether the layers have RoPE, up to where they repeat."""
+    if settings.get("no_rope_layers"):
+        return settings["no_rope_layers"]  # 1 where a layer has RoPE, despite the name
+    if "no_rope_layer_interval" in settings:
+        return [True] * (settings["no_rope_layer_interval"] - 1) + [False]
+    return [True]
+
+
+def _window(settings: Block) -> int | None:
+    """Positions that a layer with a sliding window sees; None where that is all of them."""
+    window = settings.get("sliding_window") if settings.get("use_sliding_window", True) else None
+    longest = settings.get("max_position_embeddings", math.inf)
+    return window if window and window < longest else None
+
+
+def _pattern(layers: Sequence[tuple[str, bool]]) -> Sequence[tuple[str, bool]]:
+    """The shortest beginning that the layers repeat."""
+    return next(
+        layers[:period]
+        for period in range(1, len(layers) + 1)
+        if all(layer == layers[i % period] for i, layer in enumerate(layers))
+    )
+
+
+def _encoding(settings: Block, kind: str, rotates: bool) -> MakeScheme:
+    """What builds the encoding of such a layer."""
+    if not rotates and settings.get("attn_temperature_tuning"):
+        return partial(
+            PositionTemperature, step=settings["floor_scale"], strength=float(settings["attn_scale"])
+        )
+    encoding = _rope(settings, kind) if rotates else PositionalEncoding
+    window = _window(settings)
+    if kind != "sliding_attention" or window is None:
+        return encoding
+    return partial(Composition, schemes=[encoding, partial(SlidingWindow, window=window)])
+
+
+def _rope(settings: Block, kind: str) -> MakeScheme:
+    """What builds the RoPE of the layers of this kind."""
+    block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    outer = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
+    if any(isinstance(value, Mapping) for value in block.values()):  # a block for each kind of layers
+        if kind not in block:
+            raise ValueError(f"rope_parameters has no block for {kind}")
+        if block[kind] is None:
+            return PositionalEncoding
+        block = block[kind]
+    elif kind == "sliding_attention" and settings.get("model_type") in SCALES_FULL_LAYERS_ONLY:
+        block = {}
+        if "rope_local_base_freq" in settings:
+            outer["rope_theta"] = settings["rope_local_base_freq"]
+    return _of_block(outer | {key: value for key, value in block.items() if value is not None}, settings)
+
+
+def _of_block(block: dict[str, Any], settings: Block) -> MakeScheme:
+    """What builds the encoding of one block, given with all its keys."""
+    name = block.get("rope_type", block.get("type", "default"))
+    kind = OLD_TYPES.get(name, name)
+    if kind not in KEYS:
+        raise ValueError(f"rope_parameters.rope_type={name} is not one of the choices: {', '.join(KEYS)}")
+    longest, original = settings.get("max_position_embeddings"), _original_length(block, settings)
+    if kind in ("yarn", "longrope") and longest and original:
+        block.setdefault("factor", max(1.0, longest / original))
+    _check(block, kind)
+
+    shared: dict[str, Any] = {"base": float(block.get("rope_theta", 10_000.0))}
+    share = float(block.get("partial_rotary_factor", 1.0))
+    if kind == "proportional":
+        make = partial(RopeLinear, factor=float(block.get("factor", 1.0)), **shared)
+        return partial(_proportional, make, share)
+    shared["rotary_fraction"] = share
+    if kind == "default":
+        return partial(Rope, **shared)
+    own = {key: block[key] for key in KEYS[kind][0] if key in block}
+    own = {key: value if isinstance(value, bool) else _floats(value) for key, value in own.items()}
+    if kind == "dynamic":
+        original = longest or original
+    makers = {"linear": RopeLinear, "dynamic": RopeDynamicNtk, "yarn": RopeYarn}
+    makers |= {"llama3": RopeLlama3, "longrope": RopeLongRope}
+    return partial(makers[kind], original_length=original, **shared, **own)
+
+
+def _proportional(make: MakeScheme, share: float, shape: ModelShape) -> PositionalEncoding:
+    """RoPE at the fastest frequencies of the whole head; their number is rounded down."""
+    rotating = int(share * shape.head_dim // 2)
+    return make(shape, kept_frequencies=rotating / (shape.head_dim // 2))  # type: ignore[call-arg]
+
+
+def _original_length(block: Block, settings: Block) -> int | None:
+    for place in (settings, block):
+        if length := place.get("original_max_position_embeddings"):
+            return int(length)
+    return settings.get("max_position_embeddings")
+
+
+def _floats(value: Any) -> Any:
+    return [float(part) for part in value] if isinstance(value, Sequence) else float(value)
+
+
+def _check(block: Block, kind: str) -> None:
+    """Raise ValueError for a key that the type does not have, that is missing, or that is no number."""
+    keys, required = KEYS[kind]
+    known = (*ANY_TYPE, *keys)
+    for key, value in block.items():
+        if key in IGNORED:
+            continue
+        if key not in known:
+            raise ValueError(f"rope_parameters.{key} is not a key of the type {kind}.{nearest(key, known)}")
+        values = value if key in ("short_factor", "long_factor") and isinstance(value, Sequence) else [value]
+        if key not in ("rope_type", "type") and not all(isinstance(part, int | float) for part in values):
+            raise ValueError(f"rope_parameters.{key}={value} must be a number")
+    for key in keys[:required]:
+        if key not in block:
+            raise ValueError(f"rope_parameters.{key} is missing: the type {kind} needs it")

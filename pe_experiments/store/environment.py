@@ -1,0 +1,90 @@
+"""Which code, libraries and machine made a run: recorded in its ``environment.json``, part of no identity."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.identity import file_of, user_classes
+from pe_experiments.store.names import file_digest
+from pe_experiments.terminal import process
+from pe_experiments.training import matmul
+
+LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    """Return versions, machine and command of this process."""
+    commit, edited = checkout()
+    return {
+        "pe_experiments": metadata.version("pe_experiments"),
+        "commit": commit,
+        "edited": edited,
+        "python": platform.python_version(),
+        "libraries": {name: metadata.version(name) for name in LIBRARIES},
+        "platform": platform.platform(),
+        "processor": processor(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else device,
+        "threads": torch.get_num_threads(),
+        "matmul": matmul.current_backend(),
+        "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def user_files(experiment: Experiment) -> dict[str, str]:
+    """Return a digest of each file that holds a class of the user's, by module."""
+    classes = (cls for part in experiment.components.values() for cls in user_classes(part.classes))
+    files = {cls.__module__: path for cls in classes if (path := file_of(cls))}
+    return {module: file_digest(path, path.stat().st_mtime_ns) for module, path in sorted(files.items())}
+
+
+def code_changes(experiment: Experiment, made_with: dict[str, Any]) -> list[str]:
+    """Return what people may want to know of the code that made a finished run and of today's."""
+    remarks = []
+    commit, edited = checkout()
+    there = made_with.get("commit")
+    if there and commit and (there, made_with.get("edited")) != (commit, edited):
+        then, now = _revision(there, bool(made_with.get("edited"))), _revision(commit, edited)
+        remarks.append(f"trained at commit {then}, this checkout is {now}; rerun=true trains again")
+    recorded = made_with.get("user_files") or {}
+    for module, digest in user_files(experiment).items():
+        if recorded.get(module, digest) != digest:
+            changed = f"the file of {module} has changed since, outside the classes of this run"
+            remarks.append(f"{changed}; rerun=true trains again")
+    return remarks
+
+
+def _revision(commit: str, edited: bool) -> str:
+    return f"{commit[:8]} (edited)" if edited else commit[:8]
+
+
+@cache
+def checkout() -> tuple[str | None, bool]:
+    """Return the commit of this checkout, and whether files differ from it; no commit outside a checkout."""
+    folder = Path(__file__).parents[1]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # not a copy in somebody's repository
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "."))
+    except (OSError, subprocess.SubprocessError):
+        return None, False
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,45 @@
+"""How long a sweep will take, from the operations of its runs and a few timed training steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data.batches import Batch
+from pe_experiments.training.device import use_device
+from pe_experiments.training.preflight import parameters
+
+TIMED_STEPS = 3  # after one that warms up
+
+
+def operations(experiment: Experiment) -> float:
+    """Floating-point operations of one training step, to a factor: products of weights and of attention."""
+    config, shape, task = experiment.config, experiment.shape, experiment.task
+    lengths = experiment.train_lengths
+    tokens = [experiment.format.tokens(n, task.target_length(n)) for n in lengths]
+    mean, mean_square = sum(tokens) / len(tokens), sum(t * t for t in tokens) / len(tokens)
+    row = 6 * parameters(experiment) * mean + 12 * mean_square * shape.d_model * shape.num_layers
+    return config.training.batch_size * row
+
+
+def seconds_per_step(experiment: Experiment) -> float:
+    """The time of a training step on this machine, without the optimizer's."""
+    from pe_experiments.training.loop import batch_loss
+
+    with use_device(experiment.config) as device:
+        model, batches = experiment.untrained_model().to(device), experiment.batches
+        times = []
+        for index in range(1 + TIMED_STEPS):
+            batch = batches.batch(index)
+            started = time.perf_counter()
+            batch_loss(model, Batch(*(part.to(device) for part in batch))).backward()
+            times.append(time.perf_counter() - started)
+        return min(times[1:])
+
+
+def expected_seconds(experiments: Sequence[Experiment], at_once: int) -> float:
+    """The time that these runs take with so many at once; the first one is timed, the others are scaled."""
+    work = [experiment.config.training.steps * operations(experiment) for experiment in experiments]
+    speed = operations(experiments[0]) / seconds_per_step(experiments[0])
+    return sum(work) / speed / at_once

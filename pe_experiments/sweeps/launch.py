@@ -1,0 +1,212 @@
+"""Bring the runs of a sweep to an end: skip what is finished, show the progress, sum up."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from omegaconf import DictConfig, OmegaConf
+
+from pe_experiments.configuration.compose import Composer
+from pe_experiments.configuration.schema import LauncherConfig, validated
+from pe_experiments.sweeps.engines import (
+    ELSEWHERE,
+    SCHEMAS,
+    Application,
+    Engine,
+    Order,
+    cores_for,
+    engine_for,
+)
+from pe_experiments.sweeps.jobs import (
+    DONE,
+    FAILED,
+    NOT_APPLICABLE,
+    PUBLISHED,
+    Job,
+    by_reason,
+    look_up,
+    totals,
+)
+from pe_experiments.terminal import process
+from pe_experiments.terminal.console import Display, Lines, duration, say
+from pe_experiments.terminal.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from hydra_plugins.pe_experiments.launchers import RunLauncher
+
+MOST_NAMED = 10  # failed runs, of each reason
+LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
+
+
+def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+    """Carry out the runs that are not finished, or list them all (``dry_run=true``)."""
+    config = launcher.config
+    settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
+    if len(runs) > settings.max_runs:
+        raise UserError(
+            f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise that"
+        )
+    own_settings = OmegaConf.to_container(config.hydra.overrides.hydra)
+    composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, own_settings)  # type: ignore[arg-type]
+    jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
+    LAUNCHED.extend(jobs)
+    unable = by_reason((job for job in jobs if not job.can_start), FAILED)
+    if len(unable) == 1 and sum(map(len, unable.values())) == len(jobs):
+        raise UserError(next(iter(unable)))
+    reports = [one for one in launcher.hydra_context.callbacks.callbacks if hasattr(one, "before_runs")]
+    for report in reports:
+        report.before_runs(LAUNCHED)
+    title, flags = str(config.get("study") or "sweep"), _flags(config)
+    if config.get("dry_run") is True:
+        _list(jobs, settings)
+        process.exit_code |= any(job.state == FAILED for job in jobs)
+        return [_returned(job) for job in jobs]
+    _say_what_is_there(jobs, title)
+    pending = [job for job in jobs if job.pending]
+    if pending:
+        trainer = pending[0].config["trainer"]
+        logs = Path(pending[0].study[0]).absolute() / ".launched"
+        threads, on_gpus = int(trainer["threads"]), trainer["accelerator"] != "cpu"
+        engine = engine_for(launcher.kind, settings, threads, on_gpus, logs)
+        full_error = os.environ.get(process.FULL_ERROR) == "1"
+        application = pickle.dumps(
+            Application(launcher.hydra_context, launcher.task_function, config, full_error)
+        )
+        orders = {
+            job: Order(application, list(job.overrides), job.number, job.alone(flags)) for job in pending
+        }
+        launch(orders, engine, title, Lines(), reports)
+    _say_outcome(jobs, flags)
+    process.exit_code |= any(job.state == FAILED for job in jobs)
+    return [_returned(job) for job in jobs]
+
+
+def _flags(config: DictConfig) -> list[str]:
+    """The flags that say which configuration files are meant."""
+    folders = [
+        source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"
+    ]
+    flags = [word for folder in folders for word in ("--config-dir", str(folder))]
+    name = config.hydra.job.config_name
+    return flags + (["--config-name", name] if name != "config" else [])
+
+
+def _returned(job: Job) -> JobReturn:
+    """What Hydra's sweepers see of a run: its validation loss, NaN where it is not known."""
+    returned = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
+    if job.state in DONE and job.loss is None:
+        from pe_experiments.store.csv_files import validation_loss
+
+        job.loss = validation_loss(job.run)
+    returned.return_value = math.nan if job.loss is None else job.loss
+    if job.state == FAILED:
+        returned.status, returned.return_value = JobStatus.FAILED, UserError(job.reason)
+    return returned
+
+
+def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
+    """Say what would be run, and how long that takes."""
+    for job in jobs:
+        reason = f"  ({one_line(job.reason)})" if job.reason else ""
+        say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
+    say(totals(jobs))
+    pending = [job.experiment for job in jobs if job.pending and job.state != "to evaluate"]
+    if pending:
+        from pe_experiments.sweeps.expected import expected_seconds
+
+        at_once = getattr(settings, "jobs", None) or cores_for(pending[0].config.trainer.threads)
+        seconds = duration(expected_seconds(pending, at_once))
+        say(f"expected: about {seconds} of training on this machine, {at_once} at once")
+    say("nothing was run (dry_run=true)")
+
+
+def _say_what_is_there(jobs: Sequence[Job], title: str) -> None:
+    for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
+        if found := sum(job.state in states for job in jobs):
+            say(f"{title}: {found} of {len(jobs)} runs are {words}")
+    # Said now, not only when the others are done.
+    for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
+        say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
+
+
+def launch(
+    orders: dict[Job, Order],
+    engine: Engine,
+    title: str,
+    display: Display,
+    reports: Sequence[Any] = (),
+) -> None:
+    """Bring every job to an end, and then the engine; a run that another process has is waited for."""
+    jobs = list(orders)
+    try:
+        while jobs:
+            _round({job: orders[job] for job in jobs}, engine, title, display, reports)
+            jobs = [job for job in jobs if job.state == ELSEWHERE]
+            while any(job.run.in_use for job in jobs):
+                time.sleep(engine.look_seconds)
+    finally:
+        display.stop()
+        engine.end()
+
+
+def _round(
+    orders: dict[Job, Order], engine: Engine, title: str, display: Display, reports: Sequence[Any]
+) -> None:
+    jobs = list(orders)
+    left = dict(zip(jobs, engine.submit(list(orders.values())), strict=True))
+    display.start(title, sum(job.steps for job in jobs), sum(map(_step, jobs)))
+    while left:
+        time.sleep(engine.look_seconds)
+        ended = [job for job, future in left.items() if future.done()]
+        for job in ended:
+            try:
+                outcome = left.pop(job).result()
+            except Exception as error:  # of the engine: a run does not raise
+                outcome = {"state": FAILED, "reason": f"its job ended early: {error}"}
+            _conclude(job, outcome)
+        for report in reports if ended else ():
+            report.after_run(LAUNCHED)
+        states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in left)
+        states["to go"] = len(left)
+        display.note(", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count))
+        display.step(sum(_step(job) if job in left else job.steps for job in jobs))
+
+
+def _conclude(job: Job, outcome: dict[str, Any]) -> None:
+    job.state, job.reason, job.loss = outcome["state"], outcome["reason"], outcome.get("loss")
+    for line in outcome.get("said", []):
+        say(line)
+    if job.state == ELSEWHERE:
+        say(f"{job.name}: being run by another process; waiting for it")
+    elif job.reason:
+        say(f"{job.name}: {job.state} ({one_line(job.reason)})")
+
+
+def _step(job: Job) -> int:
+    try:
+        return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
+    """Totals, and each reason once, with the command that repeats each failed run."""
+    say(totals(jobs))
+    for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
+        say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
+    for reason, failed in by_reason(jobs, FAILED).items():
+        print(f"error: {reason}", file=sys.stderr)
+        for job in failed[:MOST_NAMED]:
+            say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(flags))}")
+        if len(failed) > MOST_NAMED:
+            say(f"and {len(failed) - MOST_NAMED} more that failed for this reason")

@@ -1,0 +1,80 @@
+"""What is made of the runs of a sweep: callbacks of Hydra, chosen by ``hydra.callbacks.report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from pe_experiments.sweeps.jobs import DONE, Job
+from pe_experiments.sweeps.launch import LAUNCHED
+from pe_experiments.terminal import process
+from pe_experiments.terminal.console import Lines
+from pe_experiments.terminal.errors import UserError, one_line
+
+UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
+
+
+class Comparison(Callback):
+    """Compares the runs of each study once all are finished.
+
+    A report of one's own also has `before_runs` and `after_run`, called with the runs so far.
+
+    Args:
+        tuned: settings of which the best value of each encoding counts, if the sweep varies them
+            (`comparison.tuning`); an empty list compares each value by itself.
+    """
+
+    def __init__(self, tuned: Sequence[str] = ()):
+        self.tuned = list(tuned)
+
+    def before_runs(self, jobs: Sequence[Job]) -> None:
+        """Look at what will be run; a `UserError` refuses the sweep."""
+
+    def after_run(self, jobs: Sequence[Job]) -> None:
+        """Look at the runs whenever some have ended."""
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        if config.dry_run:
+            return
+        try:
+            self.report(LAUNCHED)
+            if not LAUNCHED and config.study:  # another launcher's runs
+                _compare(str(config.results_dir), str(config.study))
+        except UserError as error:
+            print(f"error: {one_line(str(error))}", file=sys.stderr)
+            process.exit_code = 1
+
+    def report(self, jobs: Sequence[Job]) -> None:
+        for results_dir, study in list_studies(jobs, self.tuned):
+            _compare(results_dir, study)
+
+
+def _compare(results_dir: str, study: str) -> None:
+    from pe_experiments.comparison.compare import compare, show
+
+    show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
+
+
+def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
+    """List the runs that are done in the manifests of their studies: results directory and name of each."""
+    from pe_experiments.comparison.tuning import varying
+    from pe_experiments.store.directory import list_in_study, read_manifest, write_manifest
+
+    done = [job for job in jobs if job.state in DONE]
+    studies = sorted({job.study for job in done})
+    for results_dir, study in studies:
+        own = [job for job in done if job.study == (results_dir, study)]
+        names, facts = [job.name for job in own], {"tuned": varying((job.config for job in own), tuned)}
+        if not study:  # these runs and no others
+            write_manifest(Path(results_dir), UNNAMED, names, **facts)
+            continue
+        list_in_study(Path(results_dir), study, *names)
+        if facts["tuned"]:
+            there = read_manifest(Path(results_dir, study, "manifest.json"))
+            write_manifest(Path(results_dir), study, there["runs"], **facts)
+    return [(results_dir, study or UNNAMED) for results_dir, study in studies]

@@ -1,0 +1,46 @@
+"""The device a run computes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from pe_experiments.configuration.schema import Config
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import matmul
+
+
+def prepare_device(config: Config) -> str:
+    """Set the threads and the matmul backend of this process; returns the device: cuda, mps or cpu."""
+    trainer, training = config.trainer, config.training
+    cores = os.cpu_count() or 1
+    if trainer.threads > cores:
+        has = f"this machine has {cores} cores; allowed: 1 to {cores}"
+        raise UserError(f"trainer.threads={trainer.threads}: {has}")
+    torch.set_num_threads(trainer.threads)
+    if trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available():
+        return "cuda"
+    if trainer.accelerator == "gpu":
+        raise UserError("trainer.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
+    if trainer.accelerator == "mps":
+        if not torch.backends.mps.is_available():
+            raise UserError(
+                "trainer.accelerator=mps: PyTorch finds no GPU of Apple's here; allowed: cpu or auto"
+            )
+        return "mps"
+    matmul.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
+    return "cpu"
+
+
+@contextmanager
+def use_device(config: Config) -> Iterator[str]:
+    """As `prepare_device`, inside a with block: a notebook's own threads and backend come back after it."""
+    threads, backend = torch.get_num_threads(), matmul.current_backend()
+    try:
+        yield prepare_device(config)
+    finally:
+        torch.set_num_threads(threads)
+        matmul.set_backend(backend)

@@ -1,0 +1,188 @@
+"""The numbers that the package gives today, of small runs of everything shipped; ``make golden`` writes them.
+
+Trainings are a few steps in float64, so that machines and orders of sums agree to many digits, with clipping
+active and large initial weights, so that every part of model and optimizer moves the loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from pe_experiments import NUMERICS
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.schema import check
+from pe_experiments.evaluation.evaluate import evaluate_model
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.training.loop import train_model
+from pe_experiments.training.optimizer import split_parameters
+
+FILE = Path(__file__).with_name("numbers.json")
+WIDER = 3.0  # times the usual initial weights: attention is far from uniform
+# The clip norm is small, so that epsilon in Adam's denominator is noticed.
+SMALL = (
+    "model.d_model=32", "model.num_heads=4", "training.max_length=6", "training.batch_size=4",
+    "training.steps=3", "training.warmup_steps=1", "training.clip_norm=0.01", "training.learning_rate=0.02",
+    "training.check_every=2", "training.check_examples=4", "evaluation.examples=4", "logger.mode=disabled",
+    "results_dir=unused",
+)  # fmt: skip
+LENGTHS = "evaluation.lengths=[5,9]"  # one of training, one beyond
+
+TOLERANCE = 1e-8  # relative: a hundred times what another order of sums changes
+LOOSE = {"optimizer muon": 1e-2}  # it iterates in bfloat16
+CURE = "if this is intended, raise NUMERICS in pe_experiments/__init__.py and run `make golden`"
+
+Numbers = dict[str, Any]
+
+
+def combinations(corpus: Path) -> dict[str, list[str]]:
+    """Return the overrides of each small run by its name; ``corpus`` is a file of text to train on."""
+    runs: dict[str, list[str]] = {}
+    for name, section in shipped("pe").items():
+        if section["_target_"] == "???":  # of a class to be named
+            continue
+        for model in ("decoder", "encoder"):
+            if model == "decoder" or not load_component("pe", section).cls.causal_only:
+                runs[f"encoding {name}, {model}"] = [f"pe={name}", f"model={model}", LENGTHS]
+    for name in shipped("task"):
+        path = [f"task.path={corpus}"] if name == "text" else []
+        runs[f"task {name}"] = [f"task={name}", "pe=rope", "training.max_length=8", *path]
+    for name in shipped("positions"):
+        task = ["task=addition"] if name == "task" else []
+        runs[f"positions {name}"] = [f"positions={name}", "pe=rope", LENGTHS, *task]
+    for name in shipped("model"):
+        runs[f"model {name}"] = [f"model={name}", "pe=alibi", "model.dropout=0.1", LENGTHS]
+        runs[f"model {name}, gpt2"] = [f"model={name}", "pe=none", "model.initialisation=gpt2", LENGTHS]
+    for name in shipped("optimizer"):
+        decay = "training.weight_decay=0.1"
+        runs[f"optimizer {name}"] = [f"optimizer={name}", "pe=learned", decay, LENGTHS]
+    for name in ("eager", "sdpa", "blocked"):
+        for encoding in ("rope", "alibi"):
+            route = f"model.attention_implementation={name}"
+            runs[f"attention {name}, {encoding}"] = [f"pe={encoding}", route, LENGTHS]
+    runs["batching single_length"] = ["training.batching=single_length", LENGTHS]
+    runs["schedule linear"] = ["training.schedule=linear", LENGTHS]
+    runs["decoding greedy"] = ["evaluation.decoding=greedy", LENGTHS]
+    return {name: [*SMALL, *overrides] for name, overrides in runs.items() if name != "model custom"}
+
+
+@contextmanager
+def golden_corpus() -> Iterator[Path]:
+    """Give a file of text that is the same on every machine."""
+    draw = random.Random(0)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.txt"
+        path.write_bytes(bytes(draw.choices(b"abcdefgh \n", k=60_000)))
+        yield path
+
+
+def measured(overrides: list[str]) -> Numbers:
+    """Return the numbers of one small run; `NotApplicable` where the parts do not go together."""
+    experiment = resolve(check(composed("config", overrides)))
+    numbers = {"losses": [], "evaluated": []} | exact_numbers(experiment)
+    with float64(), TemporaryDirectory() as scratch:
+        model = experiment.untrained_model()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(WIDER)
+        rows: list[Numbers] = []
+        checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
+        train_model(model, experiment, "cpu", checkpoint, 0, rows.append, lambda step: None)
+        curve, _ = evaluate_model(experiment, model, experiment.config.training.steps, Display())
+    for row in rows:
+        keys = ("loss", "gradient_norm", "learning_rate", "validation_loss")
+        numbers["losses"].append([row[key] for key in keys if key in row])
+    numbers["evaluated"] = [[row[key] for key in ("loss", "token_accuracy", "chance")] for row in curve]
+    return numbers
+
+
+def exact_numbers(experiment: Experiment) -> Numbers:
+    """Return what has no rounding: the first batch, the evaluated lengths, which parameters decay."""
+    batch = experiment.batches.batch(0)
+    content = json.dumps([tensor.tolist() for tensor in batch])
+    decayed, exempt = split_parameters(experiment.untrained_model())
+    return {
+        "first batch": hashlib.sha256(content.encode()).hexdigest()[:12],
+        "lengths": list(experiment.evaluation_lengths),
+        "decayed": [len(decayed), sum(parameter.numel() for parameter in decayed)],
+        "exempt": [len(exempt), sum(parameter.numel() for parameter in exempt)],
+    }
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def read() -> Numbers:
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def difference(name: str, numbers: Numbers, stored: Numbers) -> str:
+    """Return the first number in which a run differs from the stored one, in words; or nothing."""
+    for key, value in numbers.items():
+        exact = key not in ("losses", "evaluated")
+        for index, (one, other) in enumerate(zip(_flat(value), _flat(stored[key]), strict=False)):
+            tolerance = LOOSE.get(name, TOLERANCE)
+            if exact or one is None:
+                equal = one == other
+            else:
+                equal = math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-12)
+            if not equal:
+                return f"{name}: {key}[{index}] is {one!r}, golden is {other!r}; {CURE}"
+        if len(_flat(value)) != len(_flat(stored[key])):
+            return (
+                f"{name}: {key} has {len(_flat(value))} numbers, golden has {len(_flat(stored[key]))}; {CURE}"
+            )
+    return ""
+
+
+def _flat(value: Any) -> list[Any]:
+    return [leaf for item in value for leaf in _flat(item)] if isinstance(value, list) else [value]
+
+
+def write() -> int:
+    """Write the numbers of today; refuse to replace others of the same `NUMERICS`."""
+    stored = read() if FILE.exists() else {"numerics": NUMERICS, "runs": {}}
+    runs: dict[str, Numbers] = {}
+    with golden_corpus() as corpus:
+        for name, overrides in combinations(corpus).items():
+            try:
+                runs[name] = measured(overrides)
+            except NotApplicable:
+                continue
+            if len(runs) % 20 == 0:
+                print(f"{len(runs)} runs", file=sys.stderr, flush=True)
+    known = {name: numbers for name, numbers in stored["runs"].items() if name in runs}
+    changed = [message for name in known if (message := difference(name, runs[name], known[name]))]
+    if changed and stored["numerics"] == NUMERICS:
+        print(f"{len(changed)} of {len(known)} runs give other numbers; the first: {changed[0]}")
+        return 1
+    if not changed:  # the last digits, which differ between machines, stay as they are
+        runs |= known
+    lines = [f"    {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in sorted(runs.items())]
+    content = ",\n".join(lines)
+    FILE.write_text(f'{{\n  "numerics": {NUMERICS},\n  "runs": {{\n{content}\n  }}\n}}\n', "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(write())

@@ -1,0 +1,135 @@
+"""What Hydra's users type: its flags, its other launchers and sweepers, and no directory left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pe_experiments.store.csv_files import validation_loss
+from pe_experiments.store.directory import RunDirectory
+from tests.conftest import ROOT, TINY, Outcome
+from tests.processes import run_script
+
+Script = Callable[..., Outcome]
+TRAIN = str(ROOT / "scripts" / "train.py")
+
+
+def here(
+    *arguments: str, cwd: Path, path: tuple[Path, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """The command in a folder of its own."""
+    return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment)
+
+
+def test_hydras_flags_answer(script: Script) -> None:
+    job = script("train", "--cfg", "job", "pe=rope", "seed=3")
+    assert job.code == 0, job.err
+    shown = yaml.safe_load(job.out)
+    assert (shown["pe"]["base"], shown["seed"]) == (10_000.0, 3)
+    package = script("train", "--cfg", "job", "--resolve", "--package", "training", "task=text")
+    assert yaml.safe_load(package.out)["min_length"] == 256
+    assert "hydra/launcher" in script("train", "--info", "defaults-tree").out
+    assert "processes" in script("train", "--hydra-help").out
+    assert "class://" in script("train", "--info", "searchpath").out
+    assert "shell-completion" in script("train", "--help").out
+    assert script("train", "--nope").code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_are_completed(shell: str, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = script("train", "--shell-completion", f"install={shell}")
+    assert install.code == 0, install.err
+    assert "complet" in install.out
+    monkeypatch.setenv("COMP_LINE", "train.py pe=rope_y")
+    assert script("train", "--shell-completion", f"query={shell}").out.strip() == "pe=rope_yarn"
+
+
+def test_a_run_leaves_its_own_directory_alone(tmp_path: Path) -> None:
+    done = here(*TINY, "pe=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    asked = here(*TINY, "pe=none", "hydra.output_subdir=.hydra", "hydra.run.dir=mine", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
+
+
+def test_the_traceback_is_there_for_those_who_ask(tmp_path: Path) -> None:
+    for many in ([], ["-m"]):
+        arguments = [*many, *TINY, "pe=tests.integration.outside.Fails", "evaluation.lengths=[4]"]
+        plain = here(*arguments, cwd=tmp_path, path=(ROOT,))
+        assert plain.returncode == 1
+        assert "Traceback" not in plain.stdout + plain.stderr
+        full = here(*arguments, cwd=tmp_path, path=(ROOT,), HYDRA_FULL_ERROR="1")
+        assert full.returncode == 1
+        assert "Traceback" in full.stdout + full.stderr
+        assert "outside.py" in full.stdout + full.stderr
+
+
+MINIMISER = '''
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+
+
+class Minimiser(Sweeper):
+    """Tries ten times the learning rate as long as the loss falls."""
+
+    def __init__(self, start):
+        self.start = start
+
+    def setup(self, *, hydra_context, task_function, config):
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments):
+        losses = []
+        while len(losses) < 2 or losses[-1] < losses[-2]:
+            rate = self.start * 10 ** len(losses)
+            (job,) = self.launcher.launch([[*arguments, f"training.learning_rate={rate}"]], len(losses))
+            losses.append(job.return_value)
+        print("losses:", losses, flush=True)
+
+
+node = {"_target_": f"{__name__}.Minimiser", "start": 0.001}
+ConfigStore.instance().store(group="hydra/sweeper", name="minimiser", node=node, provider="test")
+'''
+
+
+@pytest.fixture
+def minimiser(tmp_path: Path) -> Path:
+    """A folder with a plugin of somebody else."""
+    package = tmp_path / "plugins" / "hydra_plugins" / "minimiser"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(MINIMISER)
+    return package.parents[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["processes", "joblib", "basic"])
+def test_another_sweeper_minimises_the_loss_on_the_training_lengths(
+    launcher: str, tmp_path: Path, minimiser: Path
+) -> None:
+    if launcher == "joblib" and not importlib.util.find_spec("joblib"):
+        pytest.skip("hydra-joblib-launcher is not installed: pip install -e '.[dev]'")
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    arguments = ["-m", *TINY, "study=s", "hydra/sweeper=minimiser", f"hydra/launcher={launcher}"]
+    path = os.pathsep.join([str(minimiser), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, TRAIN, *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    losses = json.loads(done.stdout.partition("losses: ")[2].splitlines()[0])
+    assert len(losses) >= 3
+    runs = [RunDirectory(path) for path in (cwd / "results" / "runs").iterdir()]
+    assert sorted(losses) == sorted(map(validation_loss, runs))
+    assert (cwd / "results" / "s" / "report.html").exists()
+    assert [path.name for path in cwd.iterdir()] == ["results"]

@@ -1,0 +1,517 @@
+"""Released RoPEs against transformers: frequencies and factors of cosines and sines, layer by layer."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.mixtures import Composition
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import (
+    ExtendedRope,
+    RopeDynamicNtk,
+    RopeLinear,
+    RopeYarn,
+    ScaledRope,
+)
+from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
+from pe_experiments.encodings.temperature import PositionTemperature
+from pe_experiments.encodings.windows import SlidingWindow
+
+RELATIVE = 1e-6  # theirs are float32
+OLD_LONG = [1 + 31.1 * (m / 47) ** 2 for m in range(48)]  # shaped like Phi-4-mini's
+
+# What stands in config.json, as far as RoPE goes: the spelling of the release.
+FILES: dict[str, dict[str, Any]] = {
+    "Llama 3.1 8B": {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+    },
+    "Qwen2.5 7B": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 28,
+        "max_position_embeddings": 131072,
+        "max_window_layers": 28,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"},
+    },
+    "DeepSeek-V3": {
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "qk_rope_head_dim": 64,
+        "num_hidden_layers": 61,
+        "max_position_embeddings": 163840,
+        "rope_theta": 10000,
+        "rope_scaling": {
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "factor": 40,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 4096,
+            "type": "yarn",
+        },
+    },
+    "gpt-oss 20B": {
+        "model_type": "gpt_oss",
+        "hidden_size": 2880,
+        "num_attention_heads": 64,
+        "head_dim": 64,
+        "num_hidden_layers": 24,
+        "max_position_embeddings": 131072,
+        "sliding_window": 128,
+        "rope_theta": 150000,
+        "rope_scaling": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+    },
+    "Olmo 3 7B": {
+        "model_type": "olmo3",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "max_position_embeddings": 65536,
+        "sliding_window": 4096,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500000},
+            "full_attention": {
+                "attention_factor": 1.2079441541679836,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 8192,
+                "rope_theta": 500000,
+                "rope_type": "yarn",
+            },
+        },
+    },
+    "Gemma 3 4B": {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "num_attention_heads": 8,
+        "head_dim": 256,
+        "num_hidden_layers": 34,
+        "max_position_embeddings": 131072,
+        "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+    },
+    "Phi-4-mini": {
+        "model_type": "phi3",
+        "hidden_size": 3072,
+        "num_attention_heads": 24,
+        "num_hidden_layers": 32,
+        "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096,
+        "partial_rotary_factor": 0.75,
+        "sliding_window": 262144,
+        "pad_token_id": 0,
+        "rope_theta": 10000.0,
+        "rope_scaling": {"long_factor": OLD_LONG, "short_factor": [1.0] * 48, "type": "longrope"},
+    },
+    "SmolLM3 3B": {
+        "model_type": "smollm3",
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 36,
+        "max_position_embeddings": 65536,
+        "rope_theta": 2000000.0,
+        "rope_scaling": None,
+        "pad_token_id": 0,
+        "use_sliding_window": False,
+    },
+    "Llama 4 Scout": {
+        "model_type": "llama4_text",
+        "hidden_size": 5120,
+        "num_attention_heads": 40,
+        "head_dim": 128,
+        "num_hidden_layers": 48,
+        "max_position_embeddings": 10485760,
+        "no_rope_layers": [],
+        "pad_token_id": 0,
+        "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 16.0,
+            "high_freq_factor": 1.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+    },
+    "Qwen3-Next 80B": {
+        "model_type": "qwen3_next",
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "head_dim": 256,
+        "num_hidden_layers": 48,
+        "max_position_embeddings": 262144,
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000000,
+        "rope_scaling": None,
+        "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12,
+    },
+    "Gemma 4": {
+        "model_type": "gemma4_text",
+        "head_dim": 256,
+        "global_head_dim": 256,  # 512 in the release: heads of two widths, which models here do not have
+        "num_hidden_layers": 12,
+        "max_position_embeddings": 131072,
+        "sliding_window": 512,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1000000.0,
+            },
+        },
+    },
+}
+# Pattern of the layers of a model with as many as the file has: kind of the encoding, and its window.
+SLIDING, FULL = (Rope, 1024), (RopeLinear, None)
+PATTERNS: dict[str, list[tuple[type, int | None]]] = {
+    "Llama 3.1 8B": [(RopeLlama3, None)],
+    "Qwen2.5 7B": [(RopeYarn, None)],
+    "DeepSeek-V3": [(RopeYarn, None)],
+    "gpt-oss 20B": [(RopeYarn, 128), (RopeYarn, None)],
+    "Olmo 3 7B": [*[(Rope, 4096)] * 3, (RopeYarn, None)],
+    "Gemma 3 4B": [*[SLIDING] * 5, FULL],
+    "Phi-4-mini": [(RopeLongRope, None)],
+    "SmolLM3 3B": [*[(Rope, None)] * 3, (PositionalEncoding, None)],
+    "Llama 4 Scout": [*[(RopeLlama3, None)] * 3, (PositionTemperature, None)],
+    "Qwen3-Next 80B": [(Rope, None)],
+    "Gemma 4": [*[(Rope, 512)] * 5, FULL],
+}
+
+
+def context(tokens: int) -> AttentionContext:
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    return AttentionContext(
+        ids, ids, torch.ones(1, 1, 1, dtype=torch.bool), declared_B=torch.tensor([tokens])
+    )
+
+
+def parts(encoding: PositionalEncoding) -> tuple[PositionalEncoding, int | None]:
+    """The encoding of a layer without its sliding window, and the window."""
+    if not isinstance(encoding, Composition):
+        return encoding, None
+    inner, window = (part[0] for part in encoding.parts)  # type: ignore[index]
+    assert isinstance(window, SlidingWindow)
+    return inner, window.window
+
+
+def numbers(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
+    """Frequencies, and what cosines and sines are multiplied by."""
+    assert isinstance(encoding, Rope)
+    factor = 1.0
+    if isinstance(encoding, ScaledRope):
+        factor = float(encoding.attention_factor_B(context(tokens)))
+    return encoding.frequencies_BR(context(tokens))[0], factor
+
+
+def theirs(config: Any, kind: str | None, tokens: int, head_dim: int) -> tuple[Tensor, float]:
+    """The same by transformers, which has no function for plain RoPE."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    block = config.rope_parameters if kind is None else config.rope_parameters[kind]
+    if block["rope_type"] != "default":
+        return ROPE_INIT_FUNCTIONS[block["rope_type"]](config, seq_len=tokens, layer_type=kind)
+    width = int(head_dim * block.get("partial_rotary_factor", 1.0))
+    return 1 / block["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
+
+
+def shape_of(head_dim: int, layers: int) -> ModelShape:
+    return ModelShape(2 * head_dim, 2, layers, True, 77, 77)
+
+
+def written(folder: Path, fields: dict[str, Any]) -> str:
+    path = folder / "config.json"
+    path.write_text(json.dumps(fields))
+    return str(path)
+
+
+def assert_same(mine: tuple[Tensor, float], right: tuple[Tensor, float]) -> None:
+    torch.testing.assert_close(mine[0], right[0].double(), rtol=RELATIVE, atol=0)
+    assert mine[1] == pytest.approx(right[1], rel=RELATIVE)
+
+
+@pytest.mark.parametrize("head_dim", [None, 16, 80])
+@pytest.mark.parametrize("name", FILES)
+def test_a_released_file_gives_the_numbers_of_transformers(
+    name: str, head_dim: int | None, tmp_path: Path
+) -> None:
+    """At its own head width and at others, within the original length and past it."""
+    transformers = pytest.importorskip("transformers")
+    fields = dict(FILES[name])
+    if head_dim is not None:
+        fields |= {"hidden_size": 4 * head_dim, "num_attention_heads": 4, "head_dim": head_dim}
+        fields |= {"qk_rope_head_dim": head_dim, "global_head_dim": head_dim}
+        if name == "Phi-4-mini":
+            pairs = int(0.75 * head_dim) // 2
+            scaling = {"long_factor": OLD_LONG[:pairs], "short_factor": [1.5] * pairs, "type": "longrope"}
+            fields["rope_scaling"] = scaling
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(fields)))
+    width = next((fields[key] for key in ("qk_rope_head_dim", "head_dim") if key in fields), None)
+    width = width or fields["hidden_size"] // fields["num_attention_heads"]
+    encoding = RopeHf(shape_of(width, 12), config=written(tmp_path, fields))
+    nested = any(isinstance(value, dict) for value in config.rope_parameters.values())
+    for layer in range(12):
+        inner, window = parts(encoding.for_layer(layer))
+        kind, expected_window = PATTERNS[name][layer % len(PATTERNS[name])]
+        assert (type(inner), window) == (kind, expected_window)
+        if not isinstance(inner, Rope):
+            continue
+        layer_type = config.layer_types[layer] if nested else None
+        for tokens in (100, config.max_position_embeddings):
+            assert_same(numbers(inner, tokens), theirs(config, layer_type, tokens, width))
+
+
+@pytest.mark.parametrize("name", ["SmolLM3 3B", "Llama 4 Scout", "gpt-oss 20B", "Gemma 3 4B", "Olmo 3 7B"])
+def test_the_pattern_of_layers_is_that_of_transformers(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(FILES[name])))
+    for layer in range(config.num_hidden_layers):
+        kind, window = PATTERNS[name][layer % len(PATTERNS[name])]
+        assert (config.layer_types[layer] == "sliding_attention") == (window is not None)
+        if hasattr(config, "no_rope_layers"):
+            assert bool(config.no_rope_layers[layer]) == issubclass(kind, Rope)
+
+
+def test_the_old_spelling_of_two_bases_is_the_new_one(tmp_path: Path) -> None:
+    """Gemma 3 and Olmo 3, released with ``rope_scaling`` that is for layers with full attention alone."""
+    old = {key: value for key, value in FILES["Olmo 3 7B"].items() if key != "rope_parameters"}
+    scaling = dict(FILES["Olmo 3 7B"]["rope_parameters"]["full_attention"])
+    old |= {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    released = RopeHf(shape_of(64, 4), config=written(tmp_path, old))
+    again = RopeHf(shape_of(64, 4), config=written(tmp_path, FILES["Olmo 3 7B"]))
+    for layer in range(4):
+        one, other = (parts(encoding.for_layer(layer)) for encoding in (released, again))
+        assert type(one[0]) is type(other[0])
+        assert one[1] == other[1]
+        assert_same(numbers(one[0], 100), numbers(other[0], 100))
+    wrapped = {
+        "model_type": "gemma3",
+        "text_config": FILES["Gemma 3 4B"],
+        "vision_config": {"hidden_size": 3},
+    }
+    gemma = RopeHf(shape_of(64, 6), config=written(tmp_path, wrapped))
+    bases = [parts(gemma.for_layer(layer))[0].base for layer in range(6)]
+    assert bases == [1e4] * 5 + [1e6]
+
+
+BLOCKS: list[dict[str, Any]] = [
+    {"rope_type": "linear", "factor": 3.0},
+    {"rope_type": "dynamic", "factor": 2.5},
+    {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 4.0, "truncate": False, "attention_factor": 0.7},
+    {"rope_type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.3},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    {"rope_type": "llama3", "factor": 3.0, "low_freq_factor": 2.5, "high_freq_factor": 9.0},
+    {"rope_type": "longrope", "factor": 5.0},
+    {"rope_type": "longrope", "attention_factor": 1.25},
+    {"rope_type": "proportional", "partial_rotary_factor": 0.45},  # 3.6 of 8 pairs
+    {"rope_type": "proportional", "partial_rotary_factor": 0.75, "factor": 8.0},
+    {"rope_type": "default", "partial_rotary_factor": 0.5},
+]
+
+
+@pytest.mark.parametrize("head_dim", [16, 96, 128])
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("original", [256, 8192])
+def test_a_block_gives_the_numbers_of_transformers(
+    block: dict[str, Any], head_dim: int, original: int
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    block = {**block, "rope_theta": 50_000.0, "original_max_position_embeddings": original}
+    if block["rope_type"] == "longrope":
+        pairs = head_dim // 2
+        block |= {
+            "short_factor": [1 + m / 9 for m in range(pairs)],
+            "long_factor": [2.0 + m for m in range(pairs)],
+        }
+    longest = original if block["rope_type"] == "dynamic" else 4 * original
+    sizes = {"hidden_size": 2 * head_dim, "num_attention_heads": 2, "head_dim": head_dim}
+    config = transformers.LlamaConfig(**sizes, max_position_embeddings=longest, rope_parameters=dict(block))
+    if block == {**block, "attention_factor": 1.25}:
+        block["factor"] = 4.0  # theirs is max_position_embeddings / original
+    encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
+    for tokens in (100, original, original + 1, 5 * original):
+        assert_same(numbers(encoding, tokens), theirs(config, None, tokens, head_dim))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "block"),
+    [
+        (RopeYarn, {"truncate": False}, {"rope_type": "yarn", "truncate": False}),
+        (RopeYarn, {"attention_factor": 1.3}, {"rope_type": "yarn", "attention_factor": 1.3}),
+        (RopeLlama3, {}, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
+        (RopeLinear, {}, {"rope_type": "linear"}),
+        (RopeDynamicNtk, {}, {"rope_type": "dynamic"}),
+    ],
+)
+def test_the_original_length_is_an_argument(
+    name: Any, arguments: dict[str, Any], block: dict[str, Any]
+) -> None:
+    """As an own choice, too: the training length of the model plays no part then."""
+    shape = shape_of(32, 2)
+    encoding = name(shape, base=5e4, factor=4.0, original_length=900, **arguments)
+    block = {**block, "rope_theta": 5e4, "factor": 4.0, "original_max_position_embeddings": 900}
+    for tokens in (100, 4000):
+        released = RopeHf(shape, rope_parameters=block).for_layer(0)
+        assert_same(numbers(encoding, tokens), numbers(released, tokens))
+    other = name(shape, base=5e4, factor=4.0, **arguments)
+    assert name is RopeLinear or not torch.equal(numbers(encoding, 4000)[0], numbers(other, 4000)[0])
+
+
+@pytest.mark.parametrize("encoding", [RopeLinear, RopeYarn, RopeLlama3, RopeLongRope])
+def test_without_a_factor_the_original_length_decides(encoding: Any) -> None:
+    """Plain RoPE up to it, and from there as with tokens / original length for a factor."""
+    shape = shape_of(32, 2)
+    follows = encoding(shape, original_length=500)
+    assert_same(numbers(follows, 500), (Rope(shape).frequencies_BR(context(1))[0], 1.0))
+    fixed = encoding(shape, original_length=500, factor=4.0)
+    assert_same(numbers(follows, 2000), numbers(fixed, 2000))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"rope_parameters": {"rope_type": "axial"}}, ["rope_type=axial", "default, linear, dynamic, yarn"]),
+        ({"rope_parameters": {"rope_type": "linear"}}, ["rope_parameters.factor is missing", "linear"]),
+        ({"rope_parameters": {"rope_type": "yarn", "fator": 4.0}}, ["rope_parameters.fator", "mean factor"]),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ["factor=8 must be a number"]),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
+            ["short_factor has 1 numbers", "4 pairs"],
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 4.0,
+                    "high_freq_factor": 1.0,
+                }
+            },
+            ["low_freq_factor=4.0", "high_freq_factor=1.0"],
+        ),
+        ({"config": "no/such/config.json"}, ["config=no/such/config.json cannot be read", "No such file"]),
+        ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["take one of them"]),
+    ],
+)
+def test_what_a_block_lacks_is_said(arguments: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        RopeHf(shape_of(8, 2), **arguments)
+    for word in words:
+        assert word in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_are_no_configuration_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text, words in (
+        ("{", "is not JSON"),
+        ("[1]", "holds no mapping"),
+        ('{"layer_types": ["x"]}', "no layer is"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            RopeHf(shape_of(8, 2), config=str(path))
+    path.write_text('{"layer_types": ["full_attention"], "rope_parameters": {"sliding_attention": {}}}')
+    with pytest.raises(ValueError, match="no block for full_attention"):
+        RopeHf(shape_of(8, 2), config=str(path))
+
+
+def test_remarks_say_what_is_not_as_released(tmp_path: Path) -> None:
+    assert "base 10,000" in RopeHf(shape_of(8, 2)).remark
+    assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
+    path = written(tmp_path, FILES["Llama 4 Scout"])
+    assert "first 2 of a pattern of 4 layers" in RopeHf(shape_of(8, 2), config=path).remark
+    assert "chunks" not in RopeHf(shape_of(8, 4), config=path).remark
+    chunked = {**FILES["Llama 4 Scout"], "layer_types": (["chunked_attention"] * 3 + ["full_attention"]) * 12}
+    assert "chunks" in RopeHf(shape_of(8, 4), config=written(tmp_path, chunked)).remark
+
+
+SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, [(Rope, None)] * 3),
+        (SLIDES, [(Rope, 5)] * 3),
+        ({**SLIDES, "use_sliding_window": False}, [(Rope, None)] * 3),
+        ({**SLIDES, "max_window_layers": 2}, [(Rope, None), (Rope, None), (Rope, 5)]),
+        ({**SLIDES, "max_position_embeddings": 5}, [(Rope, None)] * 3),
+        ({**SLIDES, "sliding_window_pattern": 2}, [(Rope, 5), (Rope, None), (Rope, 5)]),
+        ({"no_rope_layers": [0, 1, 1]}, [(PositionalEncoding, None), (Rope, None), (Rope, None)]),
+        (
+            {
+                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+                "rope_parameters": {"sliding_attention": {"rope_theta": 100.0}, "full_attention": None},
+            },
+            [(Rope, None), (PositionalEncoding, None), (PositionalEncoding, None)],
+        ),
+        ({"layer_types": ["linear_attention", "full_attention"]}, [(Rope, None)] * 3),
+    ],
+)
+def test_layers_of_small_files(
+    fields: dict[str, Any], expected: list[tuple[type, int | None]], tmp_path: Path
+) -> None:
+    encoding = RopeHf(shape_of(8, 3), config=written(tmp_path, fields))
+    layers = [parts(encoding.for_layer(layer)) for layer in range(3)]
+    assert [(type(inner), window) for inner, window in layers] == expected
+
+
+def test_which_original_length_counts(tmp_path: Path) -> None:
+    """That beside the block, then that of the block, then the longest; for dynamic NTK the longest."""
+    fields: dict[str, Any] = {"max_position_embeddings": 800}
+    for kind, expected in (("yarn", [800, 200, 100]), ("dynamic", [800, 800, 800])):
+        block = {"rope_type": kind, "factor": 2.0}
+        longer = {**block, "original_max_position_embeddings": 200}
+        files = [fields | {"rope_scaling": block}, fields | {"rope_scaling": longer}]
+        files.append(fields | {"rope_scaling": longer, "original_max_position_embeddings": 100})
+        lengths = []
+        for content in files:
+            encoding = RopeHf(shape_of(8, 1), config=written(tmp_path, content)).for_layer(0)
+            assert isinstance(encoding, ExtendedRope)
+            lengths.append(encoding.original_length)
+        assert lengths == expected
+
+
+def test_every_second_layer_without_rope_knows_no_position(tmp_path: Path) -> None:
+    path = written(tmp_path, {"no_rope_layer_interval": 2, "rope_theta": 100.0})
+    encoding = RopeHf(shape_of(8, 2), config=path)
+    assert type(encoding.for_layer(1)) is PositionalEncoding
+    rope = encoding.for_layer(0)
+    assert isinstance(rope, Rope)
+    assert math.isclose(rope.base, 100.0)

@@ -1,0 +1,120 @@
+"""The keys of ``trainer``: what they change, what is refused, and that a run resumes under each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import run_experiment
+from pe_experiments.store.csv_files import read_csv
+from pe_experiments.store.finished import load_model
+from pe_experiments.store.identity import identify
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import loop
+from pe_experiments.training.loop import batch_loss
+
+Tiny = Callable[..., Experiment]
+
+
+class Halved(pl.Callback):
+    """Somebody's callback: scales the gradients after the backward pass."""
+
+    def __init__(self, factor: float = 0.5):
+        self.factor = factor
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for parameter in pl_module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.factor)
+
+
+class StopAt(Display):
+    def __init__(self, step: int):
+        self.at = step
+
+    def step(self, done: int) -> None:
+        if done == self.at:
+            raise RuntimeError("boom")
+
+
+CASES: dict[str, tuple[str, ...]] = {
+    "accumulated": ("trainer.accumulate_grad_batches=3", "positions=random_offset"),
+    "bf16": ("trainer.precision=bf16-mixed", "pe=rope"),
+    "float64": ("trainer.precision=64-true", "pe=rope"),
+    "dropout": ("model=llama", "model.d_model=16", "model.dropout=0.2", "pe=rope"),
+    "callback": (f"trainer.callbacks=[{{_target_: {__name__}.Halved}}]",),
+    "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_resumed_run_is_that_which_was_never_stopped(
+    case: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    options = (*CASES[case], "training.steps=25")
+    whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}"))
+    assert whole.status == "completed", whole.result
+    assert run_experiment(tiny(*options), StopAt(17)).status == "error"
+    again = run_experiment(tiny(*options))
+    assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
+    assert again.directory.metrics.read_text() == whole.directory.metrics.read_text()
+    assert again.directory.curve.read_text() == whole.directory.curve.read_text()
+
+
+def test_the_gradients_of_accumulated_batches_are_averaged(tiny: Tiny) -> None:
+    experiment = tiny("training.steps=1", "trainer.accumulate_grad_batches=2", "training.clip_norm=null")
+    (row,) = read_csv(run_experiment(experiment).directory.metrics)
+    model = experiment.untrained_model()
+    loss = torch.stack([batch_loss(model, experiment.batches.batch(index)) for index in range(2)]).mean()
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert float(row["loss"]) == pytest.approx(float(loss))
+    assert float(row["gradient_norm"]) == pytest.approx(float(torch.nn.utils.get_total_norm(gradients)))
+
+
+def test_callbacks_run_and_name_the_run_and_need_trust(tiny: Tiny) -> None:
+    callbacks = [f"trainer.callbacks=[{{_target_: {__name__}.Halved, factor: {n}}}]" for n in (0.5, 0.25)]
+    plain = ("training.clip_norm=null", "optimizer=sgd")
+    runs = [run_experiment(tiny(*plain, *keys)) for keys in ([], [callbacks[0]])]
+    norms = [float(read_csv(run.directory.metrics)[0]["gradient_norm"]) for run in runs]
+    assert norms[1] < 0.8 * norms[0]
+    assert len({identify(tiny(*keys)).hash8 for keys in ([], [callbacks[0]], [callbacks[1]])}) == 3
+    with pytest.raises(UserError, match="from outside this package"):
+        load_model(runs[1].directory.path)
+    load_model(runs[1].directory.path, trust=True)
+
+
+def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny) -> None:
+    assert tiny().trained_trainer == {"precision": "32-true"}
+    same = ("trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp")
+    assert {identify(tiny(key)).hash8 for key in same} == {identify(tiny()).hash8}
+    others = (
+        "trainer.precision=bf16-mixed",
+        "trainer.precision=64-true",
+        "trainer.accumulate_grad_batches=2",
+    )
+    assert len({identify(tiny(key)).hash8 for key in (*others, "seed=0")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["trainer.gradient_clip_val=1"], "gradient_clip_val=1: gradients are clipped by training.clip_norm"),
+        (["trainer.precision=bfloat16"], "precision=bfloat16: expected 32-true, bf16-mixed or 64-true"),
+        (["trainer.num_nodes=2"], "trainer.num_nodes=2: a run trains on one device; allowed: 1"),
+        (["+trainer.callbacks=[{_target_: torch.nn.Linear}]"], "torch.nn has no Callback of that name"),
+        (["+trainer.callbacks=[{factor: 1}]"], "trainer.callbacks needs one choice with a _target_"),
+    ],
+)
+def test_what_is_refused_is_one_sentence(keys: list[str], said: str, tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        tiny(*keys)
+    assert "\n" not in str(caught.value)
