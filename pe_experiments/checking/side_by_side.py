@@ -262,7 +262,7 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
         changes.append((both - plain).nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > SAME for change in changes):
         return Effect(embeddings, 0)
-    return Effect(embeddings, 1 if torch.allclose(*changes, atol=1e-3) else 2)
+    return Effect(embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2)
 
 
 def compares_weights(theirs: PositionalEncoding, ours: PositionalEncoding) -> bool:
