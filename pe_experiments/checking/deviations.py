@@ -162,9 +162,26 @@ def _of_columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
         matched.append(int(differences.argmin()) if differences.min() <= tolerance else -1)
     if sorted(matched) == list(columns):
         return ["its columns are ours in another order or with other signs"]
+    frequencies, expected = (_column_frequencies(vectors) for vectors in (their_vectors_TD, ours_TD))
+    if frequencies is not None and expected is not None and frequencies.shape == expected.shape:
+        ratios = frequencies / expected
+        if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
+            return [f"frequencies are {float(ratios[0]):.5g} times ours"]
+        shown, right = (", ".join(f"{f:.3g}" for f in part[:4].tolist()) for part in (frequencies, expected))
+        return [f"frequencies are {shown}, ... instead of {right}, ..."]
     if 2 * len(differing) <= len(columns):
         return [f"there is a difference in {numbered('column', differing)} of {len(columns)} alone"]
     return []
+
+
+def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
+    """The frequencies of columns that are sinusoids, largest first; None where a column is none."""
+    # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
+    middle, around = vectors_TD[1:-1], vectors_TD[2:] + vectors_TD[:-2]
+    twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
+    if (around - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
+        return None
+    return (twice_cosines / 2).clamp(-1, 1).acos().sort(descending=True).values[:8:2]
 
 
 # Logits.
