@@ -54,9 +54,10 @@ def deviations(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bo
     for causal, sizes in product(forms, SIZES):
         try:
             ours, other = build_both(reference, theirs, shape_of(sizes, causal, LAYERS))
+            shared = share_parameters(ours, other)
         except Exception:  # it refuses these sizes, or its module does
             continue
-        if share_parameters(ours, other) is None:
+        if shared is None:
             continue
         inputs = draw_inputs(ours.shape, DENSE, DENSE, 0, getattr(other, "key_heads", None))
         sentences = (
