@@ -1,4 +1,4 @@
-"""Launchers that skip finished runs, resume others, and let no run end its neighbours: ``hydra/launcher=``."""
+"""Launchers that skip finished runs, resume interrupted ones, and let no run end another."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 
 class GridSweeper(Sweeper):
-    """Launches the product of what is typed and of ``hydra.sweeper.params``; what is typed replaces params."""
+    """Launches the product of ``hydra.sweeper.params`` and of what is typed, which replaces params."""
 
     def __init__(self, params: dict[str, Any] | None = None):
         self.params = dict(params or {})

@@ -24,9 +24,10 @@ LENGTHS = (*range(1, 14), 20, 33, 100)  # asked for; the nearest the task can ma
 BAGS = 40_000  # examples to count in
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
 LONG = 20  # symbols of an input, of which there are many; the longest of training by default
-SEEDS = 1_200  # batches of one example each
+SEEDS = 600  # batches of one example each
 FEWEST = 1_000  # different examples among `BAGS`
 SPLITS = 5_000  # examples of training and of evaluation that are compared
+MOST_TOKENS = 1_000_000  # drawn at a time
 SURE = 0.99  # token accuracy from which a predictor is said to know the answer
 AGREEING = """sample and solve are held against each other: a mistake that both make cannot be found here.
 Check some answers by hand."""
@@ -244,11 +245,12 @@ def _blind_accuracy(task: Task, length: int) -> float:
 @check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
 def examples_are_many(task: Task) -> Measurement:
     length = some_lengths(task, (LONG,))[-1]
-    inputs, _ = draw(task, length, BAGS, 5)
+    rows = min(BAGS, MOST_TOKENS // length)
+    inputs, _ = draw(task, length, rows, 5)
     distinct, symbols = len(inputs.unique(dim=0)), len(inputs.unique())
     possible = float(symbols) ** min(length, 9)
-    if distinct < min(FEWEST, possible / 100):
-        return False, f"length {length}: {distinct} different inputs among {BAGS:,}"
+    if distinct < min(FEWEST, rows / 10, possible / 100):
+        return False, f"length {length}: {distinct} different inputs among {rows:,}"
     in_a_batch = len(inputs[:SEEDS].unique(dim=0))
     seeds = torch.randint(2**31, (SEEDS,), generator=torch.Generator().manual_seed(6)).tolist()
     of_seeds = len(torch.cat([draw(task, length, 1, seed)[0] for seed in seeds]).unique(dim=0))
@@ -256,19 +258,20 @@ def examples_are_many(task: Task) -> Measurement:
         return False, f"length {length}: {SEEDS:,} seeds give {of_seeds} different inputs"
     if in_a_batch < 0.8 * of_seeds:
         return False, f"length {length}: a batch of {SEEDS:,} holds {in_a_batch} different inputs"
-    return True, f"length {length}: {distinct:,} different inputs among {BAGS:,}"
+    return True, f"length {length}: {distinct:,} different inputs among {rows:,}"
 
 
 @check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
 def evaluation_is_not_in_training(task: Task) -> Measurement:
     length = some_lengths(task, (LONG, 100))[-1]
-    trained, _ = draw(task.for_split("training"), length, SPLITS, 11)
-    evaluated, _ = draw(task.for_split("evaluation"), length, SPLITS, 12)
+    rows = min(SPLITS, MOST_TOKENS // length)
+    trained, _ = draw(task.for_split("training"), length, rows, 11)
+    evaluated, _ = draw(task.for_split("evaluation"), length, rows, 12)
     if length * math.log(len(trained.unique())) < math.log(1e6):
         return None, f"there are few inputs of length {length}"
     seen = set(map(tuple, trained.tolist()))
-    share = sum(row in seen for row in map(tuple, evaluated.tolist())) / SPLITS
-    return share < 0.5, f"length {length}: {share:.0%} of {SPLITS:,} are among as many of training"
+    share = sum(row in seen for row in map(tuple, evaluated.tolist())) / rows
+    return share < 0.5, f"length {length}: {share:.0%} of {rows:,} are among as many of training"
 
 
 @check("no input symbol tells what the rule does not read", "labels are left in the input")
@@ -329,8 +332,8 @@ def remarks_on(task: Task) -> list[str]:
     if deciding and len(deciding) == targets.shape[1]:
         index, _ = next(_telling_symbols(inputs, targets))
         remarks.append(f"Each target follows from one input symbol (target 0 from symbol {index}).")
-    last = inputs[:, -1:]
-    run = (inputs.flip(1) == last).long().cumprod(1).sum(1)
+    padding = inputs[:, -1].mode().values
+    run = (inputs.flip(1) == padding).long().cumprod(1).sum(1)
     varies = run.unique().numel() > 2
     telling = [
         asked

@@ -35,7 +35,7 @@ OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher")
 
 
 class Stopped(BaseException):
-    """The only run has failed for the reason that is its cause; of an Exception Hydra prints the overrides."""
+    """The only run has failed, for the reason that is its cause; of an Exception Hydra prints more."""
 
 
 class Task:
@@ -61,10 +61,10 @@ def command(
     config: str | None = None,
     prepare: Callable[[list[str]], list[str]] = list,
 ) -> Callable[[], NoReturn]:
-    """The entry of ``scripts/NAME.py``, a Hydra application with ``configs/CONFIG.yaml`` as primary configuration.
+    """The entry of ``scripts/NAME.py``: a Hydra application whose primary configuration is CONFIG.
 
-    ``function`` gets what Hydra composes. Every mistake becomes one line on stderr; ``HYDRA_FULL_ERROR=1`` shows
-    the traceback. ``prepare`` changes the arguments before Hydra reads them.
+    ``function`` gets what Hydra composes. Every mistake becomes one line on stderr;
+    ``HYDRA_FULL_ERROR=1`` shows the traceback. ``prepare`` changes the arguments before Hydra reads them.
     """
     primary = config or name
     decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)

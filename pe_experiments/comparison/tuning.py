@@ -1,7 +1,7 @@
 """Tuned settings, such as the learning rate: each encoding is compared at its best value.
 
-The best value has the lowest mean loss on fresh examples of the *training* lengths, over the seeds; nothing past
-training enters the choice.
+The best value has the lowest mean loss on fresh examples of the *training* lengths, over the seeds;
+nothing past training enters the choice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the keys a person types to a configuration; Hydra composes the choices, plain values are put in after.
 
-The commands are Hydra applications and get their configuration from Hydra. This module composes where Hydra is
-not the one who calls: from Python, and for the many runs of a sweep.
+The commands are Hydra applications and get their configuration from Hydra. This module composes
+elsewhere: from Python, and for the many runs of a sweep.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Composer:
         """Whether the override is the choice of a config group."""
         key = override.key_or_group
         if key not in self._groups:
-            self._groups[key] = self.loader.repository.group_exists(key)  # type: ignore[attr-defined]
+            self._groups[key] = self.loader.repository.group_exists(key)
         return self._groups[key] and not isinstance(override.value(), Mapping)
 
     def _chosen(self, choices: Sequence[Override]) -> ConfigMapping:
@@ -115,8 +115,9 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
     """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
 
-    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a section,
-    put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a mapping.
+    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a
+    section, put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a
+    mapping.
     """
     own = Path.cwd() / "configs"
     files = own.rglob("*.yaml") if own.is_dir() and own.resolve() != CONFIG_DIR else ()

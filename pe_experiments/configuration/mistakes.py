@@ -109,15 +109,29 @@ def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
     return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
 
 
+def _several_values(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return several_values(match["text"])
+
+
+def _has_a_value(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return UserError(f"+{match['key']}: it has a value already; leave out the +")
+
+
+def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    options = allowed(match["options"].split(", "))
+    return UserError(f"{match['key']}={match['value']}: expected {options}")
+
+
+def _no_primary(match: re.Match[str], typed: Sequence[str]) -> UserError:
+    return UserError(f"--config-name {match['name']}: there is no such file in configs/")
+
+
 EXPLANATIONS: dict[str, Explanation] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
     r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
-    r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": lambda match, _: several_values(match["text"]),
+    r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": _several_values,
     r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
-    r"Could not append to config. An item is already at '(?P<key>[^']+)'":
-        lambda match, _: UserError(f"+{match['key']}: it has a value already; leave out the +"),
-    r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*expected one of \[(?P<options>[^\]]*)\]":
-        lambda match, _: UserError(f"{match['key']}={match['value']}: expected {allowed(match['options'].split(', '))}"),
-    r"Cannot find primary config '(?P<name>[^']*)'":
-        lambda match, _: UserError(f"--config-name {match['name']}: there is no such file in configs/"),
-}  # fmt: skip
+    r"Could not append to config. An item is already at '(?P<key>[^']+)'": _has_a_value,
+    r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*one of \[(?P<options>[^\]]*)\]": _not_one_of,
+    r"Cannot find primary config '(?P<name>[^']*)'": _no_primary,
+}

@@ -1,4 +1,4 @@
-"""Typed overrides, ``key=value``: read by Hydra's parser; short forms and mistakes that Hydra would not see."""
+"""Typed overrides, ``key=value``: read by Hydra's parser; short forms, and mistakes that Hydra ignores."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ def normalised(arguments: Sequence[str]) -> list[str]:
     ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
 
     Raises:
-        UserError: a choice that is none, or a plugin of Hydra where its group is meant; Hydra would ignore it.
+        UserError: a choice that is none, or a plugin of Hydra where its group is meant.
     """
-    typed, flags = [], list[str]()
+    typed: list[str] = []
+    flags: list[str] = []
     for text in arguments:
         takes_value = bool(flags) and flags[-1] in FLAGS_WITH_VALUE
         optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text

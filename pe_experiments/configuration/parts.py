@@ -115,7 +115,7 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
     target = section.get("_target_")
     if target == "???":
         raise UserError(
-            f"{group}._target_ is missing: {group}=custom needs it, such as {group}._target_=my_module.MyClass"
+            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
         )
     if not isinstance(target, str):
         raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")

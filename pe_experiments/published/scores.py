@@ -56,9 +56,8 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
         elif metric in known:
             measured = points[points["times"] == known[metric]].set_index("name")["exact_match"]
         else:
-            raise UserError(
-                f"hydra.callbacks.report.metric={metric}: not measured; allowed: {', '.join([SCORE, *known])}"
-            )
+            names = ", ".join([SCORE, *known])
+            raise UserError(f"hydra.callbacks.report.metric={metric}: not measured; allowed: {names}")
         table[metric] = table["name"].map(measured)
     longest = points[points["times"] == 1].set_index("name")["above"]
     table["learned"] = table["solved_in_distribution"].eq(True) & ~(table["name"].map(longest) < LEFT)

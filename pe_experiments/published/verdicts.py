@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
@@ -177,15 +177,3 @@ def _futures(mine: pd.Series, others: pd.DataFrame) -> tuple[np.ndarray, np.ndar
 def may_stop(forecasts: Iterable[Forecast], change: float) -> bool:
     """Whether further settings are expected to change a smaller share of these verdicts than ``change``."""
     return fmean(one.change for one in forecasts) < change
-
-
-def stopped_early(scores: pd.DataFrame, change: float) -> Iterator[tuple[str, int, int, int, int]]:
-    """Of each scheme, were it new: how many settings are run of how many, how many of its verdicts hold."""
-    for name in map(str, scores):
-        others, final = scores.drop(columns=name), verdicts_on(scores, name)
-        for run in range(EARLIEST, len(scores) + 1):
-            said = forecast(scores[name].iloc[:run], others)
-            if run == len(scores) or may_stop(said.values(), change):
-                break
-        agree = sum(said[other].verdict == one.verdict for other, one in final.items())
-        yield name, run, len(scores), agree, len(final)

@@ -111,9 +111,7 @@ class Versus(Comparison):
             if standings:
                 report(self, standings)
             else:
-                say(
-                    f"{self.bank}: nothing to compare yet; a setting counts once all its learning rates are run"
-                )
+                say(f"{self.bank}: nothing to compare yet; a setting counts once all its rates are run")
 
     def _task(self, job: Job) -> str:
         return self.tasks[job.config["task"]["_target_"]]

@@ -1,4 +1,4 @@
-"""Whether a run's own classes and data are those of the working directory, found out without importing any."""
+"""Whether the classes and data that a run names are those of the working directory; nothing is imported."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Many runs from one command, on this machine or on a cluster; the launchers of ``hydra_plugins`` call `launch`."""
+"""Many runs from one command, on this machine or on a cluster; the plugins of Hydra call `launch`."""

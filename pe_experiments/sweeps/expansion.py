@@ -28,7 +28,7 @@ def expand(
     """Every combination of the values, each once; of a key in both, what was typed counts.
 
     Raises:
-        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or a range that cannot be listed.
+        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or an endless range.
     """
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])

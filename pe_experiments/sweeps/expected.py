@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch
-from pe_experiments.training.device import on_device
+from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import parameters
 
 TIMED_STEPS = 3  # after one that warms up
@@ -27,7 +27,7 @@ def seconds_per_step(experiment: Experiment) -> float:
     """The time of a training step on this machine, without the optimizer's."""
     from pe_experiments.training.loop import batch_loss
 
-    with on_device(experiment.config) as device:
+    with use_device(experiment.config) as device:
         model, batches = experiment.untrained_model().to(device), experiment.batches
         times = []
         for index in range(1 + TIMED_STEPS):

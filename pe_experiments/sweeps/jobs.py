@@ -90,7 +90,7 @@ def look_up(
 
 
 def published_losses(results_dir: str, study: str) -> dict[str, float]:
-    """The published runs of a study by their configuration, with the loss where it is published; else infinity."""
+    """The published runs of a study by their configuration, with their loss, or infinity if unknown."""
     folder = Path(results_dir, study)
     if not (study and (folder / "provenance.csv").exists()):
         return {}

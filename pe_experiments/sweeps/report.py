@@ -1,4 +1,4 @@
-"""What is made of the runs of a sweep: callbacks of Hydra, chosen by ``hydra.callbacks.report`` of a preset."""
+"""What is made of the runs of a sweep: callbacks of Hydra, chosen by ``hydra.callbacks.report``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNNAMED = "multirun"  # where a sweep that names no study lists its runs and lea
 class Comparison(Callback):
     """Compares the runs of each study once all are finished.
 
-    A report of one's own also has `before_runs` and `after_run`, which our launchers call with the runs so far.
+    A report of one's own also has `before_runs` and `after_run`, called with the runs so far.
 
     Args:
         tuned: settings of which the best value of each encoding counts, if the sweep varies them

@@ -51,7 +51,7 @@ def own(words: Iterable[str]) -> None:
 
 @contextmanager
 def hydra_raises() -> Iterator[bool]:
-    """Let Hydra raise instead of printing tracebacks; gives whether the user's HYDRA_FULL_ERROR=1 asks for them."""
+    """Let Hydra raise instead of printing tracebacks; gives whether HYDRA_FULL_ERROR=1 asks for them."""
     global exit_code
     exit_code, before = 0, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"], os.environ[FULL_ERROR] = "1", before or "0"

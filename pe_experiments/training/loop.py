@@ -210,7 +210,7 @@ class Recorder(Callback):
 
 
 def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
-    """Raise `Diverged` with the step of the first loss, of those of the last batches, that is not finite."""
+    """Raise `Diverged` with the step of the first of these losses of the last batches that is not finite."""
     finite = losses.isfinite().tolist()
     if not all(finite):
         batches_since = len(finite) - 1 - finite.index(False)

@@ -139,7 +139,7 @@ def runs_of(command: str) -> tuple[Composer, list[list[str]], Any]:
 
 
 def commands_of(preset: str) -> list[str]:
-    """A preset alone, and the commands for the same study in its comment, as ``# sweep=NAME pe=...  words``."""
+    """A preset alone, and the commands for the same study that its comment lists."""
     text = (CONFIG_DIR / "sweep" / f"{preset}.yaml").read_text()
     more = re.findall(rf"^#   (?:python scripts/train.py )?(sweep={preset} .*?)(?:  |$)", text, re.MULTILINE)
     return [f"sweep={preset}", *(command for command in more if "study=" not in command)]

@@ -21,6 +21,7 @@ TASKS = sorted(shipped("task"))
 # Few symbols, so that bags repeat and what follows from a bag can be counted.
 FEW = {"vocab_size": 3, "symbols": 2, "fillers": 2, "keys": 4, "values": 2, "variables": 4, "modulus": 3}
 CEILING = "the ceiling is reached"
+MANY_EXAMPLES = ("examples are many", "evaluation is not in training")  # a second each
 
 
 def build(name: str, **changes: int) -> Task:
@@ -28,7 +29,14 @@ def build(name: str, **changes: int) -> Task:
     return instantiate(section | {key: value for key, value in changes.items() if key in section})
 
 
-@pytest.mark.parametrize("check", [name for name in CHECKS if name != CEILING])
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in MANY_EXAMPLES else name
+        for name in CHECKS
+        if name != CEILING
+    ],
+)
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_keeps_its_contract(name: str, check: str) -> None:
     found = CHECKS[check](build(name))
@@ -74,6 +82,27 @@ def ids_that_tell(self: Task, inputs: Tensor, targets: Tensor) -> dict[str, Posi
     return {"coupling": PositionIds(torch.ones_like(inputs), targets.clamp(min=0) + 1)}
 
 
+def from_a_list(examples: int) -> Any:
+    """Copying, of inputs from a fixed list."""
+
+    def sample(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
+        inputs = torch.randint(3, (examples, length), generator=torch.Generator().manual_seed(0))
+        chosen = inputs[torch.randint(examples, (batch_size,), generator=generator)]
+        return chosen, chosen.clone()
+
+    return sample
+
+
+def with_its_label(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
+    inputs = torch.randint(2, (batch_size, length), generator=generator)
+    inputs[:, -1] = inputs[:, :-1].sum(1) % 2
+    return inputs, inputs[:, -1:].clone()
+
+
+def parity_before_the_last(self: Task, inputs: Tensor) -> Tensor:
+    return inputs[:, :-1].sum(1, keepdim=True) % 2
+
+
 MISTAKES: dict[str, dict[str, Any]] = {
     "samples obey the rule": {"solve": off_by_one},
     "lengths are ordered": {"nearest_length": lambda self, length: length + 1},
@@ -85,6 +114,13 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "the blind guess is modal": {"input_blind": lambda self, length: 0.9},
     "layouts score the targets": {"target_length": lambda self, length: length + 1},
     "ids precede the answer": {"position_ids": ids_that_tell},
+    "examples are many": {"sample": from_a_list(8)},
+    "evaluation is not in training": {"sample": from_a_list(3_000)},
+    "no input symbol tells what the rule does not read": {
+        "sample": with_its_label,
+        "solve": parity_before_the_last,
+        "target_length": lambda self, length: 1,
+    },
 }
 
 

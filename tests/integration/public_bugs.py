@@ -1,4 +1,4 @@
-"""Public bugs of positional encodings, a right control beside each, written anew for the checker's tests."""
+"""Public bugs of positional encodings, a right control beside each, written anew for the tests."""
 
 from __future__ import annotations
 

@@ -56,6 +56,24 @@ def test_a_stranger_finds_the_second_banks_verdicts(
             assert (told[name]["verdict"] == "better") == (p <= 0.05)
 
 
+def test_a_stranger_finds_both_views_and_the_ranks(bank: stranger.Bank) -> None:
+    """Unlearned settings as 0 and left out, side by side, and the mean over tasks that ranks encodings."""
+    blocks = code_of(BANK).blocks(BANK)
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in blocks["views"].splitlines()]
+    assert rows[0][2:] == list(NEED_ORDER)
+    means = {name: np.mean(list(own.values())) for name, own in of_measure(bank, "mean", "area").items()}
+    assert [row[0] for row in rows[2:]] == sorted(means, key=lambda name: -means[name])
+    for name, mean, *cells in rows[2:]:
+        assert mean == f"{means[name]:.2f}"
+        for task, cell in zip(NEED_ORDER, cells, strict=True):
+            learned = list(stranger.measured(bank[task], "score")[name].values())
+            told = f"{sum(learned) / 12:.2f} / {np.mean(learned):.2f}"
+            assert cell == told + (f" ({len(learned)} of 12)" if len(learned) < 12 else "")
+    first = blocks["ranks"].splitlines()[2:]
+    assert [line.split("|")[1].strip(" `") for line in first] == [row[0] for row in rows[2:]]
+    assert [line.split("|")[2].split()[0] for line in first] == [str(n) for n in range(1, 13)]
+
+
 def test_what_the_recommendation_says_in_words_is_true(
     bank: stranger.Bank,
 ) -> None:

@@ -1,0 +1,145 @@
+"""What the checker says of tasks: shortcuts, few examples, rare answers, and right tasks that look odd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.check import Result
+from pe_experiments.checking.task_contract import AGREEING, CHECKS, TaskSettings, check_task, remarks_on
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.schema import validated
+from pe_experiments.tasks import IGNORE, Task
+from pe_experiments.tasks.base import OneAnswer
+from pe_experiments.tasks.local import Lag
+
+Examples = tuple[Tensor, Tensor]
+
+
+def uniform(symbols: int, rows: int, length: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(symbols, (rows, length), generator=generator)
+
+
+def failures(task: Task) -> dict[str, Result]:
+    results = {promise: check(task) for promise, check in CHECKS.items()}
+    return {promise: result for promise, result in results.items() if result.holds is False}
+
+
+class SecondLargest(OneAnswer):
+    """Right: at nine symbols the second largest is hardly ever 0 or 1."""
+
+    vocab_size, order_sensitive, shortest = 10, False, 2
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = uniform(10, batch_size, length, generator)
+        return inputs, inputs.sort(dim=1).values[:, -2:-1].clone()
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [sorted(row)[-2]]
+
+
+class SeedsTakenModulo(OneAnswer):
+    """The first symbol, of 1,000 different batches."""
+
+    vocab_size, modulo = 10, 1_000
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        number = int(torch.randint(2**31, (), generator=generator)) % self.modulo
+        inputs = uniform(10, batch_size, length, torch.Generator().manual_seed(number))
+        return inputs, inputs[:, :1].clone()
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return row[:1]
+
+
+class OneExampleABatch(SeedsTakenModulo):
+    modulo = 2**31
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = uniform(10, 1, length, generator).repeat(batch_size, 1)
+        return inputs, inputs[:, :1].clone()
+
+
+class MostlyZero(OneAnswer):
+    """Whether all of the first symbols are 0: one answer in 97 of 100 cases."""
+
+    vocab_size, answers = 6, 2
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = uniform(6, batch_size, length, generator)
+        return inputs, self.solve(inputs)
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [int(row[:2] == [0, 0])]
+
+
+class PaddedInput(OneAnswer):
+    """The parity of how many symbols precede the padding of 0."""
+
+    vocab_size, answers = 4, 2
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = 2 + uniform(2, batch_size, length, generator)
+        kept = torch.randint(length + 1, (batch_size, 1), generator=generator)
+        inputs[torch.arange(length) >= kept] = 0
+        return inputs, kept % 2
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [sum(symbol > 0 for symbol in row) % 2]
+
+
+class OrderOfTheLast(Task):
+    """Ten times the largest symbol, then the last one: order decides one target of eleven."""
+
+    vocab_size = 5
+
+    def target_length(self, length: int) -> int:
+        return 11
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = uniform(5, batch_size, length, generator)
+        return inputs, self.solve(inputs)
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [max(row)] * 10 + row[-1:]
+
+
+def test_rare_answers_do_not_fail_a_right_task() -> None:
+    assert failures(SecondLargest()) == {}
+
+
+def test_a_chance_of_too_many_symbols_still_fails() -> None:
+    task = SecondLargest()
+    task.vocab_size = 12
+    assert "targets hold" in failures(task)["chance is uniform"].measured
+
+
+@pytest.mark.parametrize("task", [SeedsTakenModulo, OneExampleABatch])
+def test_examples_that_repeat_are_found(task: type[Task]) -> None:
+    assert "different inputs" in failures(task())["examples are many"].measured
+
+
+def test_one_answer_almost_always_is_told_as_such() -> None:
+    found = failures(MostlyZero())
+    assert list(found) == ["the blind guess is modal"]
+    assert "not stated, and one guess is right in 9" in found["the blind guess is modal"].measured
+
+
+def test_shortcuts_are_remarked_on() -> None:
+    assert "How often the last symbol is repeated (padding?) tells target 0." in remarks_on(PaddedInput())
+    assert any("of the targets only" in said for said in remarks_on(OrderOfTheLast()))
+    assert any("follows from one input symbol" in said for said in remarks_on(SeedsTakenModulo()))
+
+
+def test_a_task_of_long_inputs_alone_is_checked() -> None:
+    task = Lag(k=1000)
+    assert failures(task) == {}
+    assert remarks_on(task) == ["The shortest input has 1,001 symbols; checks of short inputs do not apply."]
+    _, targets = task.sample(1001, 2, torch.Generator())
+    assert int((targets != IGNORE).sum()) == 2
+
+
+def test_it_says_what_cannot_be_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_task(validated(TaskSettings, composed("check_task", ["task=first"])))
+    assert AGREEING in capsys.readouterr().out
