@@ -75,7 +75,7 @@ def run_experiment(
             for remark in preflight(experiment):
                 console.say(remark)
             if other := planned.not_the_run():
-                console.say(f"This is a new run, {other}.")
+                display.say(f"This is a new run, {other}.")
             for path, digest in leaves(planned.identity.hashed["classes"]):
                 if digest == UNTRACKED:
                     console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
@@ -162,7 +162,7 @@ def _evaluate_finished(planned: Plan, device: str, display: console.Display) -> 
     list_run(planned)
     if planned.state != "to evaluate":
         for remark in code_changes(planned.experiment, planned.run.read_environment()):
-            console.say(f"{planned.run.name}: {remark}")
+            display.say(f"{planned.run.name}: {remark}")
         return _outcome(planned, "found")
     return _outcome(planned, _evaluate_otherwise(planned, device, display))
 
