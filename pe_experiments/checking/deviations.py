@@ -288,10 +288,11 @@ def _of_shifted_distances(
 
 def _of_angles(theirs: PositionalEncoding, ours: PositionalEncoding, layer: int) -> list[str]:
     """How fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
-    found = [angles_of_a_step(encoding, layer) for encoding in (theirs, ours)]
-    if found[0] is None or found[1] is None:
+    their_step, our_step = angles_of_a_step(theirs, layer), angles_of_a_step(ours, layer)
+    if their_step is None or our_step is None:
         return []
-    (angles, growth), (expected, expected_growth) = found
+    angles, growth = their_step
+    expected, expected_growth = our_step
     if abs(growth / expected_growth - 1) > 1e-3:
         return [f"rotated queries are {growth / expected_growth:.5g} times as long as ours"]
     if angles.shape != expected.shape or torch.allclose(angles, expected, atol=1e-3):
