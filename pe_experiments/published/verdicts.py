@@ -111,9 +111,8 @@ def _verdicts(apart: np.ndarray, mine: bool, others: np.ndarray) -> tuple[np.nda
 
     ``mine`` says whether the encoding learned the task in enough settings, ``others`` which of them did.
     """
-    words = np.where(others, NOT_SEPARATED if mine else ONLY_OTHER, ONLY_YOURS if mine else NEITHER).astype(
-        object
-    )
+    pair = (NOT_SEPARATED, ONLY_YOURS) if mine else (ONLY_OTHER, NEITHER)
+    words = np.where(others, *pair).astype(object)
     ps = np.full(words.shape, math.nan)
     for index in np.flatnonzero(others) if mine else ():
         ps[index] = paired_ps(apart[None, :, index])[0]
