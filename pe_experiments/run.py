@@ -79,7 +79,7 @@ def run_experiment(
             for remark in preflight(experiment):
                 console.say(remark)
             if other := planned.not_the_run():
-                console.say(f"This is a new run, {other}.")
+                display.say(f"This is a new run, {other}.")
             for path, digest in leaves(planned.identity.hashed["classes"]):
                 if digest == UNTRACKED:
                     console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
@@ -208,7 +208,7 @@ def _evaluate_finished(planned: Plan, ranks: Ranks, display: console.Display) ->
     list_run(planned)
     if planned.state != "to evaluate":
         for remark in code_changes(planned.experiment, planned.run.read_environment()):
-            console.say(f"{planned.run.name}: {remark}")
+            display.say(f"{planned.run.name}: {remark}")
         return _outcome(planned, "found")
     return _outcome(planned, _evaluate_otherwise(planned, ranks, display))
 

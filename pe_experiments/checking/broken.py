@@ -440,6 +440,10 @@ def bfloat16_bias(bias: Tensor) -> Tensor:
     return bias.bfloat16().float()
 
 
+def float16_bias(bias: Tensor) -> Tensor:
+    return bias.half().float()
+
+
 def with_share(share: Callable[..., Tensor]) -> Replacement:
     """``share(psi, distances, positions of the queries, limit)``: the input of FIRE's network."""
 

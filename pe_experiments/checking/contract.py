@@ -379,7 +379,9 @@ def positions_have_vectors(subject: Subject) -> Measurement:
     distinct = len(vectors_TD.unique(dim=0))
     if 1 < distinct < LENGTH:
         return False, f"{LENGTH} positions have {distinct} different vectors"
-    if not trainable(encoding):
+    if distinct == 1:
+        return None, "it adds no vector of positions"
+    if not vectors_TD.requires_grad:
         return True, "every position has a vector of its own"
     untrained = []
     for position in range(LENGTH):

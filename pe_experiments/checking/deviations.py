@@ -54,9 +54,10 @@ def deviations(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bo
     for causal, sizes in product(forms, SIZES):
         try:
             ours, other = build_both(reference, theirs, shape_of(sizes, causal, LAYERS))
+            shared = share_parameters(ours, other)
         except Exception:  # it refuses these sizes, or its module does
             continue
-        if share_parameters(ours, other) is None:
+        if shared is None:
             continue
         inputs = draw_inputs(ours.shape, DENSE, DENSE, 0, getattr(other, "key_heads", None))
         sentences = (
@@ -162,9 +163,26 @@ def _of_columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
         matched.append(int(differences.argmin()) if differences.min() <= tolerance else -1)
     if sorted(matched) == list(columns):
         return ["its columns are ours in another order or with other signs"]
+    frequencies, expected = (_column_frequencies(vectors) for vectors in (their_vectors_TD, ours_TD))
+    if frequencies is not None and expected is not None and frequencies.shape == expected.shape:
+        ratios = frequencies / expected
+        if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
+            return [f"frequencies are {float(ratios[0]):.5g} times ours"]
+        shown, right = (", ".join(f"{f:.3g}" for f in part[:4].tolist()) for part in (frequencies, expected))
+        return [f"frequencies are {shown}, ... instead of {right}, ..."]
     if 2 * len(differing) <= len(columns):
         return [f"there is a difference in {numbered('column', differing)} of {len(columns)} alone"]
     return []
+
+
+def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
+    """The frequencies of columns that are sinusoids, largest first; None where a column is none."""
+    # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
+    middle, around = vectors_TD[1:-1], vectors_TD[2:] + vectors_TD[:-2]
+    twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
+    if (around - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
+        return None
+    return (twice_cosines / 2).clamp(-1, 1).acos().sort(descending=True).values[:8:2]
 
 
 # Logits.
@@ -270,10 +288,11 @@ def _of_shifted_distances(
 
 def _of_angles(theirs: PositionalEncoding, ours: PositionalEncoding, layer: int) -> list[str]:
     """How fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
-    found = [angles_of_a_step(encoding, layer) for encoding in (theirs, ours)]
-    if found[0] is None or found[1] is None:
+    their_step, our_step = angles_of_a_step(theirs, layer), angles_of_a_step(ours, layer)
+    if their_step is None or our_step is None:
         return []
-    (angles, growth), (expected, expected_growth) = found
+    angles, growth = their_step
+    expected, expected_growth = our_step
     if abs(growth / expected_growth - 1) > 1e-3:
         return [f"rotated queries are {growth / expected_growth:.5g} times as long as ours"]
     if angles.shape != expected.shape or torch.allclose(angles, expected, atol=1e-3):

@@ -124,21 +124,22 @@ def _with_other_heads(
 def _at_every_distance(
     theirs: MakeEncoding, reference: MakeEncoding, causal: bool, steps: Sequence[str]
 ) -> str:
-    pair = None if steps else _pair(theirs, reference, ModelShape(64, 4, 2, causal, 12, NEAR), steps)
-    longer = None if steps else _pair(theirs, reference, ModelShape(144, 6, 2, causal, 1024, NEAR), steps)
+    if steps:
+        return ""
     ids_S = torch.arange(FAR)
-    for ours, other, _ in filter(None, (pair, longer)):
-        if ours.invariant_to != "shift" or compares_weights(other, ours):
+    short, long = ModelShape(64, 4, 2, causal, 12, NEAR), ModelShape(144, 6, 2, causal, 1024, NEAR)
+    # The first key's query sees all others after it, the last one's all before it.
+    for shape, query in [(short, FAR - 1), (long, FAR - 1)] + ([] if causal else [(long, 0)]):
+        pair = _pair(theirs, reference, shape, steps)
+        if pair is None or pair[0].invariant_to != "shift" or compares_weights(pair[1], pair[0]):
             continue
-        for query in (FAR - 1,) if causal else (FAR - 1, 0):
-            try:
-                expected = logits_of_one_query(ours, ids_S, query)
-                result = logits_of_one_query(other, ids_S, query)
-            except Exception:  # a table that ends; that is said of far positions
-                continue
-            distances_S = (ids_S - ids_S[query]).abs()
-            if place := distances_that_differ(result, expected, distances_S, 2 * SAME):
-                return place
+        try:
+            expected, result = (logits_of_one_query(encoding, ids_S, query) for encoding in pair[:2])
+        except Exception:  # a table that ends; that is said of far positions
+            continue
+        distances_S = (ids_S - ids_S[query]).abs()
+        if place := distances_that_differ(result, expected, distances_S, 2 * SAME):
+            return place
     return ""
 
 

@@ -228,6 +228,7 @@ BIASES: dict[str, dict[str, Change]] = {
         "far keys are favoured (sign)": Result("_bias", torch.neg),
         "added before the scale": TimesHeadDim("_bias", -0.5),
         "the bias in bfloat16": Result("_bias", b.bfloat16_bias),
+        "the bias in float16": Result("_bias", b.float16_bias),
         "the query of a cached step is counted from 0": Positions("_bias", b.as_first_keys),
         "position ids are ignored, tokens counted": Positions("_bias", b.counted),
     },

@@ -57,8 +57,8 @@ def place_of_difference(
     weights = compares_weights(theirs, ours)
     places = {}
     for layer in layers:
-        scores = (scores_of(encoding, inputs, weights, layer) for encoding in (theirs, ours))
-        place = place_in_scores(*scores, inputs, "attention weights" if weights else "logits")
+        result, expected = (scores_of(encoding, inputs, weights, layer) for encoding in (theirs, ours))
+        place = place_in_scores(result, expected, inputs, "attention weights" if weights else "logits")
         if place:
             places[layer] = place
     if not places:

@@ -129,6 +129,8 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
         trained, hashed = (runs.saved[name]["identity"][key] for key in ("trained", "hashed"))
         groups = ("task", "model", "training", "optimizer", "trainer")
         found = {f"{g}.{key}": v for g in groups for key, v in trained.get(g, {}).items()}
+        if "optimizer._target_" in found:
+            found = {"optimizer": found.pop("optimizer._target_"), **found}
         found[SOURCE] = short_hash([hashed["classes"].get("task"), hashed["data"]])
         for key, value in found.items():
             values.setdefault(key, {}).setdefault("null" if value is None else str(value), []).append(label)

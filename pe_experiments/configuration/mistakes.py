@@ -12,12 +12,13 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
 from pe_experiments.configuration.overrides import key_of, several_values, unreadable
 from pe_experiments.configuration.schema import Config, WandbConfig, moved_logger_key, not_a_setting
-from pe_experiments.terminal.errors import UserError, allowed, nearest, one_line, shown
+from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
 
 RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
 # What users of other Hydra and Lightning projects type first.
 HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
-          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES}  # fmt: skip
+          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
+          "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
@@ -54,8 +55,9 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
 def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     """The sentence about a setting that does not exist; ``typed`` are the overrides beside it."""
     section, _, argument = key.partition(".")
-    if section in HABITS:
-        return UserError(f"{section} is not a setting; {HABITS[section]}")
+    for habit in (section, key):
+        if habit in HABITS:
+            return UserError(f"{habit} is not a setting; {HABITS[habit]}")
     if section == "logger" and argument in WandbConfig.model_fields:
         return UserError(moved_logger_key(argument, text.partition("=")[2]))
     if section == "hydra":
@@ -65,12 +67,13 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
         )
     if section not in PARTS or not argument:
         return UserError(not_a_setting(key.split("."), Config))
+    meant = ALSO_CALLED.get(argument, argument)
     elsewhere = [
         name for name, field in Config.model_fields.items()
-        if name not in PARTS and argument in getattr(field.annotation, "model_fields", ())
+        if name not in PARTS and meant in getattr(field.annotation, "model_fields", ())
     ]  # fmt: skip
     if elsewhere:
-        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{argument}?")
+        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{meant}?")
     chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
     chosen = chosen or groups_of("config").get(section)
     if chosen not in choices_of(section) or chosen == "custom":

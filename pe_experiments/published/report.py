@@ -11,17 +11,16 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison.statistics import Interval
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.published.scores import SCORE, factors_of
-from pe_experiments.published.verdicts import SIGNS, Difference, turning, verdicts_on
+from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
 from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
 
 KEY = (
     "+ better, - worse, = not separated, . too few settings; (+) only yours learned the task in three\n"
-    "quarters of the settings, (-) only the other, 0 neither; ?: likely, from some of the settings"
+    "quarters of the settings, (-) only the other, 0 neither"
 )
 NAMED = 3  # baselines in colour, the highest
 PALE = "0.75"
@@ -36,7 +35,7 @@ def report(versus: Versus, standings: Sequence[Standing]) -> None:
         _draw_curves(versus, table, standings, folder / "figures")
         _draw_scores(versus, standings, folder / "figures")
     done = sum(len(one.mine) for one in standings)
-    cost = f"{done} of {sum(len(one.others) for one in standings)} settings were run"
+    cost = f"{done} settings were run on {len(standings)} tasks"
     figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
     page = render(
         Path(__file__).with_name("versus.html.j2"),
@@ -49,27 +48,23 @@ def report(versus: Versus, standings: Sequence[Standing]) -> None:
     write_atomically(folder / "report.html", page)
     for name, frame in (("verdicts.csv", rows), ("scores.csv", table)):
         write_atomically(folder / name, frame.to_csv(index=False))
-    rows["sign"] = rows["verdict"].map(SIGNS) + rows["complete"].map({True: "", False: "?"})
+    rows["sign"] = rows["verdict"].map(SIGNS)
     say(rows.pivot(index="task", columns="baseline", values="sign").to_string(na_rep=""))
     say(f"{KEY}\n{cost}\npage: {folder / 'report.html'}")
 
 
 def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row per task and baseline; p and interval where all settings have run.
+    """Return one row per task and baseline.
 
     ``higher`` counts the settings in which the scheme is higher, of the ``pairs`` that both learned;
     ``turns`` names the factors on which that depends.
     """
     rows: list[dict[str, Any]] = []
     for one in standings:
-        known = one.others.loc[one.mine.index]
-        apart = -known.sub(one.mine, axis=0)
-        tests = verdicts_on(known.assign(**{"": one.mine}), "") if one.complete else {}
-        for name, likely in one.forecasts.items():
-            other, d = known[name], apart[name]
-            test = tests.get(name, Difference(likely.verdict, 0, Interval(math.nan), math.nan))
-            row = {"task": one.task, "baseline": name, "verdict": likely.verdict, "change": likely.change}
-            row |= {"complete": one.complete, "settings": len(one.mine), "of": len(one.others)}
+        apart = -one.others.sub(one.mine, axis=0)
+        for name, test in verdicts_on(one.others.assign(**{"": one.mine}), "").items():
+            other, d = one.others[name], apart[name]
+            row = {"task": one.task, "baseline": name, "verdict": test.verdict, "settings": len(one.mine)}
             row |= {"learned": one.mine.count(), "mean": one.mine.mean()}
             row |= {"baseline_learned": other.count(), "baseline_mean": other.mean(), "difference": d.mean()}
             row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
@@ -118,7 +113,7 @@ def _draw_scores(versus: Versus, standings: Sequence[Standing], folder: Path) ->
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
     for axes, one in zip(panels, standings, strict=True):
-        scores = one.others.loc[one.mine.index].assign(**{versus.label: one.mine})
+        scores = one.others.assign(**{versus.label: one.mine})
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):
             own, dark = (colour, colour) if label == versus.label else (PALE, "0.3")

@@ -3,21 +3,13 @@
 ``scores`` are those of `scores.scores_of`, [settings, schemes], NaN where the task was not learned. A
 scheme is compared if it learned the task in `ENOUGH` of the settings, with signs of differences flipped
 within settings and Holm's method over the others.
-
-The verdicts on a scheme that has not met all settings are forecast (stochastic curtailment, Lan, Simon and
-Halperin 1982): in a further setting it differs from the others as in one of those so far (an urn of Polya).
-With the weight of `PRIOR` settings nothing is known about it: signs are random, and whether it learns the
-task is as of one of the others there.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -32,10 +24,7 @@ SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: "."}
 SIGNS |= {ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
 TESTED = (BETTER, WORSE, NOT_SEPARATED)
 ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
-EARLIEST = 4  # settings before a forecast
 FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
-PRIOR = 2.0  # settings
-FUTURES = 200
 SIMULATIONS = 4_000  # of encodings that are equally good
 TURNS = 0.02  # beyond it on both sides, a difference has turned around
 
@@ -50,21 +39,13 @@ class Difference:
     p: float  # adjusted
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """The verdict that all settings will most likely give, and the probability that they give another."""
-
-    verdict: str
-    change: float
-
-
 def verdicts_on(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
     """A scheme against every other."""
     others = scores.drop(columns=mine)
     apart = -others.sub(scores[mine], axis=0)
-    words, ps = _verdicts(apart.to_numpy()[None], scores[[mine]].notna().to_numpy().T, _learned(others))
+    words, ps = _verdicts(apart.to_numpy(), bool(_learned(scores[[mine]])[0]), _learned(others))
     made, left = dict[str, Difference](), int((~np.isnan(ps)).sum())
-    table = pd.DataFrame({"word": words[0], "p": ps[0], "holm": holm(ps[0])}, index=others.columns)
+    table = pd.DataFrame({"word": words, "p": ps, "holm": holm(ps)}, index=others.columns)
     for name, word, _, p in table.sort_values("p", kind="stable").itertuples():
         d = apart[name].dropna().to_numpy(float)
         tested = word in TESTED
@@ -125,55 +106,20 @@ def _learned(scores: pd.DataFrame) -> np.ndarray:
     return scores.notna().mean().to_numpy() >= ENOUGH
 
 
-def _verdicts(apart: np.ndarray, mine: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Words and p [sets, others] of differences [sets, settings, others].
+def _verdicts(apart: np.ndarray, mine: bool, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return words and p-values [others] of differences [settings, others].
 
-    ``mine`` [sets, settings] is where the scheme learned the task; ``others`` which of them did often enough.
+    ``mine`` says whether the encoding learned the task in enough settings, ``others`` which of them did.
     """
-    learned = mine.mean(axis=1) >= ENOUGH
-    words = np.where(learned[:, None], np.where(others, NOT_SEPARATED, ONLY_YOURS),
-                     np.where(others, ONLY_OTHER, NEITHER)).astype(object)  # fmt: skip
+    pair = (NOT_SEPARATED, ONLY_YOURS) if mine else (ONLY_OTHER, NEITHER)
+    words = np.where(others, *pair).astype(object)
     ps = np.full(words.shape, math.nan)
-    for index in np.flatnonzero(others):
-        ps[learned, index] = paired_ps(apart[learned][:, :, index])
-    adjusted = np.array([holm(row) for row in ps.tolist()])
-    sums = np.nansum(apart, axis=1)
-    smallest = 2.0 ** (1 - (~np.isnan(apart)).sum(axis=1)) * others.sum()  # p, if all signs agreed
+    for index in np.flatnonzero(others) if mine else ():
+        ps[index] = paired_ps(apart[None, :, index])[0]
+    adjusted = np.array(holm(ps.tolist()))
+    sums = np.nansum(apart, axis=0)
+    smallest = 2.0 ** (1 - (~np.isnan(apart)).sum(axis=0)) * others.sum()  # p, if all signs agreed
     words[(words == NOT_SEPARATED) & (smallest > ALPHA)] = TOO_FEW
-    words[(adjusted <= ALPHA) & (sums > 0)], words[(adjusted <= ALPHA) & (sums < 0)] = BETTER, WORSE
+    words[(adjusted <= ALPHA) & (sums > 0)] = BETTER
+    words[(adjusted <= ALPHA) & (sums < 0)] = WORSE
     return words, ps
-
-
-def forecast(mine: pd.Series, others: pd.DataFrame) -> dict[str, Forecast]:
-    """For each other scheme the verdict after all settings, from the scores of ``mine`` in those so far.
-
-    Args:
-        mine: by setting, NaN where the task was not learned.
-        others: `scores.scores_of` of the other schemes, in all settings.
-    """
-    apart, learned = _futures(mine, others)
-    words, _ = _verdicts(apart, learned, _learned(others))
-    likely = zip(others, (Counter(column.tolist()).most_common(1)[0] for column in words.T), strict=True)
-    return {str(name): Forecast(word, 1 - often / FUTURES) for name, (word, often) in likely}
-
-
-def _futures(mine: pd.Series, others: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Differences [futures, settings, others], and where the scheme learned the task [futures, settings]."""
-    draw, each = np.random.default_rng(0), np.arange(FUTURES)
-    apart = np.tile(-others.loc[mine.index].sub(mine, axis=0).to_numpy(float), (FUTURES, 1, 1))
-    learned = np.tile(mine.notna().to_numpy(), (FUTURES, 1))
-    for there in others.drop(index=mine.index).to_numpy(float):
-        count = learned.shape[1]
-        own, other = draw.integers(count, size=FUTURES), draw.integers(len(there), size=FUTURES)
-        free = draw.random(FUTURES) < PRIOR / (PRIOR + count)
-        signs = np.where(free[:, None], draw.choice([-1.0, 1.0], size=(FUTURES, len(there))), 1.0)
-        known = np.where(free, ~np.isnan(there[other]), learned[each, own])
-        row = np.where(known[:, None], apart[each, own] * signs, np.nan)
-        apart = np.concatenate([apart, row[:, None]], axis=1)
-        learned = np.concatenate([learned, known[:, None]], axis=1)
-    return apart, learned
-
-
-def may_stop(forecasts: Iterable[Forecast], change: float) -> bool:
-    """Whether further settings are expected to change a smaller share of these verdicts than ``change``."""
-    return fmean(one.change for one in forecasts) < change

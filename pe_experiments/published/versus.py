@@ -16,7 +16,6 @@ from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, where
 from pe_experiments.published.scores import FLOORS, SCORE, SECTIONS, scored, scores_of
-from pe_experiments.published.verdicts import Forecast, forecast
 from pe_experiments.store.directory import list_in_study
 from pe_experiments.store.names import jsonable, safe_name
 from pe_experiments.sweeps.jobs import DONE, PENDING, Job
@@ -34,12 +33,7 @@ class Standing:
 
     task: str
     mine: pd.Series  # by setting that was run: the score, NaN where the task was not learned
-    others: pd.DataFrame  # of the baselines, [settings, schemes], in all settings of the bank
-    forecasts: dict[str, Forecast]
-
-    @property
-    def complete(self) -> bool:
-        return len(self.mine) == len(self.others)
+    others: pd.DataFrame  # of the baselines, [settings, encodings], in the same settings
 
 
 class Versus(Comparison):
@@ -193,8 +187,8 @@ class Versus(Comparison):
             scores = scores_of(rows, self.metric)
             run = rows.loc[rows["label"] == self.label, "setting"]
             if len(run):
-                mine, others = scores.loc[run, self.label], scores.drop(columns=self.label)
-                standings.append(Standing(str(task), mine, others, forecast(mine, others)))
+                scores = scores.loc[run]
+                standings.append(Standing(str(task), scores[self.label], scores.drop(columns=self.label)))
         return standings
 
 

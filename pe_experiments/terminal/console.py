@@ -50,6 +50,9 @@ class Display:
     def note(self, text: str) -> None:
         """Further words for the line."""
 
+    def say(self, text: str) -> None:
+        """A remark on one run, which a sweep of many leaves out."""
+
     def stop(self) -> None:
         """It is over, finished or not; may be called twice."""
 
@@ -79,6 +82,9 @@ class Lines(Display):
 
     def note(self, text: str) -> None:
         self._note = text
+
+    def say(self, text: str) -> None:
+        say(text)
 
     def stop(self) -> None:
         if self._total and sys.stdout.isatty():

@@ -135,8 +135,8 @@ class OneSided(PositionalEncoding):
     """ALiBi of a decoder."""
 
     def bias(self, q, k, at):
-        slopes = [2 ** (-8 * h / 4) for h in range(1, 5)] + [2**-1, 2**-3]
-        return torch.tensor(slopes)[: q.shape[1], None, None] * at.relative_positions_BTS[:, None]
+        slopes = alibi_slopes(q.shape[1]).float()
+        return slopes[:, None, None] * at.relative_positions_BTS[:, None]
 
 
 class Mixed(Interleaved):

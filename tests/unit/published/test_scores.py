@@ -15,7 +15,6 @@ from pe_experiments.comparison.statistics import paired_interval, paired_ps
 from pe_experiments.published.scores import SCORE, scored, scores_of
 from pe_experiments.published.verdicts import (
     BETTER,
-    EARLIEST,
     NEITHER,
     NOT_SEPARATED,
     ONLY_OTHER,
@@ -24,8 +23,6 @@ from pe_experiments.published.verdicts import (
     WORSE,
     best,
     calibrated_p,
-    forecast,
-    may_stop,
     turning,
     verdicts_on,
 )
@@ -129,60 +126,6 @@ def test_an_unlearned_setting_is_left_out_or_counts_as_nothing() -> None:
     rows = pd.DataFrame({"label": "rope", "setting": [0, 1], "score": [0.4, 0.3], "learned": [True, False]})
     assert scores_of(rows)["rope"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
     assert scores_of(rows, unlearned=0.0)["rope"].tolist() == [0.4, 0.0]
-
-
-def test_a_forecast_from_all_settings_is_the_verdict() -> None:
-    mine = pd.Series([0.5] * 6 + [0.05] * 6)
-    found, final = forecast(mine, BASELINES), verdicts_on(BASELINES.assign(mine=mine), "mine")
-    assert {name: one.verdict for name, one in found.items()} == {n: one.verdict for n, one in final.items()}
-    assert [one.change for one in found.values()] == [0, 0, 0]
-
-
-def test_what_is_clear_stops_early_and_what_is_not_goes_on() -> None:
-    clear, mixed = pd.Series([0.5] * 9), pd.Series([0.05, 0.95, 0.2, 0.1] * 2)
-    told = forecast(clear, BASELINES)
-    assert {name: one.verdict for name, one in told.items()} == {
-        "high": WORSE,
-        "low": BETTER,
-        "rare": ONLY_YOURS,
-    }
-    assert may_stop(told.values(), 0.1)
-    assert not may_stop(told.values(), 0.0)  # all settings are asked for
-    assert not may_stop(forecast(mixed, BASELINES).values(), 0.1)
-    assert forecast(pd.Series([NO] * EARLIEST), BASELINES)["high"].verdict == ONLY_OTHER
-
-
-def test_a_further_setting_may_come_out_as_that_of_a_baseline() -> None:
-    """Four settings that agree do not promise that the others do."""
-    assert 0 < forecast(pd.Series([0.5] * 4), BASELINES)["low"].change < 0.5
-
-
-def simulated(draw: np.random.Generator, effect: float) -> tuple[pd.Series, pd.DataFrame]:
-    """Settings that matter more than schemes do, and three baselines."""
-    settings = draw.uniform(size=(12, 1))
-    values = np.clip(settings + draw.normal(scale=0.15, size=(12, 4)), 0, 1)
-    return pd.Series(np.clip(values[:, 0] + effect, 0, 1)), scores(
-        a=values[:, 1], b=values[:, 2], c=values[:, 3]
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("effect", [0.0, 0.2])
-def test_verdicts_that_were_stopped_early_are_mostly_those_of_all_settings(effect: float) -> None:
-    draw, agree, false, run, trials = np.random.default_rng(0), 0, 0, 0, 100
-    for _ in range(trials):
-        mine, others = simulated(draw, effect)
-        final = {name: one.verdict for name, one in verdicts_on(others.assign(mine=mine), "mine").items()}
-        for done in range(EARLIEST, 13, 2):
-            found = forecast(mine[:done], others)
-            if may_stop(found.values(), 0.1):
-                break
-        agree += sum(one.verdict == final[name] for name, one in found.items())
-        false += sum(final[n] == NOT_SEPARATED != one.verdict for n, one in found.items())
-        run += done
-    assert agree / (3 * trials) >= 0.9
-    assert false / (3 * trials) <= 0.05
-    assert run / trials < 11
 
 
 def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() -> None:

@@ -23,6 +23,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import config_key, identify, source_text
 from pe_experiments.store.names import differences
 from pe_experiments.store.plan import plan
+from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 
@@ -131,14 +132,14 @@ def test_what_changed_beside_my_class_is_said(
     tiny: Tiny, mine: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine(MINE)
-    assert run_experiment(tiny("pe._target_=mine.Slope")).done == "trained"
-    assert run_experiment(tiny("pe._target_=mine.Slope")).done == "found"
+    assert run_experiment(tiny("pe._target_=mine.Slope"), Lines()).done == "trained"
+    assert run_experiment(tiny("pe._target_=mine.Slope"), Lines()).done == "found"
     assert "the file of mine" not in capsys.readouterr().out
     mine(MINE.replace("FACTOR = 1.0", "FACTOR = 2.0"))
-    assert run_experiment(tiny("pe._target_=mine.Slope")).done == "found"
+    assert run_experiment(tiny("pe._target_=mine.Slope"), Lines()).done == "found"
     assert "the file of mine has changed since, outside the classes of this run" in capsys.readouterr().out
     mine(MINE.replace("return -self.slope", "return -2 * self.slope"))
-    assert run_experiment(tiny("pe._target_=mine.Slope")).done == "trained"
+    assert run_experiment(tiny("pe._target_=mine.Slope"), Lines()).done == "trained"
     assert "This is a new run, not the run copy-decoder-Slope-s0-" in (out := capsys.readouterr().out)
     assert "mine.Slope has been edited" in out
 

@@ -146,10 +146,14 @@ def test_the_optimizer_is_part_of_an_identity(tiny: Tiny) -> None:
     assert f"{__name__}.Slowed" in one.hashed["classes"]["optimizer"]
 
 
-def test_own_optimizers_train_and_need_trust(tiny: Tiny) -> None:
+def test_own_optimizers_train_and_need_trust(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = f"optimizer._target_={__name__}.Slowed"
     run = run_experiment(tiny(own, "+optimizer.slower=2.0"))
     assert run.status == "completed", run.result["reason"]
+    load_model(run.directory.path)  # the class is the reader's own
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="from outside this package"):
         load_model(run.directory.path)
     load_model(run.directory.path, trust=True)
@@ -171,7 +175,7 @@ def test_own_optimizers_train_and_need_trust(tiny: Tiny) -> None:
             "optimizer: Invalid momentum",
         ),
         (["optimizer._target_=torch.optim.Muo"], "Did you mean Muon"),
-        ({"optimizer": 5}, "optimizer=5 is not a choice"),
+        ({"optimizer": 5}, "optimizer=5: expected names with values"),
     ],
 )
 def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> None:
