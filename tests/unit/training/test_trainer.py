@@ -14,6 +14,7 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.finished import load_model
 from pe_experiments.store.identity import identify
+from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop
@@ -69,15 +70,18 @@ def test_a_resumed_run_is_that_which_was_never_stopped(
     assert again.directory.curve.read_text() == whole.directory.curve.read_text()
 
 
-def test_the_gradients_of_accumulated_batches_are_averaged(tiny: Tiny) -> None:
+def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tiny) -> None:
     experiment = tiny("training.steps=1", "trainer.accumulate_grad_batches=2", "training.clip_norm=null")
     (row,) = read_csv(run_experiment(experiment).directory.metrics)
-    model = experiment.untrained_model()
-    loss = torch.stack([batch_loss(model, experiment.batches.batch(index)) for index in range(2)]).mean()
+    model, batches = experiment.untrained_model(), [experiment.batches.batch(index) for index in range(2)]
+    counts = [int((batch.labels_BT != IGNORE).sum()) for batch in batches]
+    assert counts[0] != counts[1]
+    sums = [batch_loss(model, batch) * count for batch, count in zip(batches, counts, strict=True)]
+    loss = torch.stack(sums).sum() / sum(counts)
     loss.backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    assert float(row["loss"]) == pytest.approx(float(loss.detach()))
-    assert float(row["gradient_norm"]) == pytest.approx(float(torch.nn.utils.get_total_norm(gradients)))
+    assert float(row["loss"]) == pytest.approx(loss.item())
+    assert float(row["gradient_norm"]) == pytest.approx(torch.nn.utils.get_total_norm(gradients).item())
 
 
 def test_callbacks_run_and_name_the_run_and_need_trust(
@@ -112,7 +116,6 @@ def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny)
         ),
         (["+trainer.gradient_clip_val=1"], "gradients are clipped by training.clip_norm"),
         (["trainer.precision=bfloat16"], "precision=bfloat16: expected 32-true, bf16-mixed or 64-true"),
-        (["trainer.num_nodes=2"], "trainer.num_nodes=2: a run trains on one device; allowed: 1"),
         (["trainer.callbacks=[{_target_: torch.nn.Linear}]"], "torch.nn has no Callback of that name"),
         (["trainer.callbacks=[{factor: 1}]"], "trainer.callbacks needs one choice with a _target_"),
     ],
