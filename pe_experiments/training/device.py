@@ -47,6 +47,9 @@ def _refuse_devices(config: Config, on_gpu: bool) -> None:
         raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
     if trainer.strategy == "fsdp" and not on_gpu:
         raise UserError("trainer.strategy=fsdp: it needs CUDA devices; allowed without them: auto or ddp")
+    if trainer.strategy == "fsdp" and config.training.weight_decay:
+        lost = "parameters that are spread have lost the shapes by which weight decay exempts some"
+        raise UserError(f"trainer.strategy=fsdp: {lost}; allowed: training.weight_decay=0, or trainer=ddp")
     if ranks > rows:
         raise UserError(f"training.batch_size={rows}: {ranks} devices share it; allowed: {ranks} or more")
 

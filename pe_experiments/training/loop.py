@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -86,7 +87,11 @@ class TrainingModule(pl.LightningModule):
     ) -> None:
         """Clip the norm of all gradients together, and log it as it was before."""
         assert isinstance(optimizer, TrainingOptimizer)
-        norm = optimizer.clip_gradients(gradient_clip_val)
+        strategy = self.trainer.strategy
+        if isinstance(strategy, FSDPStrategy):  # each device has a part of every gradient
+            norm = strategy.model.clip_grad_norm_(gradient_clip_val or math.inf)  # type: ignore[operator, union-attr]
+        else:
+            norm = optimizer.clip_gradients(gradient_clip_val)
         if self.step_is_recorded:
             self.log("gradient_norm", norm, logger=False)
 

@@ -184,6 +184,16 @@ def test_more_gpus_than_there_are_are_refused(tiny: Tiny, monkeypatch: pytest.Mo
         prepare_device(tiny("trainer=ddp").config)
 
 
+def test_fsdp_without_the_shapes_of_parameters_decays_no_weights(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=r"allowed: training.weight_decay=0, or trainer=ddp"):
+        prepare_device(tiny("trainer=fsdp").config)
+    assert prepare_device(tiny("trainer=fsdp", "training.weight_decay=0").config) == "cuda"
+
+
 def test_several_nodes_need_something_that_starts_the_processes(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
