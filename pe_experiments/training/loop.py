@@ -170,9 +170,8 @@ class _StepsFrom(IterableDataset[Part]):
             drawn = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
             scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in drawn)
             for batch in drawn:
-                shared = len(batch.positions_BP) == 1  # by all rows
-                positions_BP = batch.positions_BP if shared else batch.positions_BP[start::size]
-                rows = Batch(*(values[start::size] for values in batch[:4]), positions_BP)
+                # One row of position ids may be shared by all.
+                rows = Batch(*(each if len(each) == 1 else each[start::size] for each in batch))
                 yield Part(rows if size > 1 else batch, self.accumulated * size, scored)
 
 
