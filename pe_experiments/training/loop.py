@@ -99,7 +99,7 @@ def seed_forward(seed: int, device: torch.device) -> None:
 
 def batch_loss(model: Backbone, batch: Batch) -> Tensor:
     """Mean cross entropy over the scored tokens of a batch, in nats."""
-    if batch.tokens_BT.is_cuda:  # constant shapes, and nothing the host has to wait for
+    if batch.tokens_BT.device.type != "cpu":  # constant shapes, and nothing the host has to wait for
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         return F.cross_entropy(
             at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten(), ignore_index=IGNORE
