@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pe_experiments.data.formats import Format, Sequences
 from pe_experiments.data.randomness import block_index, stream
+from pe_experiments.encodings.base import to_device
 from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import Split
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
     positions_BP: Tensor
 
     def to(self, device: torch.device, **options: Any) -> Batch:
-        return Batch(*(tensor.to(device, **options) for tensor in self))
+        return Batch(*(to_device(tensor, device, **options) for tensor in self))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, in_float64
 from pe_experiments.terminal.arguments import one_of
 
 Symmetry = Literal["symmetric", "asymmetric"]
@@ -47,8 +47,10 @@ class Alibi(PositionBias):
         self.symmetry = one_of(Symmetry, "symmetry", symmetry)
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        distance_BTS = at.relative_positions_BTS.abs().to(torch.float64)
+        relative_BTS = in_float64(at.relative_positions_BTS)
+        distance_BTS = relative_BTS.abs()
         if self.symmetry == "asymmetric" and not self.shape.causal:
-            distance_BTS = distance_BTS - 0.5 * (at.relative_positions_BTS < 0)
+            distance_BTS = distance_BTS - 0.5 * (relative_BTS < 0)
         slopes_H = alibi_slopes(self.shape.num_heads).to(distance_BTS.device)
-        return (-slopes_H[:, None, None] * distance_BTS[:, None]).float()
+        bias_BHTS = -slopes_H[:, None, None] * distance_BTS[:, None]
+        return bias_BHTS.float().to(at.q_positions_BT.device)

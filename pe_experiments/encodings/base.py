@@ -23,6 +23,7 @@ Invariance = Literal["nothing", "shift", "ids"]
 # The bias of a key that a scheme masks. Beside any unmasked key its weight is 0; unlike minus infinity it
 # keeps the softmax finite in a row whose keys are all masked (padding in an encoder's batch, with a window).
 MASKED = -1e9
+WITHOUT_FLOAT64 = ("mps",)  # types of devices; float64 tensors are computed on the CPU for them
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,26 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
 def at_least_float32(x: Tensor) -> Tensor:
     """``x``, cast to float32 where autocast has made it narrower; float64 stays float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def in_float64(x: Tensor) -> Tensor:
+    """``x`` cast to float64, on the CPU if its device has no float64.
+
+    Move what is computed from it back, after casting it: ``result.float().to(x.device)``.
+    """
+    return x.to(float64_device(x.device)).double()
+
+
+def float64_device(device: torch.device | None) -> torch.device | None:
+    """Where to compute in float64 for tensors on ``device``: there, or on the CPU if it has no float64."""
+    return torch.device("cpu") if device is not None and device.type in WITHOUT_FLOAT64 else device
+
+
+def to_device(x: Tensor, device: torch.device, **options: Any) -> Tensor:
+    """``x`` on ``device``; float64 becomes float32 on a device without float64."""
+    if x.dtype == torch.float64 and device.type in WITHOUT_FLOAT64:
+        x = x.float()
+    return x.to(device, **options)
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:

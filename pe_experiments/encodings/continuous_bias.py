@@ -5,7 +5,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionBias,
+    at_least_float32,
+    in_float64,
+)
 from pe_experiments.terminal.arguments import at_least, one_of
 
 Distance = Literal["linear", "log"]
@@ -58,7 +64,8 @@ class ContinuousBias(PositionBias):
     def _of(self, distances: Tensor) -> Tensor:
         """The bias of distances of any shape, with one more dimension for the heads."""
         if self.distance == "log":
-            distances = distances.double()
+            distances = in_float64(distances)
             distances = distances.sign() * distances.abs().log1p()
-        with torch.autocast(distances.device.type, enabled=False):
-            return at_least_float32(self.mlp(distances[..., None].to(next(self.mlp.parameters()).dtype)))
+        weight = next(self.mlp.parameters())
+        with torch.autocast(weight.device.type, enabled=False):
+            return at_least_float32(self.mlp(distances[..., None].to(weight)))

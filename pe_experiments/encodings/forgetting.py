@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 
 
 class Forgetting(PositionalEncoding):
@@ -40,6 +40,7 @@ class Forgetting(PositionalEncoding):
         with torch.autocast(q_BHTK.device.type, enabled=False):
             gates_BSH = self.gate(at.x_BSD.to(self.gate.weight.dtype))
         # Differences of long sums: float64 keeps near keys exact at any length.
-        log_gates_BHS = F.logsigmoid(gates_BSH).double().cumsum(1).transpose(1, 2)
+        log_gates_BHS = in_float64(F.logsigmoid(gates_BSH)).cumsum(1).transpose(1, 2)
         rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        return (log_gates_BHS[:, :, rows, None] - log_gates_BHS[:, :, None]).float()
+        sums_BHTS = log_gates_BHS[:, :, rows, None] - log_gates_BHS[:, :, None]
+        return sums_BHTS.float().to(q_BHTK.device)

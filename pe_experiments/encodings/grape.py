@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings.alibi import alibi_slopes
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionalEncoding,
+    at_least_float32,
+    in_float64,
+)
 from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.terminal.arguments import one_of
 
@@ -35,7 +41,7 @@ class GrapeM(Rope):
         self.log_frequencies_R = nn.Parameter((LOG_SCALE * frequencies(base, self.pairs).log()).float())
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        return (self.log_frequencies_R.double() / LOG_SCALE).exp()[None]
+        return (in_float64(self.log_frequencies_R) / LOG_SCALE).exp()[None]
 
 
 class GrapeA(PositionalEncoding):

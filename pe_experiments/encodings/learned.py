@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
-from pe_experiments.encodings.base import ModelShape, largest_ids
+from pe_experiments.encodings.base import ModelShape, in_float64, largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from pe_experiments.terminal.arguments import above, one_of
 from pe_experiments.terminal.errors import NotApplicable
@@ -115,10 +115,11 @@ class Learned(AbsoluteEncoding):
     def _stretched(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
         _refuse_negative(positions_BT)
         last_row = self.table.shape[0] - 1
-        stretch_B1 = last_row / largest_B1.to(torch.float64).clamp(min=max(last_row, 1))
-        row_BT = positions_BT.to(torch.float64) * stretch_B1
+        stretch_B1 = last_row / in_float64(largest_B1).clamp(min=max(last_row, 1))
+        row_BT = in_float64(positions_BT) * stretch_B1
         lower_BT = row_BT.floor().long().clamp(max=last_row)
-        share_BT1 = (row_BT - lower_BT)[..., None].to(self.table.dtype)
+        share_BT1 = (row_BT - lower_BT)[..., None].to(self.table)
+        lower_BT = lower_BT.to(self.table.device)
         upper_BTW = F.embedding((lower_BT + 1).clamp(max=last_row), self.table)
         return F.embedding(lower_BT, self.table) * (1 - share_BT1) + upper_BTW * share_BT1
 

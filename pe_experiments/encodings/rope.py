@@ -3,15 +3,21 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionalEncoding,
+    float64_device,
+    in_float64,
+)
 from pe_experiments.terminal.arguments import above
 
 Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 
 
 def frequencies(base: float, pairs: int, device: torch.device | None = None) -> Tensor:
-    """theta_m = base^(-m/pairs) for m = 0 .. pairs - 1, in float64."""
-    return base ** (-torch.arange(pairs, dtype=torch.float64, device=device) / pairs)
+    """theta_m = base^(-m/pairs) for m = 0 .. pairs - 1, in float64 on `float64_device`."""
+    return base ** (-torch.arange(pairs, dtype=torch.float64, device=float64_device(device)) / pairs)
 
 
 class Rope(PositionalEncoding):
@@ -87,8 +93,9 @@ class Rope(PositionalEncoding):
 
 def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines [B, 1, T, R] of the angles, taken in float64 and rounded to float32."""
-    angles_B1TR = positions_BT.to(torch.float64)[:, None, :, None] * frequencies_BR[:, None, None]
-    return angles_B1TR.cos().float(), angles_B1TR.sin().float()
+    angles_B1TR = in_float64(positions_BT)[:, None, :, None] * frequencies_BR[:, None, None]
+    device = positions_BT.device
+    return angles_B1TR.cos().float().to(device), angles_B1TR.sin().float().to(device)
 
 
 def half_split_tables(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tensor]:

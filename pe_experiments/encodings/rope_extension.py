@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape
+from pe_experiments.encodings.base import AttentionContext, ModelShape, float64_device, in_float64
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.terminal.arguments import above, at_least
 
@@ -48,11 +48,12 @@ class ExtendedRope(Rope):
         """The factor s of each row, in float64 (B is 1 where it is fixed)."""
         if self.factor is None:
             return self.times_longer_B(at)
-        return torch.tensor([self.factor], dtype=torch.float64, device=at.q_positions_BT.device)
+        device = float64_device(at.q_positions_BT.device)
+        return torch.tensor([self.factor], dtype=torch.float64, device=device)
 
     def times_longer_B(self, at: AttentionContext) -> Tensor:
         """Declared tokens of each row / L0, at least 1."""
-        return (at.tokens_B.to(torch.float64) / self.original_length).clamp(min=1)
+        return (in_float64(at.tokens_B) / self.original_length).clamp(min=1)
 
 
 class RopeLinear(ExtendedRope):
@@ -112,8 +113,8 @@ class ScaledRope(ExtendedRope):
         raise NotImplementedError
 
     def _rotations(self, at: AttentionContext) -> Rotations:
-        scale_B111 = self.attention_factor_B(at).float()[:, None, None, None]
         (cos_q, sin_q), (cos_k, sin_k) = super()._rotations(at)
+        scale_B111 = self.attention_factor_B(at).float().to(cos_q.device)[:, None, None, None]
         return (cos_q * scale_B111, sin_q * scale_B111), (cos_k * scale_B111, sin_k * scale_B111)
 
 

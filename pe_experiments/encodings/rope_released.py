@@ -132,7 +132,7 @@ class RopeLongRope(ScaledRope):
             long_BR = self.stretch_B(at)[:, None] ** (pairs_R / max(1, self.pairs - 1))
         else:
             long_BR = torch.tensor([self.long_factor], dtype=torch.float64, device=trained_BR.device)
-        longer_B1 = at.tokens_B[:, None] > self.original_length
+        longer_B1 = (at.tokens_B[:, None] > self.original_length).to(trained_BR.device)
         return trained_BR / torch.where(longer_B1, long_BR, short_R)
 
     def attention_factor_B(self, at: AttentionContext) -> Tensor:

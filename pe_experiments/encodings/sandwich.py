@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, in_float64
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 
 BASE = 10_000.0
@@ -35,8 +35,9 @@ class Sandwich(PositionBias):
         products_BTS = self._vectors(at.q_positions_BT) @ self._vectors(at.k_positions_BS).mT
         head_H = torch.arange(1, self.shape.num_heads + 1, dtype=torch.float64, device=products_BTS.device)
         scale_H11 = (self.shape.num_heads / (8 * head_H))[:, None, None]
-        return (scale_H11 * (products_BTS - self.width / 2)[:, None]).float()
+        bias_BHTS = scale_H11 * (products_BTS - self.width / 2)[:, None]
+        return bias_BHTS.float().to(at.q_positions_BT.device)
 
     def _vectors(self, positions: Tensor) -> Tensor:
         # Exponents start at m = 1, those of `sinusoid_vectors` at 0.
-        return sinusoid_vectors(positions.double() * BASE ** (-2 / self.width), self.width, BASE)
+        return sinusoid_vectors(in_float64(positions) * BASE ** (-2 / self.width), self.width, BASE)

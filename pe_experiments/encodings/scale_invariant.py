@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionalEncoding,
+    at_least_float32,
+    in_float64,
+)
 from pe_experiments.terminal.arguments import above
 
 
@@ -35,5 +41,7 @@ class ScaleInvariant(PositionalEncoding):
         return torch.addcmul(shift_B1TS, gain_B1TS - 1, logits_BHTS)
 
     def _gain_and_shift(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        log_B1TS = torch.log1p(at.relative_positions_BTS.abs().to(torch.float64) / self.tau)[:, None]
-        return (1 + 2 * log_B1TS).sqrt().float(), (-2 * log_B1TS).float()
+        relative_BTS = at.relative_positions_BTS
+        log_B1TS = torch.log1p(in_float64(relative_BTS.abs()) / self.tau)[:, None]
+        gain_B1TS, shift_B1TS = (1 + 2 * log_B1TS).sqrt(), -2 * log_B1TS
+        return gain_B1TS.float().to(relative_BTS.device), shift_B1TS.float().to(relative_BTS.device)

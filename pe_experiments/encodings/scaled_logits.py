@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 
 
 class LogN(PositionalEncoding):
@@ -51,4 +51,5 @@ class ScalableSoftmax(PositionalEncoding):
 def log_keys(at: AttentionContext) -> Tensor:
     """ln of the number of keys each query sees, [B, 1, T, 1] in float32."""
     # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
-    return at.visible_keys_BT.clamp(min=1).double().log().float()[:, None, :, None]
+    logs_BT = in_float64(at.visible_keys_BT.clamp(min=1)).log()
+    return logs_BT.float().to(at.visible_keys_BT.device)[:, None, :, None]

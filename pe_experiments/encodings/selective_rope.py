@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
 from pe_experiments.terminal.arguments import above, at_least
 
@@ -48,7 +48,8 @@ class SelectiveRope(PositionalEncoding):
         assert at.x_BSD is not None, "selective RoPE needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
-        cos, sin = half_split_tables(angles_BHSR.cos().float(), angles_BHSR.sin().float())
+        cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
+        cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
         rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
         return apply_rotary(q_BHTK, cos[:, :, rows], sin[:, :, rows]), apply_rotary(k_BHSK, cos, sin)
 
@@ -56,5 +57,5 @@ class SelectiveRope(PositionalEncoding):
         """Angles [B, H, S, R] in float64."""
         read_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
         phi_BWS = self.convolution(F.pad(self.angle(read_BSD).mT, (TAPS - 1, 0)))
-        sums_BHRS = phi_BWS.double().cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))
+        sums_BHRS = in_float64(phi_BWS).cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))
         return sums_BHRS.mT * frequencies(self.base, self.pairs, x_BSD.device)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
-from pe_experiments.encodings.base import ModelShape
+from pe_experiments.encodings.base import ModelShape, in_float64
 from pe_experiments.terminal.arguments import above
 
 
@@ -14,8 +14,9 @@ def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
     Column 2i holds sin(p / base^(2i/width)) and column 2i+1 the cosine of the same angle. At odd widths the
     last column is a sine without its cosine. The longest wavelength is just below ``2 pi base``.
     """
+    positions = in_float64(positions)
     even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
-    angles = positions.to(torch.float64)[..., None] * base ** (-even / width)
+    angles = positions[..., None] * base ** (-even / width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
 
 
@@ -40,10 +41,10 @@ class Sinusoidal(AbsoluteEncoding):
 
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.shape[0] == 1:
-            return sinusoid_vectors(positions_BT, self.width, self.base).float()
+            return sinusoid_vectors(positions_BT, self.width, self.base).float().to(positions_BT.device)
         # A batch repeats few distinct ids many times, and float64 sines are the expensive part.
         ids, index_BT = positions_BT.unique(return_inverse=True)
-        return sinusoid_vectors(ids, self.width, self.base).float()[index_BT]
+        return sinusoid_vectors(ids, self.width, self.base).float().to(ids.device)[index_BT]
 
 
 class ScaledSinusoidal(Sinusoidal):

@@ -5,7 +5,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionBias,
+    at_least_float32,
+    in_float64,
+)
 from pe_experiments.terminal.errors import NotApplicable
 
 
@@ -19,8 +25,9 @@ def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: 
     side = num_buckets if causal else num_buckets // 2
     single = side // 2
     distance = (-relative_positions).clamp(min=0) if causal else relative_positions.abs()
-    share = torch.log(distance.clamp(min=1).to(torch.float64) / single) / math.log(max_distance / single)
-    shared = (single + (share * (side - single)).floor().long()).clamp(max=side - 1)
+    share = torch.log(in_float64(distance.clamp(min=1)) / single) / math.log(max_distance / single)
+    steps = (share * (side - single)).floor().long().to(distance.device)
+    shared = (single + steps).clamp(max=side - 1)
     bucket = torch.where(distance < single, distance, shared)
     return bucket if causal else bucket + side * (relative_positions > 0)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.encodings.base import largest_ids
+from pe_experiments.encodings.base import in_float64, largest_ids
 from pe_experiments.terminal.errors import NotApplicable
 
 
@@ -45,8 +45,8 @@ class ScaledIndex(AbsoluteEncoding):
         return self.combined(x_BTD, self._fractions(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def _fractions(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
-        share_BT = positions_BT / largest_B1.to(torch.float64).clamp(min=1)
-        return F.pad(share_BT[..., None].float(), (0, self.width - 1))
+        share_BT = in_float64(positions_BT) / in_float64(largest_B1).clamp(min=1)
+        return F.pad(share_BT[..., None].float().to(positions_BT.device), (0, self.width - 1))
 
 
 class BinaryCounter(AbsoluteEncoding):

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 from pe_experiments.terminal.arguments import at_least
 
 
@@ -33,5 +33,6 @@ class PositionTemperature(PositionalEncoding):
         return (q_BHTK * at.once(self._factors)).to(q_BHTK.dtype), k_BHSK
 
     def _factors(self, at: AttentionContext) -> Tensor:
-        steps_BT = ((at.q_positions_BT.double() + 1) / self.step).floor()
-        return (1 + self.strength * steps_BT.log1p()).float()[:, None, :, None]
+        steps_BT = ((in_float64(at.q_positions_BT) + 1) / self.step).floor()
+        factors_BT = (1 + self.strength * steps_BT.log1p()).float().to(at.q_positions_BT.device)
+        return factors_BT[:, None, :, None]

@@ -5,7 +5,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionalEncoding,
+    at_least_float32,
+    float64_device,
+)
 from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.terminal.arguments import above
 
@@ -76,7 +82,8 @@ class TransformerXL(PositionalEncoding):
             return query_BHTW @ wave_S2R.mT.to(query_BHTW.dtype)
 
     def _waves(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
-        even = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64, device=positions_BT.device)
+        device = float64_device(positions_BT.device)
+        even = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64, device=device)
         return cos_and_sin(positions_BT, (self.base ** (-even / self.shape.d_model))[None])
 
 
@@ -84,7 +91,7 @@ def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None
     """Distinct distances [R] and the index [B, T, S] of each pair's; None if rows differ or R is large."""
     shared, keys = len(at.q_positions_BT) == len(at.k_positions_BS) == 1, at.k_positions_BS.shape[1]
     # Not on a GPU: the host would have to wait for the number of distances.
-    if not shared or keys > FEW or at.k_positions_BS.is_cuda:
+    if not shared or keys > FEW or at.k_positions_BS.device.type != "cpu":
         return None
     relative_BTS = at.relative_positions_BTS if ahead else at.relative_positions_BTS.clamp(max=0)
     distances_R, index_BTS = (-relative_BTS).unique(return_inverse=True)

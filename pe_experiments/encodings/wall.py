@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import (
+    AttentionContext,
+    ModelShape,
+    PositionalEncoding,
+    at_least_float32,
+    in_float64,
+)
 
 KEYS = 8  # at a time
 
@@ -49,7 +55,7 @@ class Wall(PositionalEncoding):
         """P, [B, H, S, K] in float64: differences of long sums stay exact."""
         assert at.x_BSD is not None, "Wall attention needs the hidden state of the layer"
         gates_BSHK = self.gate(at.x_BSD.to(self.gate.weight.dtype)).unflatten(-1, (self.shape.num_heads, -1))
-        return F.logsigmoid(gates_BSHK).double().cumsum(1).transpose(1, 2)
+        return in_float64(F.logsigmoid(gates_BSHK)).cumsum(1).transpose(1, 2)
 
     def _faded(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
         """sum_c q k exp(P_i - P_j): keys up to an anchor P_a, as exp(P_i - P_a) exp(P_a - P_j).
@@ -62,7 +68,7 @@ class Wall(PositionalEncoding):
             k, log_k = k_BHSK[:, :, start : start + KEYS], log_BHSK[:, :, start : start + KEYS]
             anchor = log_k[:, :, -1:]
             # From the anchor on, numbers are small enough for float32.
-            log_q, log_k = ((log - anchor).to(q_BHTK.dtype) for log in (log_q_BHTK, log_k))
+            log_q, log_k = ((log - anchor).to(q_BHTK) for log in (log_q_BHTK, log_k))
             columns.append((q_BHTK * log_q.clamp(max=0).exp()) @ (k * (-log_k).exp()).mT)
             near = slice(max(start - first, 0), max(start + KEYS - first, 0))
             pairs = (log_q[:, :, near, None] - log_k[:, :, None]).clamp(max=0).exp()  # above 0: masked

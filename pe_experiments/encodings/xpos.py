@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape
+from pe_experiments.encodings.base import AttentionContext, ModelShape, in_float64
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.terminal.arguments import above
 
@@ -54,13 +54,14 @@ class XPos(Rope):
 
     def _scales(self, offsets_BT: Tensor) -> Tensor:
         """z_m^(offset / scale_base), [B, 1, T, R]."""
-        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=offsets_BT.device)
+        offsets64_BT = in_float64(offsets_BT)
+        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=offsets64_BT.device)
         logs_R = ((pairs_R / self.pairs + 0.4) / 1.4).log()
-        exponents_B1TR = offsets_BT.to(torch.float64)[:, None, :, None] / self.scale_base * logs_R
+        exponents_B1TR = offsets64_BT[:, None, :, None] / self.scale_base * logs_R
         # The farthest logit multiplies two such factors; a masked later key must not become nan.
         if 2 * float(exponents_B1TR.abs().max()) > LARGEST_EXPONENT:
             raise ValueError(
                 f"positions {2 * float(offsets_BT.abs().max()):.0f} apart are too far for "
                 f"scale_base={self.scale_base}: factors leave float32; take a larger scale_base"
             )
-        return exponents_B1TR.exp().float()
+        return exponents_B1TR.exp().float().to(offsets_BT.device)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
-from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
@@ -105,7 +105,9 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     # Outputs that are NaN or infinite answer nothing.
     answers_BT[scored_BT] = logits_NV.argmax(dim=-1).where(logits_NV.isfinite().all(dim=-1), IGNORE)
-    loss_sum = F.cross_entropy(logits_NV.double(), batch.labels_BT[scored_BT], reduction="sum")
+    logits64_NV = in_float64(logits_NV)
+    labels_N = batch.labels_BT[scored_BT].to(logits64_NV.device)
+    loss_sum = F.cross_entropy(logits64_NV, labels_N, reduction="sum")
     return answers_BT, float(loss_sum)
 
 

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
-from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.encodings.base import at_least_float32, to_device
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
 from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
@@ -77,11 +77,11 @@ class Scorer:
         losses, right = [], []
         for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
             inputs = (rows.tokens_BT, ids_RP, rows.lengths_B, rows.declared_B)
-            hidden_rTD = self.model.hidden(*(tensor[part].to(device) for tensor in inputs))
+            hidden_rTD = self.model.hidden(*(to_device(tensor[part], device) for tensor in inputs))
             labels_rS = windows_RL[part, 1:].to(device)
             scored_rSD = hidden_rTD[:, -length:-1]
             logits_rSV = at_least_float32(self.model.head(scored_rSD))
-            losses.append(F.cross_entropy(logits_rSV.mT, labels_rS, reduction="none").double().cpu())
+            losses.append(F.cross_entropy(logits_rSV.mT, labels_rS, reduction="none").cpu().double())
             right.append((logits_rSV.argmax(dim=-1) == labels_rS).cpu())
         return torch.cat(losses), torch.cat(right)
 

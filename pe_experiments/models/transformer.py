@@ -155,7 +155,7 @@ class Transformer(Backbone):
 
     def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
         """Rows are packed in training on a CPU."""
-        if at.lengths_B is None or x_BTD.is_cuda or not torch.is_grad_enabled():
+        if at.lengths_B is None or x_BTD.device.type != "cpu" or not torch.is_grad_enabled():
             return UNPACKED
         rows, tokens = x_BTD.shape[:2]
         padded = int(at.lengths_B.sum()) < PADDED * rows * tokens

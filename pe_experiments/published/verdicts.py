@@ -45,7 +45,7 @@ def verdicts_on(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
     apart = -others.sub(scores[mine], axis=0)
     words, ps = _verdicts(apart.to_numpy(), bool(_learned(scores[[mine]])[0]), _learned(others))
     made, left = dict[str, Difference](), int((~np.isnan(ps)).sum())
-    table = pd.DataFrame({"word": words, "p": ps, "holm": holm(ps)}, index=others.columns)
+    table = pd.DataFrame({"word": words, "p": ps, "holm": holm(ps.tolist())}, index=others.columns)
     for name, word, _, p in table.sort_values("p", kind="stable").itertuples():
         d = apart[name].dropna().to_numpy(float)
         tested = word in TESTED

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import torch
+
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.data.batches import Batch
 from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import parameters
 
@@ -33,7 +34,7 @@ def seconds_per_step(experiment: Experiment) -> float:
         for index in range(1 + TIMED_STEPS):
             batch = batches.batch(index)
             started = time.perf_counter()
-            batch_loss(model, Batch(*(part.to(device) for part in batch))).backward()
+            batch_loss(model, batch.to(torch.device(device))).backward()
             times.append(time.perf_counter() - started)
         return min(times[1:])
 

@@ -38,6 +38,9 @@ class Comparison(Callback):
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Look at the runs whenever some have ended."""
 
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        LAUNCHED.clear()
+
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
         if config.dry_run:
             return

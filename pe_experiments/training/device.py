@@ -32,6 +32,10 @@ def prepare_device(config: Config) -> str:
             raise UserError(
                 "trainer.accelerator=mps: PyTorch finds no GPU of Apple's here; allowed: cpu or auto"
             )
+        if trainer.precision == "64-true":
+            raise UserError(
+                "trainer.precision=64-true: Apple's GPU has no float64; allowed: 32-true or bf16-mixed"
+            )
         return "mps"
     matmul.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
     return "cpu"

@@ -114,7 +114,7 @@ def seed_forward(seed: int, device: torch.device) -> None:
 
 def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tensor:
     """Mean cross entropy over the scored tokens of a batch, in nats; or their sum by ``scored``."""
-    if batch.tokens_BT.is_cuda:  # constant shapes, and nothing the host has to wait for
+    if batch.tokens_BT.device.type != "cpu":  # constant shapes, and nothing the host has to wait for
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         logits_NV, labels_N = at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten()
         if scored is None:

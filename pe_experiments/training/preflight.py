@@ -38,6 +38,7 @@ def preflight(experiment: Experiment) -> list[str]:
         UserError: what is wrong, in one sentence.
     """
     refuse_large(experiment)
+    refuse_long_measurements(experiment)
     source = experiment.source
     for task in dict.fromkeys((source.task, experiment.evaluation_task)):
         _refuse_wrong_answers(task, source.train_lengths)
@@ -71,6 +72,24 @@ def refuse_large(experiment: Experiment) -> None:
             f"parameters, the rest for a batch), this machine has {have / 1e9:,.1f}; lower model.d_model, "
             f"model.num_layers, task.vocab_size, training.batch_size, training.max_length or pe's own sizes"
         )
+
+
+def refuse_long_measurements(experiment: Experiment) -> None:
+    """Refuse an evaluation estimated to take more than a day; training has no limit."""
+    config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
+    gpu = config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
+    speed = 1e13 if gpu else 1e10 * config.trainer.threads  # operations a second, or more
+    evaluated, checked = config.evaluation.examples, config.training.check_examples
+    for name, examples, key, lengths in (
+        ("evaluation.examples", evaluated, "evaluation.lengths", experiment.evaluation_lengths),
+        ("training.check_examples", checked, "training.max_length", experiment.train_lengths[-1:]),
+    ):
+        rows = (experiment.format.tokens(n, task.target_length(task.nearest_length(n) or n)) for n in lengths)
+        work = sum(2 * tokens * size + 4 * tokens**2 * shape.d_model * shape.num_layers for tokens in rows)
+        hours = examples * work / speed / 3600
+        if hours > 24:
+            over = f"with {key} up to {max(lengths)} takes about {hours:.2g} hours by an estimate"
+            raise UserError(f"{name}={examples} {over}, and the limit is 24; lower either")
 
 
 def parameters(experiment: Experiment) -> int:

@@ -1,0 +1,149 @@
+"""A device without float64, as Apple's GPU: every shipped encoding trains and evaluates on it as on the CPU.
+
+No such GPU is needed. Its tensors say that they are on the device "meta" and hold their values on the CPU. An
+operation that would make a float64 tensor there, or that mixes them with tensors of the CPU, raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.data.batches import TrainingStream
+from pe_experiments.encodings import base
+from pe_experiments.evaluation.curve import extrapolation_curve
+from pe_experiments.evaluation.text import evaluate_text
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training.device import prepare_device
+from pe_experiments.training.loop import batch_loss
+
+DEVICE = torch.device("meta")
+
+
+class OnDevice(Tensor):
+    """A tensor of the device, with its values on the CPU."""
+
+    values: Tensor
+
+    @staticmethod
+    def __new__(cls, values: Tensor) -> OnDevice:
+        if values.dtype in (torch.float64, torch.complex128):
+            raise TypeError("the device has no float64")
+        made = Tensor._make_wrapper_subclass(
+            cls, values.size(), values.stride(), values.storage_offset(), dtype=values.dtype, device=DEVICE
+        )
+        made.values = values
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with Device():
+            return func(*args, **(kwargs or {}))
+
+
+class Device(TorchDispatchMode):
+    """Computes on the CPU what is asked of the device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        here = [x for x in tensors if isinstance(x, OnDevice)]
+        copies = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        if here and not copies and any(x.dim() and not isinstance(x, OnDevice) for x in tensors):
+            raise RuntimeError(f"{func} mixes tensors of the device and of the CPU")
+        asked = kwargs.get("device")
+        on_device = bool(here) if asked is None else torch.device(asked) == DEVICE
+        if asked is not None:
+            kwargs["device"] = torch.device("cpu")
+        values = pytree.tree_map_only(OnDevice, lambda x: x.values, (args, kwargs))
+        result = func(*values[0], **values[1])
+        if not on_device:
+            return result
+        result = pytree.tree_map_only(Tensor, OnDevice, result)
+        return return_and_correct_aliasing(func, args, kwargs, result) if here else result
+
+
+@pytest.fixture(autouse=True)
+def _no_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(base, "WITHOUT_FLOAT64", (DEVICE.type,))
+    # PyTorch has no autocast for this device; encodings only switch it off.
+    monkeypatch.setattr(torch, "autocast", lambda device_type, enabled: nullcontext())
+    monkeypatch.setattr(torch, "tensor", tensor_by_copy)
+    with Device():
+        yield
+
+
+def tensor_by_copy(
+    data: Any, *, device: Any = None, make: Callable[..., Tensor] = torch.tensor, **options: Any
+) -> Tensor:
+    """As ``torch.tensor``, which no dispatch mode sees."""
+    return make(data, **options).to(device or "cpu")
+
+
+def numbers(experiment: Experiment, device: torch.device) -> list[Tensor]:
+    """The loss of a training batch, its gradients, and the loss in evaluation past the training lengths."""
+    model = experiment.untrained_model().to(device)
+    batch = TrainingStream(experiment.source, 8, "mixed").batch(0).to(device)
+    loss = batch_loss(model, batch)
+    loss.backward()
+    gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
+    if experiment.config.task["_target_"].endswith("Text"):
+        (row,), _ = evaluate_text(model, experiment.source, [9], 8, experiment.max_length)
+    else:
+        (row,) = extrapolation_curve(model, experiment.source, [9], 8, experiment.max_length)
+    return [loss.detach().cpu(), *gradients, torch.tensor(row["loss"])]
+
+
+FORMS = [("decoder", f"pe={name}") for name in shipped("pe")]
+FORMS += [
+    ("encoder", f"pe={name}")
+    for name, section in shipped("pe").items()
+    if not load_component("pe", section).cls.causal_only
+]
+SETTINGS = [
+    ("decoder", "pe=rope", "positions=random_float"),
+    ("decoder", "pe=learned", "pe.beyond=interpolate", "positions=interpolated"),
+    ("decoder", "pe=sinusoidal", "positions=random_subset"),
+    ("decoder", "pe=alibi", "model.attention_implementation=blocked"),
+    ("decoder", "pe=rope_yarn", "pe.factor=4"),
+    ("decoder", "pe=rope", "task=text", "positions=interpolated"),
+]
+
+
+@pytest.mark.parametrize("choice", [*FORMS, *SETTINGS], ids=" ".join)
+def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Callable[..., Experiment]) -> None:
+    model, *others = choice
+    experiment = tiny(f"model={model}", *others)
+    torch.testing.assert_close(numbers(experiment, DEVICE), numbers(experiment, torch.device("cpu")))
+
+
+def test_the_device_refuses_float64_and_tensors_of_the_cpu() -> None:
+    ids = torch.arange(4, device=DEVICE)
+    with pytest.raises(TypeError, match="has no float64"):
+        ids.double()
+    with pytest.raises(TypeError, match="has no float64"):
+        torch.ones(4, dtype=torch.float64, device=DEVICE)
+    with pytest.raises(TypeError, match="has no float64"):
+        torch.ones(4, dtype=torch.float64).to(DEVICE)
+    with pytest.raises(RuntimeError, match="mixes tensors"):
+        ids + torch.ones(4)
+
+
+def test_float64_training_is_refused_in_a_sentence(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert prepare_device(tiny("trainer=mps").config) == "mps"
+    with pytest.raises(UserError, match=r"trainer\.precision=64-true: .* has no float64; allowed: 32-true"):
+        prepare_device(tiny("trainer=mps", "trainer.precision=64-true").config)
