@@ -94,7 +94,8 @@ def tensor_by_copy(
 def numbers(experiment: Experiment, device: torch.device) -> list[Tensor]:
     """The loss of a training batch, its gradients, and the loss in evaluation past the training lengths."""
     model = experiment.untrained_model().to(device)
-    batch = TrainingStream(experiment.source, 8, "mixed").batch(0).to(device)
+    # So many rows that a CPU takes them in parts.
+    batch = TrainingStream(experiment.source, 128, "mixed").batch(0).to(device)
     loss = batch_loss(model, batch)
     loss.backward()
     gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
