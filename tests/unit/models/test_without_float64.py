@@ -32,7 +32,7 @@ DEVICE = torch.device("meta")
 class OnDevice(Tensor):
     """A tensor of the device, with its values on the CPU."""
 
-    values: Tensor
+    held: Tensor
 
     @staticmethod
     def __new__(cls, values: Tensor) -> OnDevice:
@@ -41,13 +41,13 @@ class OnDevice(Tensor):
         made = Tensor._make_wrapper_subclass(
             cls, values.size(), values.stride(), values.storage_offset(), dtype=values.dtype, device=DEVICE
         )
-        made.values = values
+        made.held = values
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         with Device():
             return func(*args, **(kwargs or {}))
 
@@ -66,7 +66,7 @@ class Device(TorchDispatchMode):
         on_device = bool(here) if asked is None else torch.device(asked) == DEVICE
         if asked is not None:
             kwargs["device"] = torch.device("cpu")
-        values = pytree.tree_map_only(OnDevice, lambda x: x.values, (args, kwargs))
+        values = pytree.tree_map_only(OnDevice, lambda x: x.held, (args, kwargs))
         result = func(*values[0], **values[1])
         if not on_device:
             return result
@@ -94,7 +94,8 @@ def tensor_by_copy(
 def numbers(experiment: Experiment, device: torch.device) -> list[Tensor]:
     """The loss of a training batch, its gradients, and the loss in evaluation past the training lengths."""
     model = experiment.untrained_model().to(device)
-    batch = TrainingStream(experiment.source, 8, "mixed").batch(0).to(device)
+    # So many rows that a CPU takes them in parts.
+    batch = TrainingStream(experiment.source, 128, "mixed").batch(0).to(device)
     loss = batch_loss(model, batch)
     loss.backward()
     gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
@@ -109,7 +110,7 @@ FORMS = [("decoder", f"pe={name}") for name in shipped("pe")]
 FORMS += [
     ("encoder", f"pe={name}")
     for name, section in shipped("pe").items()
-    if not load_component("pe", section).cls.causal_only
+    if not getattr(load_component("pe", section).cls, "causal_only", False)
 ]
 SETTINGS = [
     ("decoder", "pe=rope", "positions=random_float"),
