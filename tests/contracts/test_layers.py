@@ -19,11 +19,13 @@ LAYERS = (
     ("training",),
     ("store",),
     ("run",),
-    ("sweeps", "comparison", "checking", "analysis"),
+    ("comparison", "checking", "analysis"),
     ("published",),
+    ("sweeps",),
+    ("bank",),
     ("commands",),
 )
-SIDE_BY_SIDE = LAYERS[-3]  # many runs, tables, checks: none of these rooms needs another
+SIDE_BY_SIDE = LAYERS[-5]  # many runs, tables, checks: none of these rooms needs another
 TENSORS_ONLY = (*LAYERS[1], *LAYERS[2], *LAYERS[3])
 SHELL = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "pydantic"}
 

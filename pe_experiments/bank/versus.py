@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pandas as pd
 import torch
 
 from pe_experiments import NUMERICS
+from pe_experiments.bank.report import Standing, report
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
@@ -25,15 +25,6 @@ from pe_experiments.terminal.errors import UserError, allowed, few
 
 MOST_SETTINGS = 16  # whose signs are all flipped
 STUDY = "versus"  # the folder of its studies, one per encoding
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A task whose settings have been run."""
-
-    task: str
-    mine: pd.Series  # by setting that was run: the score, NaN where the task was not learned
-    others: pd.DataFrame  # of the baselines, [settings, encodings], in the same settings
 
 
 class Versus(Comparison):
@@ -96,8 +87,6 @@ class Versus(Comparison):
             self.report([job for job in jobs if job.state in DONE and self._task(job) in tasks])
 
     def report(self, jobs: Sequence[Job]) -> None:
-        from pe_experiments.published.report import report
-
         done = [job.name for job in jobs if job.state in DONE]
         if done:
             list_in_study(self.results_dir, self.study, *done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from matplotlib.figure import Figure
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.published.scores import SCORE, factors_of
 from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
-from pe_experiments.published.versus import Standing, Versus
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import write_atomically
 
@@ -26,8 +26,22 @@ NAMED = 3  # baselines in colour, the highest
 PALE = "0.75"
 
 
-def report(versus: Versus, standings: Sequence[Standing]) -> None:
-    """Write tables, figures and page of the scheme beside the bank, and print what the page says."""
+@dataclass(frozen=True)
+class Standing:
+    """A task whose settings have been run."""
+
+    task: str
+    mine: pd.Series  # by setting that was run: the score, NaN where the task was not learned
+    others: pd.DataFrame  # of the baselines, [settings, encodings], in the same settings
+
+
+def report(versus: Any, standings: Sequence[Standing]) -> None:
+    """Write tables, figures and page of an encoding beside the bank, and print what the page says.
+
+    Args:
+        versus: the `versus.Versus` whose runs these are.
+        standings: the tasks that are reported.
+    """
     folder = versus.results_dir / str(versus.study)
     rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.scored()
     (folder / "figures").mkdir(parents=True, exist_ok=True)
@@ -83,7 +97,7 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
     return figure, panels[:count]
 
 
-def _draw_curves(versus: Versus, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
+def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
     """Exact match over input length in training lengths: the mean of the settings that the scheme has run."""
     figure, panels = _panels(len(standings), 1.9)
     highest = {one.task: [*map(str, one.others.mean().nlargest(NAMED).index)] for one in standings}
@@ -108,7 +122,7 @@ def _draw_curves(versus: Versus, table: pd.DataFrame, standings: Sequence[Standi
     save(figure, folder, "curves")
 
 
-def _draw_scores(versus: Versus, standings: Sequence[Standing], folder: Path) -> None:
+def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> None:
     """A point per setting that the scheme has run, a bar for the mean; the highest scheme first."""
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
