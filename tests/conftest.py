@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import runpy
 import sys
 from collections.abc import Callable, Iterator
@@ -89,6 +90,8 @@ def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             runpy.run_path(sys.argv[0], run_name="__main__")
+        logging.getLogger().setLevel(logging.WARNING)  # hydra.verbose of one command is not that of the next
+        logging.getLogger("hydra").setLevel(logging.WARNING)
         out, err = capsys.readouterr()
         return Outcome(int(stop.value.code or 0), out, err)
 

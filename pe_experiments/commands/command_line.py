@@ -20,7 +20,7 @@ from rich.table import Table
 
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.configuration.mistakes import explained
-from pe_experiments.configuration.overrides import normalised, replaced
+from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, print_table, say
@@ -95,9 +95,7 @@ def _exit_code(
 ) -> int:
     arguments = sys.argv[1:]
     try:
-        for earlier, later in replaced(arguments):
-            print(f"note: {shown(earlier)} is replaced by {shown(later)}", file=sys.stderr)
-        sys.argv[1:] = prepare(normalised(arguments))
+        sys.argv[1:] = prepare(normalised(arguments, primary))
         application()
         return process.exit_code
     except KeyboardInterrupt:

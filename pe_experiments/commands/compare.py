@@ -20,7 +20,7 @@ class CompareSettings(Section):
     results_dir: Folder
     study: Study | None
     out: Folder | None
-    pe: list[Words] | None
+    encodings: list[Words] | None
     baseline: Words | None
     metric: Words | None
 
@@ -30,9 +30,15 @@ def main(config: DictConfig) -> None:
     asked = validated(CompareSettings, settings_of(config)).model_dump()
     from pe_experiments.comparison.compare import compare, show
 
+    asked["pe"] = asked.pop("encodings")
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
     say(f"reading {asked['results_dir']}/runs")
     show(compare(**asked, display=Lines()))
 
 
-run = command("compare", __doc__, main)
+def encodings_of(texts: list[str]) -> list[str]:
+    """Write ``pe=[...]`` as ``encodings=[...]``: for Hydra ``pe`` is a config group."""
+    return [f"encodings={text[3:]}" if text.startswith("pe=") else text for text in texts]
+
+
+run = command("compare", __doc__, main, prepare=encodings_of)

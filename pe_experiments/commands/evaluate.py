@@ -13,7 +13,7 @@ from pe_experiments.commands.command_line import command, settings_of, show_resu
 from pe_experiments.configuration.compose import changed_sections
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
-from pe_experiments.configuration.schema import Folder, Section, Words, validated
+from pe_experiments.configuration.schema import Folder, Section, validated
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, allowed, shown
@@ -22,7 +22,7 @@ from pe_experiments.terminal.errors import UserError, allowed, shown
 class EvaluateSettings(Section):
     """What ``configs/evaluate.yaml`` may say of this command; the other settings are of the run."""
 
-    run: Words
+    run: Folder
     results_dir: Folder
     trust: bool
 

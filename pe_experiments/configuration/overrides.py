@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from pe_experiments.configuration.groups import PARTS, choices_of
+from pe_experiments.configuration.groups import PARTS, choices_of, groups_of
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -53,7 +53,7 @@ def key_of(text: str) -> str:
     return text.partition("=")[0].lstrip("+~")
 
 
-def normalised(arguments: Sequence[str]) -> list[str]:
+def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
     """Command-line arguments as Hydra takes them: the overrides, then the flags.
 
     ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
@@ -68,13 +68,14 @@ def normalised(arguments: Sequence[str]) -> list[str]:
         optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text
         (flags if text.startswith("-") or takes_value or optional else typed).append(text)
     keys = [key_of(text) for text in typed]
+    groups = groups_of(command)
     for text in typed:
         key, _, value = text.partition("=")
         if not key:
             raise unreadable(text)
         if key == "hydra":
             raise UserError(f"{shown(text)}: hydra is a section; its settings are written hydra.KEY=...")
-        if key in PARTS and (value in ("null", "") or value.startswith("[")):
+        if key in PARTS and key in groups and (value in ("null", "") or value.startswith("[")):
             several = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
             raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
@@ -85,12 +86,6 @@ def normalised(arguments: Sequence[str]) -> list[str]:
         if f"{group}._target_" in keys and group not in keys:
             typed.append(f"{group}=custom")
     return [*map(_quoted, typed), *flags]
-
-
-def replaced(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """The overrides that a later one of the same key replaces, each with that one."""
-    last = {key_of(text): text for text in arguments if "=" in text and not text.startswith("-")}
-    return [(text, last[key_of(text)]) for text in arguments if last.get(key_of(text), text) != text]
 
 
 def _quoted(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -121,7 +120,8 @@ def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
 
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {
-    "bank_v2": "bank/v2", "bank_mirrored": "bank/mirrored", "text_depth": "text/depth", "text_rope": "text/rope",
+    "bank_v2": "bank/v2", "bank_mirrored": "bank/mirrored",
+    "text_depth": "text/depth", "text_rope": "text/rope",
     **{f"replicate_{name}": f"replications/{name}" for name in ("huang", "path", "ruoss")},
     **{f"replicate_{name}": "replications/conditions"
        for name in ("cho", "golovneva", "jelassi", "kazemnejad", "lin")},
@@ -196,15 +196,3 @@ def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None
     known = composed("config", [])
     assert set(example) - {"defaults", "hydra"} <= set(known)
     assert set(example.logger.wandb) <= set(known["logger"]["wandb"])
-
-
-def test_files_and_functions_stay_readable() -> None:
-    for path in [*(ROOT / "pe_experiments").rglob("*.py"), *(ROOT / "scripts").glob("*.py")]:
-        text = path.read_text()
-        assert text.count("\n") <= 400, path
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                assert (node.end_lineno or 0) - node.lineno < 62, f"{path}: {node.name}"
-    commands = {*(ROOT / "scripts").glob("*.py")} - {ROOT / "scripts" / "catalogue.py"}
-    for path in commands:
-        assert path.read_text().count("\n") < 60, path

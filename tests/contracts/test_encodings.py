@@ -64,7 +64,7 @@ def test_an_encoder_is_served_or_refused(name: str) -> None:
 @schemes
 def test_docstring_states_source_and_parameters(name: str) -> None:
     """``Parameters: ...`` is an expression in the sizes of the model and of the scheme, and it is true."""
-    made = subject(name, True).scheme()
+    made = subject(name, True).encoding()
     document = " ".join((type(made).__doc__ or "").split())
     found = set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document))
     assert found == {number for numbers in cites(inspect.getdoc(made) or "").values() for number in numbers}
@@ -83,7 +83,7 @@ def counted(expression: str, scheme: PositionalEncoding) -> int:
 
 @schemes
 def test_a_common_seed_gives_equal_instances(name: str) -> None:
-    first, second = (subject(name, True).scheme().state_dict() for _ in range(2))
+    first, second = (subject(name, True).encoding().state_dict() for _ in range(2))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
 

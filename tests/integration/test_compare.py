@@ -55,7 +55,7 @@ def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Pa
     ("argument", "words"),
     [
         ("pe=[alib]", ["pe=alib", "Did you mean alibi"]),
-        ("pe=alibi", ["pe=alibi", "a list"]),
+        ("pe=alibi", ["encodings=alibi", "a list"]),
         ("baseline=x", ["baseline=x", "alibi"]),
         ("metric=acc", ["metric=acc", "exact_match_at_2x"]),
         ("bseline=x", ["bseline", "Did you mean baseline"]),

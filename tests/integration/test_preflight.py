@@ -158,20 +158,6 @@ def test_check_encoding_finds_it_too(name: str, said: str, script: Script) -> No
     assert said in done.out
 
 
-def test_check_task_names_a_task_that_ends_the_program(script: Script) -> None:
-    done = script("check_task", f"task._target_={PARTS}.ExitingTask")
-    assert done.code == 1
-    assert "RuntimeError: ExitingTask ends the program with SystemExit(0)" in done.out
-
-
-def test_a_task_that_ends_the_program_where_its_length_is_asked_is_named(
-    script: Script, results: Path
-) -> None:
-    done = script("train", *TINY, f"results_dir={results}", f"task._target_={PARTS}.ExitingLength")
-    assert done.code == 1
-    assert "SystemExit: 0 (in ExitingLength; traceback in " in done.err
-
-
 @pytest.mark.parametrize("what", ["SystemExit(0)", "KeyboardInterrupt()"])
 def test_a_module_that_ends_the_program_is_named(
     what: str, script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

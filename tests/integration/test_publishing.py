@@ -77,7 +77,7 @@ def test_edited_and_unknown_sources_are_refused(written: Path, recorded: dict[st
     assert not (written / "small" / "runs.csv").exists()
 
 
-@pytest.mark.parametrize("sweep", ["core", "replicate_text"])  # the second inherits it from another sweep
+@pytest.mark.parametrize("sweep", ["tutorial_claims", "text_depth"])
 def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Path, sweep: str) -> None:
     study = str(OmegaConf.load(CONFIG_DIR / "sweep" / f"{sweep}.yaml")["study"])
     for run in runs_of(written):

@@ -174,7 +174,7 @@ def test_a_composition_is_both_of_its_parts() -> None:
 def test_learned_positions_compose_with_a_bias() -> None:
     make = reference_of("learned").build
     subject = Subject(lambda shape: Composition(shape, schemes=[make, ScalableSoftmax]))
-    assert subject.scheme().invariant_to == "nothing"
+    assert subject.encoding().invariant_to == "nothing"
     assert len(list(subject.model().encodings.parameters())) == 3  # one table, a scale per layer
 
 
