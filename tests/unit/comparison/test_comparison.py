@@ -202,32 +202,6 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
     assert 200 not in set(read_runs(folder).curves["content_length"])  # its own lengths, other examples
 
 
-def test_each_scheme_shows_the_value_that_was_tuned_for_it(tiny: Tiny) -> None:
-    rates = {"none": 0.03, "rope": 0.003}
-    names = []
-    for scheme, rate in rates.items():
-        for seed in range(3):
-            at = f"training.learning_rate={rate}"
-            names.append(write_run(tiny(f"pe={scheme}", f"seed={seed}", at), fading(1, 0.1)).name)
-    folder = Path(tiny().config.results_dir)
-    tried = {"0.003": 0.5, "0.01": 0.3, "0.03": 0.4}
-    about = {"task": "copy", "model": "decoder", "setting": "training.learning_rate", "seed": 0}
-    tuning = [
-        {"scheme": scheme, "tried": tried, "chosen": chosen, **about}
-        for scheme, chosen in (("none", "0.03"), ("rope", "0.01"), ("elsewhere", "0.01"))
-    ]
-    write_manifest(folder, "t", names, tuned=["training.learning_rate"], tuning=tuning)
-    made = written(folder, "t")
-    assert len(made.table) == 2
-    assert made.table["section"].nunique() == 1
-    page = (folder / "t" / PAGE).read_text()
-    assert '<th scope="row">training.learning_rate</th><td>0.03 (none), 0.003 (rope)</td>' in page
-    assert "elsewhere" not in page
-    assert [text.partition(":")[0] for text in made.notes if "end of the grid" in text] == [
-        "training.learning_rate of none"
-    ]
-
-
 @pytest.mark.slow
 def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
     """Six tasks, two schemes, one to three seeds, an encoder among them."""
