@@ -187,7 +187,7 @@ def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script
     targets = "pe._target_=tests.integration.outside.FailsFar,tests.integration.outside.Recency"
     first = script("train", *arguments, targets, "seed=0,1,2")
     assert first.code == 1
-    assert first.err.endswith("\nerror: RuntimeError: too far\n")
+    assert first.err.endswith("error: RuntimeError: too far\n")
     assert first.out.count("failed: copy-decoder-FailsFar-s") == 3
     alone = [line.partition("alone: python ")[2] for line in first.out.splitlines() if "alone: " in line]
     assert len(alone) == 3
