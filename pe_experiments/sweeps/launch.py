@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.schema import LauncherConfig, validated
@@ -56,8 +56,11 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         raise UserError(
             f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise that"
         )
-    own_settings = OmegaConf.to_container(config.hydra.overrides.hydra)
-    composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, own_settings)  # type: ignore[arg-type]
+    # Of Hydra's own settings only these change what a run may choose; others may belong to a preset.
+    search = [
+        text for text in config.hydra.overrides.hydra if text.lstrip("+").startswith("hydra.searchpath")
+    ]
+    composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search)
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
     LAUNCHED.extend(jobs)
     unable = by_reason((job for job in jobs if not job.can_start), FAILED)

@@ -457,9 +457,10 @@ def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -
         return done.stdout
 
     assert "(trained)" in run("as published", "-")
-    assert "(found finished)" in run("other words, same code", "-")
+    assert "(found finished)" in run("as published", "-")
     (trained,) = (tmp_path / "r" / "runs").iterdir()
-    assert f"Changed since {trained.name}: mine." in run("other code", "+")
+    remark = f"This is a new run, not the run {trained.name}: mine.Slope has been edited."
+    assert remark in run("as published", "+")
     names = sorted(path.name for path in (tmp_path / "r" / "runs").iterdir())
     assert len(names) == 2
     evaluation = (ROOT / "scripts" / "evaluate.py", f"run={trained}", "evaluation.lengths=[5]")

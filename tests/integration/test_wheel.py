@@ -43,7 +43,7 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     assert {path.name for path in empty.iterdir()} == {"results"}  # no directory of Hydra's
     (run,) = (empty / "results" / "runs").iterdir()
     assert (run / "result.json").exists()
-    assert '"source": null' in (run / "environment.json").read_text()
+    assert '"commit": null' in (run / "environment.json").read_text()
     assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]
     again = [*command[: -len(TINY)], "seed=0,1", "-m", *TINY]
     swept = subprocess.run(again, capture_output=True, text=True, cwd=empty, env=environment)
