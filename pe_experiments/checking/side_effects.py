@@ -18,6 +18,7 @@ from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.terminal.errors import allowed
 
 IN_CONTEXT = ("x_BSD", "q_positions_BT", "k_positions_BS")
+UNLIKELY_SEED = 881_723  # an encoding that seeds a generator itself hardly takes this one
 OF_PAIRS = ("relative_positions_BTS", "visible_BTS")  # shared by the layers, and too large to copy
 
 
@@ -28,7 +29,7 @@ def watch_random_draws() -> Iterator[list[str]]:
     touched: list[str] = []
     with torch.random.fork_rng(devices=[]):
         for set_seed in (torch.manual_seed, np.random.seed, random.seed):
-            set_seed(0)
+            set_seed(UNLIKELY_SEED)
         before = _generator_states()
         try:
             yield touched

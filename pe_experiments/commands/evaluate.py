@@ -10,13 +10,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, settings_of, show_result
-from pe_experiments.configuration.compose import changed_sections
+from pe_experiments.configuration.compose import changed_sections, unchangeable
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import Folder, Section, validated
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, allowed, shown
+from pe_experiments.terminal.files import CONFIG_DIR
 
 
 class EvaluateSettings(Section):
@@ -53,6 +54,9 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
 def over_the_run(texts: list[str]) -> list[str]:
     """What is typed may change settings that only the run has; `changed_sections` holds them against it."""
     known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
+    for key in map(key_of, texts):
+        if key not in known and (CONFIG_DIR / key).is_dir():
+            raise unchangeable(key)
     return [text if key_of(text) in known or text[:1] in "+~-" else f"++{text}" for text in texts]
 
 

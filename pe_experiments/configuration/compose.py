@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.mistakes import explained, unknown_key
 from pe_experiments.configuration.overrides import normalised, read_overrides, refuse_several
-from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, interpolated
+from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, interpolated
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -192,8 +192,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
     for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
         if section not in changeable or (not setting and section not in (*PARTS, "logger")):
-            only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
-            raise UserError(f"{override.key_or_group}: this run is trained; {only}")
+            raise unchangeable(override.key_or_group)
         if setting:
             config[section] = _merged(config.get(section, {}), _nested(setting, override.value()))
         elif section == "logger":
@@ -202,6 +201,13 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
             config[section] = _other_choice(config[section], chosen[section], overrides)
         changed[section] = None
     return {section: config[section] for section in changed}
+
+
+def unchangeable(key: str) -> UserError:
+    """Return the sentence about a setting that a trained run cannot change."""
+    changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
+    only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
+    return UserError(f"{key}: this run is trained; {only}")
 
 
 def _nested(key: str, value: Any) -> ConfigMapping:

@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from pe_experiments.configuration.compose import Composer, composed
 from pe_experiments.configuration.experiment import resolve
-from pe_experiments.configuration.overrides import normalised, replaced
+from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import check
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
@@ -146,4 +146,3 @@ def test_arguments_as_hydra_takes_them() -> None:
     ]
     assert normalised([run]) == ["run='results/runs/copy-decoder-rope(base=500,x)-s0-1'"]
     assert normalised(["--info", "defaults", "task._target_=a.B"])[:2] == ["task._target_=a.B", "task=custom"]
-    assert replaced(["seed=1", "--x", "+seed=2", "pe=a"]) == [("seed=1", "+seed=2")]

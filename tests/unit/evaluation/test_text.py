@@ -127,4 +127,3 @@ def test_a_run_keeps_and_mirrors_what_was_measured(experiment: Experiment) -> No
     logged = [row for row in history if "text/sliding_all_bits_per_byte" in row]
     assert [row["extrapolation/length"] for row in logged] == list(LENGTHS)
     assert run_experiment(experiment).done == "found"
-    assert any(name.endswith("evaluation") for name in done.result["evaluation"]["code"])
