@@ -106,6 +106,7 @@ def refuse_several(override: Override) -> None:
 
 def several_values(text: str) -> UserError:
     """The sentence about a sweep where one run is made."""
+    text = text.removeprefix("++")  # evaluate.py adds it
     key, _, values = text.partition("=")
     how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
     how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
