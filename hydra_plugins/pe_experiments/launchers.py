@@ -64,5 +64,6 @@ CHOICES: dict[str, tuple[type[RunLauncher], dict[str, Any]]] = {
     "ray": (RayLauncher, {"jobs": None, "address": None}),
 }
 for name, (launcher, keys) in CHOICES.items():
-    node = {"_target_": f"{launcher.__module__}.{launcher.__name__}", **keys, "max_runs": 20_000}
+    target = {"_target_": f"{launcher.__module__}.{launcher.__name__}", "_convert_": "all"}
+    node = target | keys | {"max_runs": 20_000}
     ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="pe_experiments")

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from pe_experiments import NUMERICS
@@ -61,8 +60,7 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     stated["model"] = load_component("model", model).stated | sizes
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
         defaults = vars(schema.model_construct())
-        changed = [key for key, value in trained[group].items() if value != defaults.get(key, ...)]
-        stated[group] = {key: trained[group][key] for key in changed}
+        stated[group] = {key: one for key, one in trained[group].items() if one != defaults.get(key, ...)}
     if callbacks := stated["trainer"].get("callbacks"):
         stated["trainer"]["callbacks"] = [load_component(CALLBACKS, one).stated for one in callbacks]
     return jsonable(stated | {"seed": trained["seed"]})
@@ -119,7 +117,7 @@ def source_text(cls: type) -> str | None:
 
 def _text_of_members(cls: type) -> str:
     members = [value for name, value in vars(cls).items() if name not in ("__module__", "__doc__")]
-    texts = [inspect.getsource(one) if isinstance(one, FunctionType) else repr(one) for one in members]
+    texts = [inspect.getsource(one) if inspect.isfunction(one) else repr(one) for one in members]
     return "\n".join(text for text in texts if " at 0x" not in text)
 
 

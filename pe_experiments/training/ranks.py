@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -153,7 +154,10 @@ class Ranks(LightningEnvironment):
 def _started_by(size: int) -> ClusterEnvironment | None:
     """What has started a process for each device, if anything has."""
     kinds = (TorchElasticEnvironment, SLURMEnvironment)
-    if size == 1 or not (detected := [kind for kind in kinds if kind.detect()]):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The `srun` command is available")  # and need not be used
+        detected = [kind for kind in kinds if size > 1 and kind.detect()]
+    if not detected:
         return None
     try:
         environment = detected[0]()
