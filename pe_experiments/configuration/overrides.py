@@ -91,6 +91,8 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
 def _quoted(text: str) -> str:
     """The text with the name of a run in quotes, and with a mapping that is put over what is there."""
     key, equals, value = text.partition("=")
+    if key == "+trainer.callbacks":  # what those write who know that the shipped list is empty
+        return f"+{text}"
     if value.startswith("{") and text[0] not in "+~":
         return f"++{text}"
     if key in PATHS and equals and not re.fullmatch(r"""[\w./~-]*|'.*'|".*"|\?\?\?|null""", value):

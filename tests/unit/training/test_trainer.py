@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "bf16": ("trainer.precision=bf16-mixed", "pe=rope"),
     "float64": ("trainer.precision=64-true", "pe=rope"),
     "dropout": ("model=llama", "model.d_model=16", "model.dropout=0.2", "pe=rope"),
-    "callback": (f"trainer.callbacks=[{{_target_: {__name__}.Halved}}]",),
+    "callback": (f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",),
     "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
 }
 
