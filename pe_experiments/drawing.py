@@ -43,7 +43,7 @@ def styles(labels: Iterable[str]) -> dict[str, Look]:
 
     No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
     """
-    # With this prefix the schemes that are compared most often wish for eight different colours.
+    # With this prefix the encodings that are compared most often wish for eight different colours.
     digests = {label: hashlib.sha256(f"439{label}".encode()).digest() for label in set(labels)}
     wished = {label: (one[0] % WISHED, one[1] % len(MARKERS)) for label, one in digests.items()}
     order = sorted(wished, key=lambda label: (wished[label], label))

@@ -109,7 +109,7 @@ def evaluate_run(
             ``logger``; and ``task``, to evaluate on that one instead.
 
     Raises:
-        UserError: as `load_model`, or the weights do not fit the changed scheme.
+        UserError: as `load_model`, or the weights do not fit the changed encoding.
     """
     finished = finished_run(RunDirectory(path), changes, trust)
     display = display or console.Display()
@@ -214,7 +214,7 @@ def _evaluate_finished(planned: Plan, ranks: Ranks, display: console.Display) ->
 
 
 def _evaluate_otherwise(planned: Plan, ranks: Ranks, display: console.Display) -> str:
-    """Other lengths, another scheme, decoding or task: into ``evaluations/<hash8>``."""
+    """Other lengths, another encoding, decoding or task: into ``evaluations/<hash8>``."""
     experiment, directory, result = planned.experiment, planned.directory, planned.result or {}
     label, model = planned.identity.label, trained_model(planned)
     if planned.evaluation["pe"] != result["evaluation"]["pe"]:

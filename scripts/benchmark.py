@@ -1,6 +1,6 @@
-"""How fast is it here: beside other libraries, scheme by scheme, beside a bare loop and over length.
+"""How fast is it here: beside other libraries, encoding by encoding, beside a bare loop and over length.
 
-python scripts/benchmark.py [parts=[small,peers,schemes,loop,lengths]] [repeats=15] [out=DIR]
+python scripts/benchmark.py [parts=[small,peers,encodings,loop,lengths]] [repeats=15] [out=DIR]
 """
 
 import sys

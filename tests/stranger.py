@@ -18,7 +18,7 @@ import pytest
 from scipy import stats
 
 Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, and what guessing gives of each
-Runs = dict[str, dict[int, Curve]]  # by scheme and seed
+Runs = dict[str, dict[int, Curve]]  # by encoding and seed
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -27,7 +27,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def curves_of(rows: list[dict[str, str]]) -> Runs:
-    """By scheme, seed and length, the lengths that all runs share."""
+    """By encoding, seed and length, the lengths that all runs share."""
     found: Runs = defaultdict(lambda: defaultdict(dict))
     one_token = {float(row["answer_tokens"]) for row in rows if row["answer_tokens"]} == {1.0}
     for row in rows:
@@ -101,8 +101,8 @@ def holm(p: list[float]) -> list[float]:
 
 
 def check_table(row: dict[str, str], runs: Runs) -> None:
-    """Every mean, count and interval of one scheme."""
-    curves, longest = list(runs[row["scheme"]].values()), int(row["max_length"])
+    """Every mean, count and interval of one encoding."""
+    curves, longest = list(runs[row["encoding"]].values()), int(row["max_length"])
     seeds = len(curves)
     assert int(row["seeds"]) == seeds
     inside = [within(curve, "exact_match", longest) for curve in curves]
@@ -140,11 +140,11 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
     def value(curve: Curve) -> float:
         return curve[2 * longest]["exact_match"] if at_2x else score(curve, "exact_match", longest)
 
-    scores = {scheme: {seed: value(curve) for seed, curve in by.items()} for scheme, by in runs.items()}
+    scores = {encoding: {seed: value(curve) for seed, curve in by.items()} for encoding, by in runs.items()}
     tested: list[dict[str, Any]] = [row for row in rows if not row["not_tested"]]
     p = []
     for row in rows:
-        first, second = scores[row["scheme"]], scores[row["other"]]
+        first, second = scores[row["encoding"]], scores[row["other"]]
         difference = np.mean(list(first.values())) - np.mean(list(second.values()))
         assert float(row["difference"]) == pytest.approx(difference, abs=1e-9)
         if row in tested:

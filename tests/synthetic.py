@@ -102,11 +102,11 @@ def _row(experiment: Experiment, length: int, exact: float, tokens: float) -> di
 
 
 def write_study(make: Callable[..., Experiment], *more: str, seeds: int = 5) -> Path:
-    """Three schemes that differ, ``seeds`` seeds each, with some spread between seeds."""
+    """Three encodings that differ, ``seeds`` seeds each, with some spread between seeds."""
     grid = "evaluation.lengths=[3,6,9,12,24,48]"
     for seed in range(seeds):
-        for place, (scheme, slope) in enumerate({"sinusoidal": 0.3, "learned": 0.3, "alibi": 0.02}.items()):
+        for place, (encoding, slope) in enumerate({"sinusoidal": 0.3, "learned": 0.3, "alibi": 0.02}.items()):
             wobble = 0.003 * ((7 * seed + 3 * place) % 5)
-            experiment = make(f"pe={scheme}", f"seed={seed}", grid, *more)
+            experiment = make(f"pe={encoding}", f"seed={seed}", grid, *more)
             write_run(experiment, fading(1.0 - wobble, slope + wobble))
     return Path(experiment.config.results_dir)

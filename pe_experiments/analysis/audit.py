@@ -120,13 +120,13 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
 
 
 @torch.no_grad()
-def scores_over_distance(scheme: PositionalEncoding, distances: int, offset: int = 0) -> Tensor:
-    """Change by the scheme [H, N] of the logit of a key like the query, in the first layer.
+def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: int = 0) -> Tensor:
+    """Change by the encoding [H, N] of the logit of a key like the query, in the first layer.
 
-    The mean over random queries; of a scheme that computes its own weights, their logarithm. The farthest of
-    the N keys has the id ``offset``, the query ``offset + N - 1``.
+    The mean over random queries; of an encoding that computes its own weights, their logarithm. The farthest
+    of the N keys has the id ``offset``, the query ``offset + N - 1``.
     """
-    shape, own_weights = scheme.shape, makes_weights(scheme.for_layer(0))
+    shape, own_weights = encoding.shape, makes_weights(encoding.for_layer(0))
     generator = torch.Generator().manual_seed(0)
     positions = torch.arange(distances)[None] + offset
     total = torch.zeros(shape.num_heads, distances, dtype=torch.float64)
@@ -134,7 +134,7 @@ def scores_over_distance(scheme: PositionalEncoding, distances: int, offset: int
         query = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
         alike = query.expand(-1, -1, distances, -1)
         x = torch.randn(1, distances, shape.d_model, generator=generator)
-        scores_HN = attention_scores(scheme, Inputs(alike, alike, x, positions))[0, :, -1].double()
+        scores_HN = attention_scores(encoding, Inputs(alike, alike, x, positions))[0, :, -1].double()
         content = query.double().square().sum(-1)[0] * shape.head_dim**-0.5
         total += scores_HN.clamp(min=1e-12).log() if own_weights else scores_HN - content
     mean_HN = total / DRAWS
@@ -150,22 +150,22 @@ def causal_context(x_1SD: Tensor) -> AttentionContext:
 
 
 @torch.no_grad()
-def rotated_channels(scheme: PositionalEncoding, distances: int) -> Tensor | None:
+def rotated_channels(encoding: PositionalEncoding, distances: int) -> Tensor | None:
     """Product [C, N] of a channel with itself, rotated in the first layer; None if no distance matters."""
-    shape = scheme.shape
+    shape = encoding.shape
     at = causal_context(torch.zeros(1, distances, shape.d_model))
     units = torch.eye(shape.head_dim)[:, None, None].expand(-1, shape.num_heads, distances, -1)
-    q, k = scheme.for_layer(0).rotate(units, units, at)
+    q, k = encoding.for_layer(0).rotate(units, units, at)
     channels_CN = (k[:, 0] @ q[:, 0, -1, :, None])[..., 0].flip(-1)
     rotates = (channels_CN - channels_CN[:, :1]).abs().max() > 1e-6
     return channels_CN if rotates else None
 
 
 @torch.no_grad()
-def audit_distances(scheme: PositionalEncoding, distances: int) -> Iterator[Criterion]:
+def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Criterion]:
     """Shift invariance, recency, uniqueness and range of the response."""
-    here, moved = (scores_over_distance(scheme, distances, offset) for offset in (0, 4095 - distances))
-    far = scores_over_distance(scheme, 4 * distances)
+    here, moved = (scores_over_distance(encoding, distances, offset) for offset in (0, 4095 - distances))
+    far = scores_over_distance(encoding, 4 * distances)
     nearer, farther = (float(scores[~is_masked(scores)].abs().max()) for scores in (here, far))
     masked = "; some keys are masked" if is_masked(here).any() else ""
     here, moved = (scores.masked_fill(is_masked(scores), MASKED) for scores in (here, moved))

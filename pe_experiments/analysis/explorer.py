@@ -20,36 +20,38 @@ _HERE = Path(__file__).parent
 PUBLISHED = _HERE / "explorer.json"
 if not PUBLISHED.exists():
     PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
-LONGEST = 128  # positions and distances shown of a scheme, at most
+LONGEST = 128  # positions and distances shown of an encoding, at most
 
 Json = dict[str, Any]
 
 
 def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
-    """The page, opened with the views ``asked`` for; without ``data`` of the shipped schemes as published."""
+    """Return the page, opened with the views ``asked``; the default data is that of the shipped encodings."""
     content = data or read_json(PUBLISHED)
-    views = {view["name"]: view for view in (*content["schemes"], *asked)}
+    views = {view["name"]: view for view in (*content["encodings"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
-    content = content | {"schemes": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
+    content = content | {"encodings": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
     return render(_HERE / "templates" / "explore.html.j2", content)
 
 
-def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
-    """The page's data on a scheme, before training."""
-    shape, tokens = scheme.shape, min(2 * scheme.shape.train_length, LONGEST)
-    vectors_PW = _embedded(scheme, tokens)
-    scheme = copy.deepcopy(scheme)
-    drawn = vectors_PW is None and _redrawn(scheme, tokens)
-    channels_CN = rotated_channels(scheme, tokens)
-    action, content = _action(scheme, tokens)
+def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
+    """The page's data on an encoding, before training."""
+    shape, tokens = encoding.shape, min(2 * encoding.shape.train_length, LONGEST)
+    vectors_PW = _embedded(encoding, tokens)
+    encoding = copy.deepcopy(encoding)
+    drawn = vectors_PW is None and _redrawn(encoding, tokens)
+    channels_CN = rotated_channels(encoding, tokens)
+    action, content = _action(encoding, tokens)
     view: Json = {
         "name": name,
         "about": about,
         "action": action if channels_CN is None else "rotation",  # of the first layer
         "content": content,  # whether that depends on the words
         "drawn": drawn,  # whether parameters that start at zero were drawn at random to show anything
-        "parameters": sum(parameter.numel() for parameter in scheme.parameters() if parameter.requires_grad),
-        "causal_only": scheme.causal_only,
+        "parameters": sum(
+            parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad
+        ),
+        "causal_only": encoding.causal_only,
         "d_model": shape.d_model,
         "heads": shape.num_heads,
         "train_length": shape.train_length,
@@ -57,7 +59,7 @@ def scheme_view(name: str, about: str, scheme: PositionalEncoding) -> Json:
     if vectors_PW is not None:
         view["vectors"] = rounded(vectors_PW)  # [positions, dimensions]
     if view["action"] != "nothing":
-        lines_HN = scores_over_distance(scheme, tokens)
+        lines_HN = scores_over_distance(encoding, tokens)
         # [heads, distances], None for masked keys
         view["lines"] = rounded(lines_HN.masked_fill(is_masked(lines_HN), torch.nan))
     if channels_CN is not None:
@@ -72,21 +74,21 @@ def rounded(values: Tensor, digits: int = 3) -> Any:
 
 
 @torch.no_grad()
-def _embedded(scheme: PositionalEncoding, tokens: int) -> Tensor | None:
-    """The vectors a scheme adds to embeddings or puts beside them [positions, dimensions], or None."""
-    if not acts_at_embedding(scheme):
+def _embedded(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
+    """The vectors an encoding adds to embeddings or puts beside them [positions, dimensions], or None."""
+    if not acts_at_embedding(encoding):
         return None
-    tokens_W = scheme.shape.d_model - scheme.position_width  # columns that hold the token
-    made_PD = scheme.embed_sequence(torch.zeros(1, tokens, tokens_W), torch.arange(tokens)[None], None)[0]
-    vectors_PW = made_PD[:, tokens_W:] if scheme.position_width else made_PD
+    tokens_W = encoding.shape.d_model - encoding.position_width  # columns that hold the token
+    made_PD = encoding.embed_sequence(torch.zeros(1, tokens, tokens_W), torch.arange(tokens)[None], None)[0]
+    vectors_PW = made_PD[:, tokens_W:] if encoding.position_width else made_PD
     return vectors_PW if vectors_PW.any() else None
 
 
 @torch.no_grad()
-def _redrawn(scheme: PositionalEncoding, tokens: int) -> bool:
-    """Draw the parameters of a scheme that does nothing before training, such as a table of zeros."""
-    trained = [parameter for parameter in scheme.parameters() if parameter.requires_grad]
-    if not trained or scores_over_distance(scheme, tokens).any():
+def _redrawn(encoding: PositionalEncoding, tokens: int) -> bool:
+    """Draw the parameters of an encoding that does nothing before training, such as a table of zeros."""
+    trained = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
+    if not trained or scores_over_distance(encoding, tokens).any():
         return False
     generator = torch.Generator().manual_seed(0)
     for parameter in trained:
@@ -95,9 +97,9 @@ def _redrawn(scheme: PositionalEncoding, tokens: int) -> bool:
 
 
 @torch.no_grad()
-def _action(scheme: PositionalEncoding, tokens: int) -> tuple[str, bool]:
-    """The effect of a scheme that rotates nothing, in the first layer, and whether it reads content."""
-    shape, part = scheme.shape, scheme.for_layer(0)
+def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
+    """The effect of an encoding that rotates nothing, in the first layer, and whether it reads content."""
+    shape, part = encoding.shape, encoding.for_layer(0)
     if makes_weights(part):
         return "weights", True
     generator = torch.Generator().manual_seed(0)

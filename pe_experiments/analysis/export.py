@@ -1,4 +1,4 @@
-"""Schemes for other code: FlexAttention's ``score_mod``, and an attention function of transformers."""
+"""Encodings for other code: FlexAttention's ``score_mod``, and an attention function of transformers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,32 +16,32 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @torch.no_grad()
-def score_mod(scheme: PositionalEncoding, length: int) -> ScoreMod:
-    """The bias of a scheme as the ``score_mod`` of ``torch.nn.attention.flex_attention``.
+def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
+    """The bias of an encoding as the ``score_mod`` of ``torch.nn.attention.flex_attention``.
 
     The bias is read from a table with a row per head and a column per distance. The causal mask is left to
     the ``block_mask``.
 
     Args:
-        scheme: one layer's, on the device of the queries.
+        encoding: one layer's, on the device of the queries.
         length: of the longest sequence, positions 0 .. length - 1.
 
     Raises:
-        UserError: a scheme that does more than add a bias that depends on distance alone.
+        UserError: an encoding that does more than add a bias that depends on distance alone.
     """
-    name, base, kind = type(scheme).__name__, PositionalEncoding, type(scheme)
-    if acts_at_embedding(scheme) or makes_weights(scheme) or kind.rotate is not base.rotate:
+    name, base, kind = type(encoding).__name__, PositionalEncoding, type(encoding)
+    if acts_at_embedding(encoding) or makes_weights(encoding) or kind.rotate is not base.rotate:
         raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
-    if kind.bias is base.bias or scheme.invariant_to != "shift":
+    if kind.bias is base.bias or encoding.invariant_to != "shift":
         raise UserError(f"export: {name} adds no bias that depends on the distance of query and key alone")
-    heads, width = scheme.shape.num_heads, scheme.shape.head_dim
-    device = _device(scheme)
+    heads, width = encoding.shape.num_heads, encoding.shape.head_dim
+    device = _device(encoding)
     keys = torch.arange(2 * length - 1, device=device)
     visible = torch.ones(1, 1, len(keys), dtype=torch.bool, device=device)
     at = AttentionContext(keys[None, length - 1 : length], keys[None], visible)
     q_BHTK = torch.zeros(1, heads, 1, width, device=device)
     k_BHSK = torch.zeros(1, heads, len(keys), width, device=device)
-    bias, other = (scheme.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
+    bias, other = (encoding.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
     if bias is None or other is None or not torch.equal(bias, other):
         raise UserError(f"export: the bias of {name} depends on content, so it is no score_mod")
     table_HN = bias.expand(1, heads, 1, -1)[0, :, 0].contiguous()
@@ -52,31 +52,33 @@ def score_mod(scheme: PositionalEncoding, length: int) -> ScoreMod:
     return add_bias
 
 
-def register_with_transformers(name: str, schemes: Sequence[PositionalEncoding]) -> None:
-    """Make schemes the attention of a transformers model: ``model.set_attn_implementation(name)``.
+def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding]) -> None:
+    """Make encodings the attention of a transformers model: ``model.set_attn_implementation(name)``.
 
     The model must have no encoding of its own, or one that is switched off (GPT-2 with ``wpe`` set to 0).
-    Padding may be on either side; positions count the tokens of a row. A scheme that scales by length reads
-    the number of keys so far.
+    Padding may be on either side; positions count the tokens of a row. An encoding that scales by length
+    reads the number of keys so far.
 
     Args:
         name: under which transformers finds it.
-        schemes: one per layer, causal ones for a decoder.
+        encodings: one per layer, causal ones for a decoder.
 
     Raises:
-        UserError: transformers is missing, or a scheme that acts at the embedding or reads hidden states.
+        UserError: transformers is missing, or an encoding that acts at the embedding or reads hidden states.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import eager_mask
     except ImportError as error:
         raise UserError("export: transformers is not installed; pip install transformers") from error
-    for scheme in schemes:
-        if acts_at_embedding(scheme):
-            raise UserError(f"export: {type(scheme).__name__} acts at the embedding, not in attention")
+    for encoding in encodings:
+        if acts_at_embedding(encoding):
+            raise UserError(f"export: {type(encoding).__name__} acts at the embedding, not in attention")
         try:
-            token = torch.zeros(1, scheme.shape.num_heads, 1, scheme.shape.head_dim, device=_device(scheme))
-            _weights(scheme, token, token, None, 1.0)
+            token = torch.zeros(
+                1, encoding.shape.num_heads, 1, encoding.shape.head_dim, device=_device(encoding)
+            )
+            _weights(encoding, token, token, None, 1.0)
         except AssertionError as error:
             raise UserError(f"export: {error}, which transformers does not pass on") from error
 
@@ -84,11 +86,13 @@ def register_with_transformers(name: str, schemes: Sequence[PositionalEncoding])
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
         scaling: float | None = None, dropout: float = 0.0, **_: Any,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        scheme = schemes[int(module.layer_idx)]  # type: ignore[arg-type]
+        encoding = encodings[int(module.layer_idx)]  # type: ignore[arg-type]
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        own = scheme.shape.head_dim**-0.5
-        weights_BHTS = _weights(scheme, query, key, attention_mask, 1.0 if scaling is None else scaling / own)
+        own = encoding.shape.head_dim**-0.5
+        weights_BHTS = _weights(
+            encoding, query, key, attention_mask, 1.0 if scaling is None else scaling / own
+        )
         weights_BHTS = F.dropout(weights_BHTS.to(value.dtype), dropout)
         return (weights_BHTS @ value).transpose(1, 2).contiguous(), weights_BHTS
 
@@ -96,18 +100,18 @@ def register_with_transformers(name: str, schemes: Sequence[PositionalEncoding])
     AttentionMaskInterface.register(name, eager_mask)
 
 
-def _device(scheme: PositionalEncoding) -> torch.device | None:
-    return next((parameter.device for parameter in scheme.parameters()), None)
+def _device(encoding: PositionalEncoding) -> torch.device | None:
+    return next((parameter.device for parameter in encoding.parameters()), None)
 
 
 def _weights(
-    scheme: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None, scale: float
+    encoding: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None, scale: float
 ) -> Tensor:
     """Weights of the last T of S tokens; a mask of transformers is 0, or True, where a key is visible."""
     queries, keys = q_BHTK.shape[2], k_BHSK.shape[2]
     if mask_B1TS is None:
         visible_BTS = torch.ones(1, queries, keys, dtype=torch.bool, device=q_BHTK.device)
-        visible_BTS = visible_BTS.tril(keys - queries) if scheme.shape.causal else visible_BTS
+        visible_BTS = visible_BTS.tril(keys - queries) if encoding.shape.causal else visible_BTS
     else:
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
@@ -115,4 +119,4 @@ def _weights(
     visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # padding's own weights: unused, finite
     first = keys - queries
     at = AttentionContext(ids_BS[:, first:], ids_BS, visible_BTS, first_query=first)
-    return scheme.weights(q_BHTK * scale, k_BHSK, at)
+    return encoding.weights(q_BHTK * scale, k_BHSK, at)

@@ -1,4 +1,4 @@
-"""One or several schemes shown: the audit as a table, order-blindness literally, and the explorer."""
+"""One or several encodings shown: the audit as a table, order-blindness literally, and the explorer."""
 
 import inspect
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from pydantic import Field
 from rich.table import Table
 
 from pe_experiments.analysis import audit
-from pe_experiments.analysis.explorer import about_choice, explorer_page, scheme_view
+from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
@@ -29,7 +29,7 @@ class ShowSettings(Section):
     """What ``configs/show_encoding.yaml`` may say; the sizes are what a page needs and memory allows."""
 
     pe: dict[str, Any]
-    schemes: Annotated[list[str], Field(min_length=1)] | None
+    encodings: Annotated[list[str], Field(min_length=1)] | None
     d_model: Annotated[int, Field(ge=1, le=4096)]
     num_heads: Count
     train_length: Annotated[int, Field(ge=1, le=2048)]
@@ -39,7 +39,7 @@ class ShowSettings(Section):
 
 
 def show_encodings(asked: ShowSettings) -> None:
-    """Print the tables of schemes and write the page of the explorer."""
+    """Print the tables of encodings and write the page of the explorer."""
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     refuse_among_runs(folder, asked.results_dir)
     components = _components(asked)
@@ -56,7 +56,7 @@ def show_encodings(asked: ShowSettings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # explore.html is published
     page = folder / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"
-    views = [scheme_view(c.label, _about(c), built[c.label]) for c in components]
+    views = [encoding_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
 
@@ -68,13 +68,13 @@ def _about(component: Component) -> str:
 
 
 def _components(asked: ShowSettings) -> list[Component]:
-    if asked.schemes is None:
+    if asked.encodings is None:
         return [load_component("pe", asked.pe)]
     choices = shipped("pe")
-    names = [ALIASES.get(name, name) for name in asked.schemes]
+    names = [ALIASES.get(name, name) for name in asked.encodings]
     for name in names:
         if name not in choices:
-            raise UserError(f"schemes: {name} is not a choice.{nearest(name, choices)}")
+            raise UserError(f"encodings: {name} is not a choice.{nearest(name, choices)}")
     return [load_component("pe", choices[name]) for name in names]
 
 

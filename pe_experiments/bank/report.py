@@ -1,4 +1,4 @@
-"""The page of a scheme against a bank: figures, then a verdict for every task and baseline."""
+"""The page of an encoding against a bank: figures, then a verdict for every task and baseline."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
 def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return one row per task and baseline.
 
-    ``higher`` counts the settings in which the scheme is higher, of the ``pairs`` that both learned;
+    ``higher`` counts the settings in which the encoding is higher, of the ``pairs`` that both learned;
     ``turns`` names the factors on which that depends.
     """
     rows: list[dict[str, Any]] = []
@@ -98,7 +98,7 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
 
 
 def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
-    """Exact match over input length in training lengths: the mean of the settings that the scheme has run."""
+    """Draw exact match over relative input length: the mean over the settings that the encoding has run."""
     figure, panels = _panels(len(standings), 1.9)
     highest = {one.task: [*map(str, one.others.mean().nlargest(NAMED).index)] for one in standings}
     named = dict.fromkeys([versus.label, *(name for those in highest.values() for name in those)])
@@ -123,7 +123,7 @@ def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing]
 
 
 def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> None:
-    """A point per setting that the scheme has run, a bar for the mean; the highest scheme first."""
+    """A point per setting that the encoding has run, a bar for the mean; the highest encoding first."""
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
     for axes, one in zip(panels, standings, strict=True):

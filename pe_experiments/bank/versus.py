@@ -153,7 +153,7 @@ class Versus(Comparison):
         say(f"{self.bank}: the page comes when the first task is finished, and grows with each task")
 
     def together(self) -> Runs:
-        """The runs of the baselines, and those of the scheme so far."""
+        """The runs of the baselines, and those of the encoding so far."""
         bank = where(self.banked, self.banked.runs["label"].isin(self.baselines))  # without those left out
         mine = read_runs(self.results_dir, str(self.study))
         mine = where(mine, mine.runs["name"].isin(self.names))
@@ -162,7 +162,7 @@ class Versus(Comparison):
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
     def scored(self) -> pd.DataFrame:
-        """The scores of the baselines in all settings, and of the scheme in those that it has run."""
+        """The scores of the baselines in all settings, and of the encoding in those that it has run."""
         runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
         own = runs.runs["label"] == self.label
         both = scored(runs, self.floors, metrics)

@@ -322,7 +322,7 @@ OTHERS: dict[str, dict[str, Change]] = {
         "the convolution looks one token ahead": Method("reflections", b.convolved_ahead),
     },
     "rope_ssmax": {
-        "the second scheme is never applied": Result("_at_layer", lambda parts: parts[:1]),
+        "the second encoding is never applied": Result("_at_layer", lambda parts: parts[:1]),
     },
 }
 

@@ -200,7 +200,7 @@ def show_result(result: RunResult) -> None:
     words = {"found": "found finished", "evaluated": "evaluated without training"}
     say(f"run:    {directory.path} ({words.get(result.done, result.done)})")
     if " evaluated as " in str(stored.get("label")):
-        say(f"note:   {stored['label']}, a scheme it was not trained with")
+        say(f"note:   {stored['label']}, an encoding it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
     longest, asked = experiment.max_length, experiment.config.training.max_length

@@ -1,7 +1,7 @@
 """Compare finished runs: statistics, figures, and a page that opens from disk.
 
 python scripts/compare.py results_dir=results [study=NAME] [out=DIR]
-python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only these schemes
+python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only these encodings
 """
 
 import gc

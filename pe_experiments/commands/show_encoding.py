@@ -1,7 +1,7 @@
-"""Show a scheme, or several side by side, without training: tables, and a page with sliders.
+"""Show an encoding, or several side by side, without training: tables, and a page with sliders.
 
 python scripts/show_encoding.py pe=sinusoidal
-python scripts/show_encoding.py 'schemes=[sinusoidal,learned]'
+python scripts/show_encoding.py 'encodings=[sinusoidal,learned]'
 """
 
 from omegaconf import DictConfig

@@ -1,4 +1,4 @@
-"""Which works the compared schemes come from: what the docstrings of their classes cite."""
+"""Which works the compared encodings come from: what the docstrings of their classes cite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
-    """BibTeX keys by scheme of the works behind it and its position policy, and all their entries."""
+    """BibTeX keys by encoding of the works behind it and its position policy, and all their entries."""
     entries = known_entries()
     keys: dict[str, list[str]] = {}
     used: set[str] = set()

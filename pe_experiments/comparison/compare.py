@@ -34,18 +34,18 @@ def compare(
     baseline: str | None = None,
     display: Display | None = None,
 ) -> Comparison:
-    """Compare schemes over seeds; with ``out`` also write tables, figures and pages there.
+    """Compare encodings over seeds; with ``out`` also write tables, figures and pages there.
 
-    Runs are grouped by protocol (everything that determines a training except scheme, position policy and
+    Runs are grouped by protocol (everything that determines a training except encoding, position policy and
     seed) and never pooled across protocols. The same runs give the same bytes.
 
     Args:
         results_dir, study, pe, display: as in `read_runs`.
         out: where to write; None writes nothing.
-        metric: column that schemes are compared in, such as ``exact_match_at_2x``; ``loss`` is
+        metric: column that encodings are compared in, such as ``exact_match_at_2x``; ``loss`` is
             ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
             run has an exact match.
-        baseline: test only the differences from the scheme of this label; None tests all pairs.
+        baseline: test only the differences from the encoding of this label; None tests all pairs.
 
     Raises:
         UserError: nothing to compare, or an option that matches no run.
@@ -98,7 +98,7 @@ def show(made: Comparison) -> None:
     """Print the table, its caveats, the runs left out and the files."""
     column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
     shown = made.table.rename(columns={f"{column}_{span}": span for span in SPANS})
-    shown = shown[["section", "scheme", "seeds", "diverged", "solved", *SPANS]]
+    shown = shown[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
     say(shown.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
     say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
     for note in made.notes:

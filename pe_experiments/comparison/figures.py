@@ -51,9 +51,9 @@ def _figures(made: Comparison) -> Iterator[tuple[str, Figure]]:
 
 
 def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
-    """Values over input length, a line per scheme: the mean over seeds, with each seed as a dot.
+    """Values over input length, a line per encoding: the mean over seeds, with each seed as a dot.
 
-    Schemes most of whose runs did not solve the training lengths are dashed; those that nowhere did, named.
+    Encodings most of whose runs did not solve the training lengths are dashed; those that nowhere did, named.
     """
     alone = len(protocols) == 1
     figure, columns = _panels(len(protocols))
@@ -68,9 +68,9 @@ def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
         else:
             panels[0].set_title("\n".join(wrap(text(protocol.title, 60), 25)))
     here = [row for protocol in protocols for row in made.rows(protocol)]
-    present = {row["scheme"] for row in here}
-    unlearned = present - {row["scheme"] for row in here if learned(row)}
-    legend_below(figure, made.looks, [s for s in made.schemes if s in present], unlearned)
+    present = {row["encoding"] for row in here}
+    unlearned = present - {row["encoding"] for row in here if learned(row)}
+    legend_below(figure, made.looks, [s for s in made.encodings if s in present], unlearned)
     return figure
 
 
@@ -89,8 +89,8 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
 
 def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: Comparison) -> None:
     for index, row in enumerate(rows):
-        colour, marker = made.looks[row["scheme"]]
-        curves = protocol.curves[protocol.curves["label"] == row["scheme"]]
+        colour, marker = made.looks[row["encoding"]]
+        curves = protocol.curves[protocol.curves["label"] == row["encoding"]]
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
                   clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
@@ -101,8 +101,8 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: C
 
 
 def _seeds(rows: Rows) -> str:
-    words = f"{seeds_in_words(row['seeds'] for row in rows)} per scheme"
-    diverged = [f"{row['diverged']} of {row['scheme']}" for row in rows if row["diverged"]]
+    words = f"{seeds_in_words(row['seeds'] for row in rows)} per encoding"
+    diverged = [f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"]]
     drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
     return words + (f"; diverged (drawn {drawn}): {', '.join(diverged)}" if diverged else "")
 

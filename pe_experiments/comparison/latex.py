@@ -1,4 +1,4 @@
-"""Schemes x tasks as a table for a paper, with a citation per scheme and what its marks mean."""
+"""Encodings x tasks as a table for a paper, with a citation per encoding and what its marks mean."""
 
 import re
 from functools import cache
@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.table import best_schemes
+from pe_experiments.comparison.table import best_encodings
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -24,7 +24,7 @@ def table_latex(made: Comparison) -> str:
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined, loader=TEMPLATES,
         finalize=lambda value: "".join(SIGNS.get(sign, sign) for sign in str(value)),
     )  # fmt: skip
-    tex.globals |= {"words": words, "best": best_schemes, "printed": printed}
+    tex.globals |= {"words": words, "best": best_encodings, "printed": printed}
     tex.globals |= {"solved": SOLVED, "farthest": f"{FARTHEST:g}"}
     lower, cited = lower_is_better(made.metric), cite(made.runs)[0]
     return tex.get_template("table.tex.j2").render(made=made, cited=cited, lower=lower)
@@ -38,6 +38,6 @@ def printed(label: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    """Of schemes and position policies, from the comment ``# printed:`` of their YAML."""
+    """Of encodings and position policies, from the comment ``# printed:`` of their YAML."""
     texts = {path.stem: path.read_text("utf-8") for path in CONFIG_DIR.glob("p[eo]*/*.yaml")}
     return {name: said for name, text in texts.items() for said in re.findall(r"(?m)^# printed: (.+)$", text)}

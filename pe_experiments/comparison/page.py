@@ -32,10 +32,10 @@ def render_page(made: Comparison, title: str) -> str:
         "metric": {"column": made.metric, "words": words.metric_in_words(made.metric), "lower": lower},
         "accuracy": column,
         "solved": SOLVED,
-        "schemes": [
-            {"name": scheme, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
-            for scheme in made.schemes
-            for colour, marker in [made.looks[scheme]]
+        "encodings": [
+            {"name": encoding, "colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
+            for encoding in made.encodings
+            for colour, marker in [made.looks[encoding]]
         ],
         "sections": [_protocol(made, protocol) for protocol in made.protocols],
     }
@@ -59,8 +59,8 @@ def render_page(made: Comparison, title: str) -> str:
 def _methods(made: Comparison) -> Json:
     cited, bibtex = cite(made.runs)
     tested = made.pairs[made.pairs["p"].notna()]
-    everybody = {*tested["scheme"], *tested["other"]}
-    common = everybody.intersection(*({row.scheme, row.other} for row in tested.itertuples()))
+    everybody = {*tested["encoding"], *tested["other"]}
+    common = everybody.intersection(*({row.encoding, row.other} for row in tested.itertuples()))
     return {
         "cited": cited,
         "bibtex": bibtex,
@@ -69,7 +69,7 @@ def _methods(made: Comparison) -> Json:
         "exact": any(protocol.exact for protocol in made.protocols),
         "losses": "loss_extrapolation" in made.table,
         "tests": len(tested) > 0,
-        "family": f"The differences from {min(common)}" if len(common) == 1 else "All pairs of schemes",
+        "family": f"The differences from {min(common)}" if len(common) == 1 else "All pairs of encodings",
         "level": f"{LEVEL:.0%}".replace("%", " %"),
         "fewest": FEWEST,
         "mixed": words.mixed_versions(made.runs),
@@ -79,7 +79,7 @@ def _methods(made: Comparison) -> Json:
 
 
 def _protocol(made: Comparison, protocol: Protocol) -> Json:
-    index = {scheme: number for number, scheme in enumerate(made.schemes)}
+    index = {encoding: number for number, encoding in enumerate(made.encodings)}
     rows, pairs = made.rows(protocol), made.rows(protocol, pairs=True)
     several = len({protocol.model for protocol in made.protocols}) > 1
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
@@ -107,8 +107,8 @@ def _protocol(made: Comparison, protocol: Protocol) -> Json:
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
-    schemes = {key: table[key].map(index) for key in ("scheme", "other") if key in table}
-    known = table.assign(**schemes).dropna(axis="columns", how="all")
+    encodings = {key: table[key].map(index) for key in ("encoding", "other") if key in table}
+    known = table.assign(**encodings).dropna(axis="columns", how="all")
     cells: Json = json.loads(known.to_json(orient="split", index=False, double_precision=DIGITS))
     return cells
 

@@ -53,7 +53,7 @@ class Protocol:
         return bool(self.curves["exact_match"].notna().any())
 
     def shown(self, metric: str) -> tuple[str, str]:
-        """The columns of the curves to draw where schemes are compared in this metric."""
+        """The columns of the curves to draw where encodings are compared in this metric."""
         if not self.exact:
             return "loss", "token_accuracy"
         return ("loss", "exact_match") if lower_is_better(metric) else ("exact_match", "token_accuracy")
@@ -122,7 +122,7 @@ def told_apart(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
 
 
 def _settings(runs: Runs, digest: str) -> dict[str, str]:
-    """Every setting of a protocol by key; a tuned one as ``value (scheme)``."""
+    """Every setting of a protocol by key; a tuned one as ``value (encoding)``."""
     values: dict[str, dict[str, list[str]]] = {}
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
-from pe_experiments.comparison.table import pair_table, scheme_table
+from pe_experiments.comparison.table import encoding_table, pair_table
 from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.drawing import Look, styles
 
@@ -21,11 +21,11 @@ class Comparison:
     """The result of `compare`.
 
     Attributes:
-        table: one row per protocol and scheme.
-        pairs: one row per protocol and pair of schemes.
+        table: one row per protocol and encoding.
+        pairs: one row per protocol and pair of encodings.
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
-        metric: the column that schemes are compared in.
+        metric: the column that encodings are compared in.
         files: what was written.
     """
 
@@ -37,17 +37,17 @@ class Comparison:
     files: list[Path] = field(default_factory=list)
 
     @property
-    def schemes(self) -> list[str]:
+    def encodings(self) -> list[str]:
         """In the order of the table."""
-        return list(map(str, self.table["scheme"].unique()))
+        return list(map(str, self.table["encoding"].unique()))
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """Colour and marker by scheme."""
-        return styles(self.schemes)
+        """Colour and marker by encoding."""
+        return styles(self.encodings)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
-        """The rows of a protocol in the table of schemes, or in that of pairs."""
+        """The rows of a protocol in the table of encodings, or in that of pairs."""
         table = self.pairs if pairs else self.table
         rows: list[Any] = table[table["protocol"] == protocol.hash].to_dict("records")
         return rows
@@ -69,6 +69,6 @@ def compared(runs: Runs, metric: str | None = None, baseline: str | None = None)
     protocols = protocols_of(runs)
     metric = metric or ("exact_match_extrapolation" if any(s.exact for s in protocols) else "loss")
     metric = "loss_extrapolation" if metric == "loss" else metric
-    table = scheme_table(protocols, metric)
+    table = encoding_table(protocols, metric)
     pairs = pair_table(protocols, table, metric, baseline)
     return Comparison(table, pairs, runs, protocols, metric)

@@ -41,7 +41,7 @@ class Runs:
     left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
-    tuning: where a study tuned a setting per scheme, one entry per choice (see `tuning`).
+    tuning: where a study tuned a setting per encoding, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
     """
 
@@ -73,10 +73,10 @@ def read_runs(
 ) -> Runs:
     """Read every run under ``results_dir/runs``, or those that a study lists.
 
-    ``pe`` keeps only the schemes with these labels; ``display`` shows the progress.
+    ``pe`` keeps only the encodings with these labels; ``display`` shows the progress.
 
     Raises:
-        UserError: no such directory, study or scheme.
+        UserError: no such directory, study or encoding.
     """
     left_out: dict[str, str] = {}
     listed = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
@@ -111,7 +111,7 @@ def read_runs(
         training=keyed((name, _training(run.directory, left_out)) for name, run in runs.items()),
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
-        tuning=[choice for choice in tuning if choice["scheme"] in labels],
+        tuning=[choice for choice in tuning if choice["encoding"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
@@ -157,7 +157,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
-    protocol, scheme = comparison_keys(identity["hashed"], examples, tuned)
+    protocol, encoding = comparison_keys(identity["hashed"], examples, tuned)
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -167,7 +167,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "status": result["status"],
         "max_length": max(_lengths(saved["derived"]["train_lengths"])),
         "protocol": protocol,
-        "scheme": scheme,
+        "encoding": encoding,
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
@@ -269,7 +269,7 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFr
     """The rows of the runs, one per training; of copies the one with the run's own name is kept."""
     own_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
     table = pd.DataFrame([run.row for run in own_first])
-    kept = table.groupby(["protocol", "scheme", "seed"])["name"].transform("first")
+    kept = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
     copies = table["name"] != kept
     for name, same in zip(table.loc[copies, "name"], kept[copies], strict=True):
         left_out[name] = f"a duplicate: the same training as {same}"
@@ -277,16 +277,16 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFr
 
 
 def _labelled(table: pd.DataFrame, wanted: Collection[str] | None) -> pd.DataFrame:
-    """The wanted schemes: one label for each, whatever its runs were called, and none for two."""
-    by_scheme = table.groupby(["protocol", "scheme"])["label"]
-    table["label"] = by_scheme.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
+    """The wanted encodings: one label for each, whatever its runs were called, and none for two."""
+    by_encoding = table.groupby(["protocol", "encoding"])["label"]
+    table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
     if wanted:
         known = set(table["label"])
         if unknown := [label for label in wanted if label not in known]:
             raise UserError(f"pe={unknown[0]}: no finished run has it.{nearest(unknown[0], known)}")
         table = table[table["label"].isin(wanted)].reset_index(drop=True)
-    several = table.groupby("label")["scheme"].transform("nunique") > 1  # ``label=``, or an edited source
-    told_apart = table["label"] + " [" + table["scheme"].str[:4] + "]"
+    several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or an edited source
+    told_apart = table["label"] + " [" + table["encoding"].str[:4] + "]"
     return table.assign(label=table["label"].mask(several, told_apart))
 
 

@@ -1,4 +1,4 @@
-"""The tables: one row per protocol and scheme, with every value that a report states, and one per pair."""
+"""The tables: one row per protocol and encoding, with every value that a report states, and one per pair."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SPANS = ("in_distribution", "at_2x", "extrapolation")
 METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
 LEAST = 0.005  # smaller means are written 0.00
 SAME = "all seeds of both have the same value"
-PAIRS = ["section", "protocol", "metric", "scheme", "other", "seeds", "other_seeds", "not_tested",
+PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_seeds", "not_tested",
          "difference", "p", "p_holm", "separated"]  # fmt: skip
 
 
-def scheme_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
-    """One row per protocol and scheme, the best past training first.
+def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
+    """One row per protocol and encoding, the best past training first.
 
     ``X_low`` and ``X_high`` are the ends of the interval of a mean over seeds ``X``, as ``exact_match@20``
     (at length 20). ``reached@20`` is the number of seeds with exact match at least 0.9 there, with the
-    interval of its share; ``solved`` the same for the training lengths. ``compared``: the scheme is tested,
+    interval of its share; ``solved`` the same for the training lengths. ``compared``: the encoding is tested,
     past training only if at least half of its runs solved the training lengths. Losses have columns where
-    schemes are compared in one, and where exact match was not measured. ``seconds_per_step`` is the median of
-    several runs, where all runs of the protocol had the same kind of machine.
+    encodings are compared in one, and where exact match was not measured. ``seconds_per_step`` is the median
+    of several runs, where all runs of the protocol had the same kind of machine.
     """
     if metric not in (known := (*METRICS, *LOSSES)):
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
@@ -56,7 +56,7 @@ def _rank(row: Row) -> tuple[float, str]:
     best = -row["exact_match_extrapolation"]
     if math.isnan(best) or lower_is_better(row["metric"]):
         best = row.get("loss_extrapolation", math.nan)
-    return math.inf if math.isnan(best) else best, row["scheme"]
+    return math.inf if math.isnan(best) else best, row["encoding"]
 
 
 def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
@@ -75,7 +75,7 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "model": protocol.model,
             "protocol": protocol.hash,
             "max_length": protocol.max_length,
-            "scheme": str(label),
+            "encoding": str(label),
             "seeds": len(runs),
             "diverged": int(runs["status"].eq(DIVERGED).sum()),
             **_count("solved", solved),
@@ -124,18 +124,18 @@ def _lowest(protocol: Protocol, metric: str) -> float:
 def pair_table(
     protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
 ) -> pd.DataFrame:
-    """One row per protocol and pair of schemes, or with a ``baseline`` per difference from it.
+    """One row per protocol and pair of encodings, or with a ``baseline`` per difference from it.
 
     ``p`` is of the permutation test of the two sets of seeds, ``p_holm`` adjusted by Holm's method over the
     tests of the protocol, which ``separated`` follows. ``not_tested`` says why a pair was not.
     """
-    schemes = sorted(set(table["scheme"]))
-    if baseline is not None and baseline not in schemes:
-        raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(schemes)}")
+    encodings = sorted(set(table["encoding"]))
+    if baseline is not None and baseline not in encodings:
+        raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(encodings)}")
     rows: list[Row] = []
     for protocol in protocols:
         mine = table[table["protocol"] == protocol.hash]
-        learned = dict(zip(mine["scheme"].astype(str), mine["compared"].astype(bool), strict=True))
+        learned = dict(zip(mine["encoding"].astype(str), mine["compared"].astype(bool), strict=True))
         values = _values(protocol, metric)
         made = [
             _pair(first, second, values, learned)
@@ -148,14 +148,14 @@ def pair_table(
     return pd.DataFrame(rows, columns=PAIRS)
 
 
-def best_schemes(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """The scheme with the best mean and those not separated from it; and those that are.
+def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """The encoding with the best mean and those not separated from it; and those that are.
 
-    Separated: by tests of the best against each other scheme that learned the task, Holm over these alone.
+    Separated: by tests of the best against each other encoding that learned the task, Holm over these alone.
     Both are empty where the best mean is 0 or has too few seeds. ``rows`` are the protocol's of the table.
     """
     metric, values = str(rows[0]["metric"]), _values(protocol, str(rows[0]["metric"]))
-    means = {str(row["scheme"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
+    means = {str(row["encoding"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
     best, *others = sorted(means, key=means.__getitem__, reverse=not lower_is_better(metric)) or [""]
     if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower_is_better(metric)):
         return [], []
@@ -178,7 +178,7 @@ def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
     elif np.ptp(pooled) <= ROUNDING:
         why = SAME
     return {
-        "scheme": first,
+        "encoding": first,
         "other": second,
         "seeds": len(one),
         "other_seeds": len(other),

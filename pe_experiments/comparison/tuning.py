@@ -19,7 +19,7 @@ class ReadRun(Protocol):
     """What is needed of a run."""
 
     directory: RunDirectory
-    row: Row  # with its protocol, which leaves the tuned settings out, and its scheme
+    row: Row  # with its protocol, which leaves the tuned settings out, and its encoding
     saved: Row
 
 
@@ -32,7 +32,7 @@ def best_of_each(runs: Sequence[ReadRun], tuned: Collection[str]) -> tuple[set[s
     for setting in tuned:
         groups: dict[tuple[str, str], dict[str, list[ReadRun]]] = {}
         for run in runs:
-            key = run.row["protocol"], run.row["scheme"]
+            key = run.row["protocol"], run.row["encoding"]
             groups.setdefault(key, {}).setdefault(_value(run, setting), []).append(run)
         for values in groups.values():
             if len(values) > 1:
@@ -57,7 +57,7 @@ def _choose(values: dict[str, list[ReadRun]], setting: str) -> Choice:
     seeds = {run.directory.name: run.row["seed"] for runs in values.values() for run in runs}
     rows = [(name, value, loss) for value, own in losses.items() for name, loss in own.items()]
     return {
-        "scheme": first.row["label"],
+        "encoding": first.row["label"],
         "task": first.row["task"],
         "model": first.row["model"],
         "settings": first.saved["task"],

@@ -8,7 +8,7 @@ from typing import Any
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACIES, Row, Runs
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
-from pe_experiments.comparison.table import LEAST, best_schemes, finite
+from pe_experiments.comparison.table import LEAST, best_encodings, finite
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
 
@@ -46,7 +46,7 @@ def mean(row: Mapping[Any, Any], column: str) -> str:
 
 
 def digits(metric: str) -> str:
-    """How a value is written: losses of good schemes differ in the third digit."""
+    """How a value is written: losses of good encodings differ in the third digit."""
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
@@ -63,28 +63,30 @@ def learned(row: Mapping[Any, Any]) -> bool:
 
 
 def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
-    """The best scheme that learned the task, and the schemes that its seeds separate it from."""
+    """The best encoding that learned the task, and the encodings that its seeds separate it from."""
     metric = str(rows[0]["metric"])
     words, lower = metric_in_words(metric), lower_is_better(metric)
     if not any(row["compared"] for row in rows):
-        return "No scheme learned the task."
+        return "No encoding learned the task."
     if not (compared := [row for row in rows if row["compared"] and finite(row[metric])]):
         return f"There is no {words}: not measured."
     best = (min if lower else max)(compared, key=lambda row: row[metric])
     if abs(best[metric]) < LEAST and not lower:
-        return f"No scheme that learned the task has more than {number(best[metric])} in mean {words}."
+        return f"No encoding that learned the task has more than {number(best[metric])} in mean {words}."
     if len(compared) == 1:
-        return f"{best['scheme']}: {words} {mean(best, metric)}."
+        return f"{best['encoding']}: {words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
-        who = "All schemes that learned the task" if finite(best["solved"]) else "All schemes"
+        who = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
         return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
-    start = f"{best['scheme']} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
-    near, apart = best_schemes(protocol, rows)
+    start = (
+        f"{best['encoding']} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
+    )
+    near, apart = best_encodings(protocol, rows)
     if not near:
         few = "; with fewer than three seeds this is no finding"
         return f"{start}{few * all(row['seeds'] < FEWEST for row in compared)}."
     if not apart:
-        return f"{start}; no other scheme differs significantly."
+        return f"{start}; no other encoding differs significantly."
     others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(compared) - 1} others"
     return f"{start}; significantly different from {others}."
 
@@ -97,10 +99,10 @@ def listed(names: Sequence[str]) -> str:
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """The caveats of a protocol; entries of ``tuning`` (of `Runs`) of other protocols are ignored."""
     found = []
-    if unlearned := [str(row["scheme"]) for row in rows if not learned(row)]:
+    if unlearned := [str(row["encoding"]) for row in rows if not learned(row)]:
         found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
-    if few := [str(row["scheme"]) for row in rows if row["seeds"] < FEWEST]:
-        who = "every scheme" if len(few) == len(rows) else listed(few)
+    if few := [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]:
+        who = "every encoding" if len(few) == len(rows) else listed(few)
         found.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
     if not protocol.lengths():
         found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
@@ -126,7 +128,7 @@ def _edge(choice: Mapping[str, Any]) -> str:
     if float(choice["chosen"]) not in (tried[0], tried[-1]):
         return ""
     best = f"the best of {', '.join(f'{value:g}' for value in tried)} is {choice['chosen']}"
-    what = f"{choice['setting']} of {choice['scheme']}"
+    what = f"{choice['setting']} of {choice['encoding']}"
     return f"{what}: {best}, an end of the grid; a better value may lie beyond it."
 
 

@@ -223,7 +223,7 @@ def own_logger(saved: ConfigMapping) -> ConfigMapping:
     return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 
-# What a model with RoPE was trained with, whatever scheme extends it, and where its classes start.
+# What a model with RoPE was trained with, whatever encoding extends it, and where its classes start.
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 

@@ -38,8 +38,8 @@ class Experiment:
 
     def untrained_model(self) -> Backbone:
         """The model before its first step: backbone and encoding from named streams of the seed."""
-        model, scheme = self.components["model"].build, self.components["pe"].build
-        untrained = seeded_model(model, scheme, self.format.vocab_size, self.shape, self.config.seed)
+        model, encoding = self.components["model"].build, self.components["pe"].build
+        untrained = seeded_model(model, encoding, self.format.vocab_size, self.shape, self.config.seed)
         return untrained.double() if self.config.trainer.precision == "64-true" else untrained
 
     @property

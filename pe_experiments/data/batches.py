@@ -1,6 +1,6 @@
 """Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
 
-With the same seed every scheme sees the same batches, and so does a resumed run.
+With the same seed every encoding sees the same batches, and so does a resumed run.
 
 Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T).
 """

@@ -21,7 +21,7 @@ MOST_SYMBOLS = 1 << 18  # as many as the largest vocabularies of language models
 class Sequences:
     """The tokens a model reads and the labels its output is scored on, int64.
 
-    The declared length of a row is that with the longest answer possible at its input length; schemes and
+    The declared length of a row is that with the longest answer possible at its input length; encodings and
     position policies that depend on the length read it.
     """
 

@@ -1,4 +1,4 @@
-"""Positional encodings: one file per scheme, `base` is the contract."""
+"""Positional encodings: one file per encoding, `base` is the contract."""
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 

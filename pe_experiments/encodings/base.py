@@ -1,8 +1,8 @@
 """The contract of a positional encoding, and the encoding that does nothing.
 
 Shapes carry their names: B batch, T queries, S keys, H heads, K head_dim, D d_model. A dimension of size 1
-broadcasts; B is 1 wherever all rows share their positions. An argument of a scheme outside the range or the
-choices that its docstring gives is a ValueError that names it.
+broadcasts; B is 1 wherever all rows share their positions. An argument of an encoding outside the range or
+the choices that its docstring gives is a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pe_experiments.terminal.arguments import at_least
 from pe_experiments.terminal.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]
-# The bias of a key that a scheme masks. Beside any unmasked key its weight is 0; unlike minus infinity it
+# The bias of a key that an encoding masks. Beside any unmasked key its weight is 0; unlike minus infinity it
 # keeps the softmax finite in a row whose keys are all masked (padding in an encoder's batch, with a window).
 MASKED = -1e9
 WITHOUT_FLOAT64 = ("mps",)  # types of devices; float64 tensors are computed on the CPU for them
@@ -66,16 +66,16 @@ def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:
 class AttentionContext:
     """The inputs of a hook (a method that attention calls) besides q and k.
 
-    Attributes can be added without breaking schemes outside the package.
+    Attributes can be added without breaking encodings outside the package.
 
     Attributes:
         q_positions_BT, k_positions_BS: position ids of the queries and of the keys (B may be 1).
         visible_BTS: True where a query may see a key (causality and padding). It is computed on first use: at
-            long lengths it is large, and most schemes never read it.
+            long lengths it is large, and most encodings never read it.
         lengths_B: tokens of each row without padding.
         declared_B: the declared length of each row: its tokens with the longest possible answer. It is known
-            before the first token of the answer and stays the same during decoding. A scheme that depends on
-            the length must therefore read it (through `tokens_B`), never the number of tokens so far.
+            before the first token of the answer and stays the same during decoding. An encoding that depends
+            on the length must therefore read it (through `tokens_B`), never the number of tokens so far.
         x_BSD: the hidden states from which the layer computes queries and keys (after its norm), for gates.
         layer: index of the layer, from 0.
         first_query: index of the first query in the sequence; not 0 in a block of queries.
@@ -94,7 +94,7 @@ class AttentionContext:
     ):
         """``visible_BTS`` is the mask, or a function of start and stop that returns rows start .. stop-1.
 
-        ``x_BSD`` may be a function, too: it is called if a scheme reads the hidden states.
+        ``x_BSD`` may be a function, too: it is called if an encoding reads the hidden states.
         """
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
@@ -167,7 +167,7 @@ class AttentionContext:
 
 
 class PositionalEncoding(nn.Module):
-    """No positional encoding (NoPE): the identity at every hook. Every scheme overrides only what it changes.
+    """No positional encoding (NoPE): the identity at every hook. An encoding overrides only what it changes.
 
     With two layers or more a causal mask alone lets a model recover the order (Kazemnejad et al. 2023,
     arXiv:2305.19466, theorem 1); without a mask the model is order-blind. Parameters: none. Beyond training:
@@ -175,15 +175,15 @@ class PositionalEncoding(nn.Module):
 
     Class attributes:
         per_layer: True when every layer needs its own instance; the transformer then builds ``num_layers``.
-        causal_only: True when the scheme is defined under a causal mask only; an encoder refuses it.
-        position_width: columns of ``d_model`` that the scheme fills by itself (concatenation instead of
+        causal_only: True when the encoding is defined under a causal mask only; an encoder refuses it.
+        position_width: columns of ``d_model`` that the encoding fills by itself (concatenation instead of
             addition); tokens are embedded in the remaining columns.
-        looks_ahead: True when a query may depend on later tokens even in a causal model. Runs of schemes that
-            look ahead without declaring it are refused.
+        looks_ahead: True when a query may depend on later tokens even in a causal model. Runs of encodings
+            that look ahead without declaring it are refused.
         invariant_to: the changes of position ids that leave every output unchanged: ``nothing``, a common
-            ``shift`` of all ids, or ``ids``, any change (the scheme does not read them; order enters through
-            the mask or the content). The contract tests check it; None makes no statement.
-        remark: a warning about the scheme in this model, printed when a run starts.
+            ``shift`` of all ids, or ``ids``, any change (the encoding does not read them; order enters
+            through the mask or the content). The contract tests check it; None makes no statement.
+        remark: a warning about the encoding in this model, printed when a run starts.
     """
 
     per_layer = False
@@ -202,7 +202,7 @@ class PositionalEncoding(nn.Module):
         self.shape = shape
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        """The scheme of this layer: itself, except in a mixture of schemes."""
+        """The encoding of this layer: itself, except in a mixture of encodings."""
         return self
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ class PositionalEncoding(nn.Module):
 
         Args:
             x_BTD: token embeddings, ``d_model - position_width`` columns.
-            positions_BT: position ids of these tokens (B may be 1). A scheme that depends on the length of
+            positions_BT: position ids of these tokens (B may be 1). An encoding that depends on the length of
                 the row overrides `embed_sequence` instead.
 
         Returns:
@@ -219,7 +219,7 @@ class PositionalEncoding(nn.Module):
         return x_BTD
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
-        """`embed`, for a scheme that depends on the length of the row. The transformer calls this method.
+        """`embed`, for an encoding that depends on the length of the row. The transformer calls this method.
 
         Args:
             x_BTD: token embeddings, as in `embed`.
@@ -243,7 +243,7 @@ class PositionalEncoding(nn.Module):
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Attention weights BHTS: the masked softmax of the scaled logits plus bias.
 
-        A scheme that overrides it (stick-breaking) cannot use the fused kernel. The scale is always
+        An encoding that overrides it (stick-breaking) cannot use the fused kernel. The scale is always
         ``head_dim**-0.5``, whatever width ``rotate`` returns.
         """
         q_BHTK, k_BHSK = self.rotate(q_BHTK, k_BHSK, at)
@@ -258,7 +258,7 @@ class PositionalEncoding(nn.Module):
 
 
 class PositionBias(PositionalEncoding):
-    """Base of the schemes that add to the logits what follows from positions alone, once for all layers."""
+    """Base of the encodings that add to the logits what follows from positions alone, once for all layers."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         return at.once(self._bias)
@@ -267,10 +267,10 @@ class PositionBias(PositionalEncoding):
         raise NotImplementedError
 
 
-def acts_at_embedding(scheme: PositionalEncoding) -> bool:
-    """Whether the scheme changes token embeddings."""
+def acts_at_embedding(encoding: PositionalEncoding) -> bool:
+    """Whether the encoding changes token embeddings."""
     base = PositionalEncoding
-    return type(scheme).embed is not base.embed or type(scheme).embed_sequence is not base.embed_sequence
+    return type(encoding).embed is not base.embed or type(encoding).embed_sequence is not base.embed_sequence
 
 
 def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:

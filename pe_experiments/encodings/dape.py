@@ -5,13 +5,13 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
 from pe_experiments.encodings.kerple import KerpleLog
-from pe_experiments.encodings.mixtures import MakeScheme
+from pe_experiments.encodings.mixtures import MakeEncoding
 from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
 from pe_experiments.terminal.arguments import at_least
 
 
 class Dape(PositionalEncoding):
-    """Logits A + B + MLP([A, B]): A = q . k / sqrt(head_dim), B another scheme's bias, the MLP across heads.
+    """Logits A + B + MLP([A, B]): A = q . k / sqrt(head_dim), B another encoding's bias, MLP across heads.
 
     For each pair of query and key the MLP reads 2 H values and returns one per head; its hidden layer is
     followed by a leaky ReLU.
@@ -28,7 +28,7 @@ class Dape(PositionalEncoding):
 
     per_layer = True
 
-    def __init__(self, shape: ModelShape, *, bias: MakeScheme | None = None, width: int = 32):
+    def __init__(self, shape: ModelShape, *, bias: MakeEncoding | None = None, width: int = 32):
         super().__init__(shape)
         self.width = at_least(1, "width", width)
         self.added = KerpleLog(shape) if bias is None else bias(shape)
@@ -37,7 +37,7 @@ class Dape(PositionalEncoding):
             getattr(kind, hook) is not getattr(base, hook) for hook in ("embed", "rotate", "weights")
         ):
             raise ValueError(
-                f"bias={kind.__name__}: DAPE adapts a scheme that adds a bias and does nothing else"
+                f"bias={kind.__name__}: DAPE adapts an encoding that adds a bias and does nothing else"
             )
         if isinstance(self.added, SlidingWindow | HardAlibi):
             raise ValueError(

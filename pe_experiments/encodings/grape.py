@@ -25,7 +25,7 @@ LOG_SCALE = 16.0  # stored logarithms are this much larger, so that a step of Ad
 class GrapeM(Rope):
     """GRAPE-M with commuting planes: RoPE whose frequencies are learned, exp(s_m / 16) for pair m.
 
-    s_m starts at 16 ln theta_m, theta_m as in RoPE: untrained, the scheme equals RoPE.
+    s_m starts at 16 ln theta_m, theta_m as in RoPE: untrained, the encoding equals RoPE.
 
     Source: Zhang et al. 2025, arXiv:2512.07805, and its released code (frequencies shared by the heads).
     Parameters: ``pairs`` per layer. Beyond training: as `Rope`. In decoders and encoders.

@@ -1,4 +1,4 @@
-"""Several schemes in one model: composed in every layer, or alternating by layer."""
+"""Several encodings in one model: composed in every layer, or alternating by layer."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,37 +12,37 @@ from pe_experiments.encodings.base import (
     acts_at_embedding,
 )
 
-MakeScheme = Callable[[ModelShape], PositionalEncoding]
+MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 
 
 class Composition(PositionalEncoding):
-    """Schemes one after the other at every hook: embeddings and rotations in the order given, biases added.
+    """Encodings one after the other at every hook: embeddings and rotations in the order given, biases added.
 
-    The logit scale is unchanged, and every scheme keeps its own parameters (one set per layer if it is
+    The logit scale is unchanged, and every encoding keeps its own parameters (one set per layer if it is
     ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
 
     Source: those of the parts. Parameters: those of the parts. Beyond training: as the parts.
 
     Args:
-        schemes: two or more functions that build a scheme from a shape; in YAML each is a ``_target_`` with
-            its arguments and ``_partial_: true``. Only the first may be concatenated, and none may compute
-            its own attention weights.
+        encodings: two or more functions that build an encoding from a shape; in YAML each is a ``_target_``
+            with its arguments and ``_partial_: true``. Only the first may be concatenated, and none may
+            compute its own attention weights.
     """
 
-    def __init__(self, shape: ModelShape, *, schemes: Sequence[MakeScheme]):
+    def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
         super().__init__(shape)
-        if len(schemes) < 2:
-            raise ValueError(f"schemes: a composition takes two or more, got {len(schemes)}")
-        self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in schemes)
+        if len(encodings) < 2:
+            raise ValueError(f"encodings: a composition takes two or more, got {len(encodings)}")
+        self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
         layers = [self._at_layer(layer) for layer in range(shape.num_layers)]
         for part in (part for parts in layers for part in parts):
             if type(part).weights is not PositionalEncoding.weights:
                 raise ValueError(
-                    f"schemes: {type(part).__name__} computes its own weights and cannot be composed"
+                    f"encodings: {type(part).__name__} computes its own weights and cannot be composed"
                 )
         for part in layers[0][1:]:
             if part.position_width:
-                raise ValueError(f"schemes: {type(part).__name__} is concatenated and must be the first")
+                raise ValueError(f"encodings: {type(part).__name__} is concatenated and must be the first")
         self.position_width = layers[0][0].position_width
         self.invariant_to = _weakest([part for parts in layers for part in parts])
 
@@ -74,7 +74,7 @@ class Composition(PositionalEncoding):
 
 
 class ByLayer(PositionalEncoding):
-    """Schemes that alternate: with n schemes, layer l has number l mod n.
+    """Encodings that alternate: with n encodings, layer l has number l mod n.
 
     Recent long-context models alternate local layers (RoPE in a sliding window) with global layers (full
     attention, no encoding).
@@ -83,41 +83,41 @@ class ByLayer(PositionalEncoding):
     the parts.
 
     Args:
-        schemes: one or more, as in `Composition`, at most as many as layers; none may act at the embedding.
+        encodings: one or more, as in `Composition`, at most as many as layers; none may act at the embedding.
     """
 
-    def __init__(self, shape: ModelShape, *, schemes: Sequence[MakeScheme]):
+    def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
         super().__init__(shape)
-        count = len(schemes)
+        count = len(encodings)
         if not 0 < count <= shape.num_layers:
-            raise ValueError(f"schemes: {count} schemes cannot alternate in {shape.num_layers} layers")
+            raise ValueError(f"encodings: {count} encodings cannot alternate in {shape.num_layers} layers")
         self.parts = nn.ModuleList(
             _instances(shape, make, len(range(first, shape.num_layers, count)))
-            for first, make in enumerate(schemes)
+            for first, make in enumerate(encodings)
         )
         layers = [self.for_layer(layer) for layer in range(shape.num_layers)]
         for part in layers:
             if _acts_at_embedding(part):
-                raise ValueError(f"schemes: {type(part).__name__} acts at the embedding, not in a layer")
+                raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _weakest(layers)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        instance, scheme = divmod(layer, len(self.parts))
-        instances = self.parts[scheme]
+        instance, encoding = divmod(layer, len(self.parts))
+        instances = self.parts[encoding]
         return instances[instance % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
-def _acts_at_embedding(scheme: PositionalEncoding) -> bool:
-    if isinstance(scheme, Composition):
-        return any(_acts_at_embedding(part) for part in scheme._at_layer(0))
-    return acts_at_embedding(scheme)
+def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
+    if isinstance(encoding, Composition):
+        return any(_acts_at_embedding(part) for part in encoding._at_layer(0))
+    return acts_at_embedding(encoding)
 
 
-def _instances(shape: ModelShape, make: MakeScheme, layers: int) -> nn.ModuleList:
-    """One instance of the scheme, or one for each of its layers if it is ``per_layer``."""
+def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
+    """One instance of the encoding, or one for each of its layers if it is ``per_layer``."""
     first = make(shape)
     if not isinstance(first, PositionalEncoding):
-        raise ValueError(f"schemes: {type(first).__name__} is no PositionalEncoding")
+        raise ValueError(f"encodings: {type(first).__name__} is no PositionalEncoding")
     copies = layers - 1 if first.per_layer else 0
     return nn.ModuleList([first, *(make(shape) for _ in range(copies))])
 

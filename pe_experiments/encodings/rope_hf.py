@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.encodings.base import ModelShape, PositionalEncoding
-from pe_experiments.encodings.mixtures import ByLayer, Composition, MakeScheme
+from pe_experiments.encodings.mixtures import ByLayer, Composition, MakeEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
@@ -100,7 +100,7 @@ class RopeHf(ByLayer):
         settings = {"rope_parameters": rope_parameters or {}} if config is None else _read(config)
         pattern = _pattern(_layers(settings))
         super().__init__(
-            shape, schemes=[_encoding(settings, *layer) for layer in pattern[: shape.num_layers]]
+            shape, encodings=[_encoding(settings, *layer) for layer in pattern[: shape.num_layers]]
         )
         remarks = []
         if config is None and rope_parameters is None:
@@ -179,7 +179,7 @@ def _pattern(layers: Sequence[tuple[str, bool]]) -> Sequence[tuple[str, bool]]:
     )
 
 
-def _encoding(settings: Block, kind: str, rotates: bool) -> MakeScheme:
+def _encoding(settings: Block, kind: str, rotates: bool) -> MakeEncoding:
     """What builds the encoding of such a layer."""
     if not rotates and settings.get("attn_temperature_tuning"):
         return partial(
@@ -189,10 +189,10 @@ def _encoding(settings: Block, kind: str, rotates: bool) -> MakeScheme:
     window = _window(settings)
     if kind != "sliding_attention" or window is None:
         return encoding
-    return partial(Composition, schemes=[encoding, partial(SlidingWindow, window=window)])
+    return partial(Composition, encodings=[encoding, partial(SlidingWindow, window=window)])
 
 
-def _rope(settings: Block, kind: str) -> MakeScheme:
+def _rope(settings: Block, kind: str) -> MakeEncoding:
     """What builds the RoPE of the layers of this kind."""
     block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     outer = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
@@ -209,7 +209,7 @@ def _rope(settings: Block, kind: str) -> MakeScheme:
     return _of_block(outer | {key: value for key, value in block.items() if value is not None}, settings)
 
 
-def _of_block(block: dict[str, Any], settings: Block) -> MakeScheme:
+def _of_block(block: dict[str, Any], settings: Block) -> MakeEncoding:
     """What builds the encoding of one block, given with all its keys."""
     name = block.get("rope_type", block.get("type", "default"))
     kind = OLD_TYPES.get(name, name)
@@ -237,7 +237,7 @@ def _of_block(block: dict[str, Any], settings: Block) -> MakeScheme:
     return partial(makers[kind], original_length=original, **shared, **own)
 
 
-def _proportional(make: MakeScheme, share: float, shape: ModelShape) -> PositionalEncoding:
+def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> PositionalEncoding:
     """RoPE at the fastest frequencies of the whole head; their number is rounded down."""
     rotating = int(share * shape.head_dim // 2)
     return make(shape, kept_frequencies=rotating / (shape.head_dim // 2))  # type: ignore[call-arg]

@@ -11,7 +11,7 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 class LogN(PositionalEncoding):
     """Log-length scaling: the logits of a query that sees n keys are multiplied by ln n / ln L0.
 
-    L0 is ``train_length``. The entropy of the weights then stays about the same at any length. The scheme
+    L0 is ``train_length``. The entropy of the weights then stays about the same at any length. The encoding
     carries no order by itself; compose it with one that does (`Composition`).
 
     Source: Chiang and Cholak 2022, arXiv:2202.12172, section 5.3; Su 2021 (log n scaling, as in Qwen, which
@@ -29,7 +29,7 @@ class LogN(PositionalEncoding):
 class ScalableSoftmax(PositionalEncoding):
     """SSMax: the logits of a query that sees n keys are multiplied by s ln n, with a learned s per head.
 
-    n is the number of visible keys, not the position id. The scheme carries no order by itself; compose it
+    n is the number of visible keys, not the position id. The encoding carries no order by itself; compose it
     with one that does (`Composition`).
 
     Source: Nakanishi 2025, arXiv:2501.19399, section 2. Parameters: ``num_heads`` per layer, starting at

@@ -10,7 +10,7 @@ from pe_experiments.terminal.arguments import at_least
 class SlidingWindow(PositionBias):
     """Every query sees the keys less than ``window`` positions away, itself included, and no others.
 
-    Order within a window comes from the causal mask, or from a scheme composed with this one.
+    Order within a window comes from the causal mask, or from an encoding composed with this one.
 
     Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1. Parameters: none. Beyond training: the window
     stays, and the layers together reach num_layers (window - 1) tokens back. In decoders and encoders (to

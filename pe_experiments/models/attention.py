@@ -50,7 +50,7 @@ def blocked(
 ) -> Tensor:
     """A few query rows at a time: memory grows with the length, not with its square."""
     own_weights = makes_weights(encoding)
-    if not own_weights:  # `weights` of such a scheme rotates by itself, block by block
+    if not own_weights:  # `weights` of such an encoding rotates by itself, block by block
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
@@ -70,7 +70,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blo
 
 
 def makes_weights(encoding: PositionalEncoding) -> bool:
-    """Whether the scheme computes its own weights instead of the masked softmax of its logits."""
+    """Whether the encoding computes its own weights instead of the masked softmax of its logits."""
     return type(encoding).weights is not PositionalEncoding.weights
 
 

@@ -25,12 +25,12 @@ class Backbone(nn.Module):
     Args:
         vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
         shape: sizes, and whether the model is causal.
-        make_encoding: called with the shape, once, or once per layer if the scheme is ``per_layer``.
+        make_encoding: called with the shape, once, or once per layer if the encoding is ``per_layer``.
         seed: of the weights of the layers.
 
     Attributes:
-        encodings: the scheme, or one per layer.
-        embedding: of tokens, in the columns that the scheme does not fill by itself.
+        encodings: the encoding, or one per layer.
+        embedding: of tokens, in the columns that the encoding does not fill by itself.
         head: from hidden states to logits.
     """
 
@@ -46,11 +46,11 @@ class Backbone(nn.Module):
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         """Hidden states [B, T, D] after the last layer and norm.
 
-        Layer ``i`` takes ``scheme = self.scheme(i)`` and ``here = at.at_layer(i, x_BTD)`` with the hidden
-        states it computes queries and keys from. ``scheme.weights(q_BHTK, k_BHSK, here)`` returns the masked
-        and normalised attention weights [B, H, T, S]. For a kernel that masks and normalises by itself, take
-        ``scheme.rotate(q, k, here)`` and add ``scheme.bias(q, k, here)`` to the scaled logits; schemes that
-        override ``weights`` cannot be used with it.
+        Layer ``i`` takes ``encoding = self.encoding(i)`` and ``here = at.at_layer(i, x_BTD)`` with the hidden
+        states it computes queries and keys from. ``encoding.weights(q_BHTK, k_BHSK, here)`` returns the
+        masked and normalised attention weights [B, H, T, S]. For a kernel that masks and normalises by
+        itself, take ``encoding.rotate(q, k, here)`` and add ``encoding.bias(q, k, here)`` to the scaled
+        logits; encodings that override ``weights`` cannot be used with it.
 
         Args:
             x_BTD: token embeddings, after the encoding's ``embed``.
@@ -62,10 +62,10 @@ class Backbone(nn.Module):
         """`layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the others."""
         return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, asked_n)
 
-    def scheme(self, layer: int) -> PositionalEncoding:
+    def encoding(self, layer: int) -> PositionalEncoding:
         """The encoding of this layer."""
-        scheme = self.encodings[layer if self.encodings[0].per_layer else 0]
-        return scheme.for_layer(layer)  # type: ignore[operator]
+        encoding = self.encodings[layer if self.encodings[0].per_layer else 0]
+        return encoding.for_layer(layer)  # type: ignore[operator]
 
     def forward(self, tokens_BT: Tensor, *rest: Tensor | None) -> Tensor:
         """Logits [B, T, V]; takes what `hidden` takes."""

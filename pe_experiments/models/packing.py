@@ -39,7 +39,7 @@ class Packing(Unpacked):
         kept_BT[shortest, lengths_B[shortest] :][:filling] = True
         kept_P = kept_BT.flatten()
         self.kept_N = kept_P.nonzero()[:, 0]
-        # Padding repeats the last token of its row: a value like any other, in whatever a scheme computes.
+        # Padding repeats the last token of its row: a value like any other, in whatever an encoding computes.
         self.source_P = kept_P.cumsum(0) - 1
 
     def pack(self, x_BTD: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention scores under a scheme for given queries and keys, without a model."""
+"""Attention scores under an encoding for given queries and keys, without a model."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Inputs:
 
 
 def attention_scores(
-    scheme: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
+    encoding: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
 ) -> Tensor:
-    """Logits [B, H, T, S], or the weights of a scheme that computes its own; nan for causally masked keys.
+    """Logits [B, H, T, S], or the weights of an encoding that computes its own; nan for causally masked keys.
 
-    With ``weights`` the attention weights, of any scheme.
+    With ``weights`` the attention weights, of any encoding.
     """
-    tokens, part = inputs.positions_BT.shape[1], scheme.for_layer(layer)
+    tokens, part = inputs.positions_BT.shape[1], encoding.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
-    if scheme.shape.causal:
+    if encoding.shape.causal:
         visible_BTS = visible_BTS.tril()
     at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
     if weights or makes_weights(part):
         scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:
         q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
-        scores_BHTS = (q_BHTK * scheme.shape.head_dim**-0.5) @ k_BHTK.mT
+        scores_BHTS = (q_BHTK * encoding.shape.head_dim**-0.5) @ k_BHTK.mT
         bias = part.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
     return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)

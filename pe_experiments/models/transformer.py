@@ -1,4 +1,4 @@
-"""One pre-norm transformer, decoder or encoder, independent of scheme and task.
+"""One pre-norm transformer, decoder or encoder, independent of encoding and task.
 
 Shapes: B batch, T tokens, N tokens without padding, D d_model, F hidden width of the MLP.
 """
@@ -150,7 +150,7 @@ class Transformer(Backbone):
     def _through(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
         x_ND = packing.pack(self.dropout(x_BTD))
         for index, layer in enumerate(self.layers):
-            x_ND = layer(x_ND, self.scheme(index), at, last if layer is self.layers[-1] else packing)
+            x_ND = layer(x_ND, self.encoding(index), at, last if layer is self.layers[-1] else packing)
         return self.norm(x_ND)
 
     def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:

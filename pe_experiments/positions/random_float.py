@@ -13,13 +13,13 @@ class RandomFloat(PositionPolicy):
     """n real positions drawn uniformly from 0 .. span and sorted; in evaluation (i - 1/2) span / max(n, L0).
 
     i = 1 .. n, and L0 is the longest sequence in training. No position lies outside the range of training at
-    any length, and spacings vary in training. Most positions are fractions, which only some schemes accept.
+    any length, and spacings vary in training. Most positions are fractions, which only some encodings accept.
 
     Source: Shimizu, Taniguchi and Matsuo 2026, arXiv:2602.14050 (random float sampling), with span 1.
 
     Args:
         span: end of the range; None means L0, so that tokens are one position apart within the training
-            lengths and schemes with fixed frequencies or slopes tell neighbours apart.
+            lengths and encodings with fixed frequencies or slopes tell neighbours apart.
     """
 
     def __init__(self, span: float | None = None):

@@ -6,7 +6,8 @@ training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON the trained configuration,
                 digests of data files, the command and the machine; an empty cell repeats the one above
 text.csv        only of language models: a row per run, context length and kind of bytes
-tuning.csv      only where a setting was tuned per scheme: a row per run of the grid, with its validation loss
+tuning.csv      only where a setting was tuned per encoding: a row per run of the grid, with its validation
+loss
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the projec
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING, TEXT = "tuning.csv", "text.csv"
 FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
-TUNED = ["scheme", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
-TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "scheme", "split")
+TUNED = ["encoding", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 
 
@@ -133,7 +134,7 @@ def published_keys(folder: Path) -> dict[str, float]:
         keys[config_key(trained, data)] = math.inf
     grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
     for row in grid.to_dict("records"):
-        trained, data = by_label[row["scheme"]]
+        trained, data = by_label[row["encoding"]]
         group, _, setting = row["setting"].partition(".")
         tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
         keys[config_key(tried, data)] = float(row["loss"])
@@ -163,6 +164,6 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """A CSV as it was written: a scheme is called "none"; ``texts`` are more columns that are text."""
+    """A CSV as it was written: an encoding is called "none"; ``texts`` are more columns that are text."""
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

@@ -1,4 +1,4 @@
-"""Scores over paired settings: every scheme met the same settings, each with a seed of its own.
+"""Scores over paired settings: every encoding met the same settings, each with a seed of its own.
 
 Per task and setting the run counts whose learning rate has the lower loss on fresh examples of the training
 lengths. Its score is the area under exact match over log2 length from 1x to 8x the training length, of every
@@ -26,7 +26,7 @@ SECTIONS = ("task", "model", "training")  # that make a setting
 
 
 def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
-    """One row per task, scheme and setting, of settings in which all schemes have run at all rates.
+    """One row per task, encoding and setting, of settings in which all encodings have run at all rates.
 
     Columns: ``task, label, setting, name, rate, learned`` and the metrics: ``score``, or exact match at a
     multiple of the training length, ``exact_match_at_4x``.
@@ -89,6 +89,6 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
 
 
 def scores_of(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
-    """[settings, schemes], from the rows of one task; ``unlearned`` where a scheme did not learn it."""
+    """[settings, encodings], from the rows of one task; ``unlearned`` where an encoding did not learn it."""
     known = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
     return known.pivot(index="setting", columns="label", values="value")

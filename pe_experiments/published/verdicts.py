@@ -1,7 +1,7 @@
-"""Better, worse or not separated: schemes on one task, within the settings that all of them met.
+"""Better, worse or not separated: encodings on one task, within the settings that all of them met.
 
-``scores`` are those of `scores.scores_of`, [settings, schemes], NaN where the task was not learned. A
-scheme is compared if it learned the task in `ENOUGH` of the settings, with signs of differences flipped
+``scores`` are those of `scores.scores_of`, [settings, encodings], NaN where the task was not learned. A
+encoding is compared if it learned the task in `ENOUGH` of the settings, with signs of differences flipped
 within settings and Holm's method over the others.
 """
 
@@ -23,7 +23,7 @@ ONLY_OTHER = "only the other often enough"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: "."}
 SIGNS |= {ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
 TESTED = (BETTER, WORSE, NOT_SEPARATED)
-ENOUGH = 0.75  # of the settings: in so many a scheme must have learned a task to be compared
+ENOUGH = 0.75  # of the settings: in so many an encoding must have learned a task to be compared
 FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
 SIMULATIONS = 4_000  # of encodings that are equally good
 TURNS = 0.02  # beyond it on both sides, a difference has turned around
@@ -31,7 +31,7 @@ TURNS = 0.02  # beyond it on both sides, a difference has turned around
 
 @dataclass(frozen=True)
 class Difference:
-    """A scheme less another, over the settings in which both learned the task."""
+    """An encoding less another, over the settings in which both learned the task."""
 
     verdict: str
     settings: int
@@ -40,7 +40,7 @@ class Difference:
 
 
 def verdicts_on(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
-    """A scheme against every other."""
+    """An encoding against every other."""
     others = scores.drop(columns=mine)
     apart = -others.sub(scores[mine], axis=0)
     words, ps = _verdicts(apart.to_numpy(), bool(_learned(scores[[mine]])[0]), _learned(others))
@@ -56,9 +56,10 @@ def verdicts_on(scores: pd.DataFrame, mine: str) -> dict[str, Difference]:
 
 
 def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
-    """The scheme with the highest mean of those that learned the task often enough, and its differences.
+    """The encoding with the highest mean of those that learned the task often enough, and its differences.
 
-    Means are over the settings in which a scheme learned the task. Without such a scheme the name is empty.
+    Means are over the settings in which an encoding learned the task. Without such an encoding the name is
+    empty.
     """
     means = scores.mean()[_learned(scores)]
     if means.empty:
@@ -87,7 +88,7 @@ def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
 
 
 def turning(apart: pd.Series, factors: pd.DataFrame) -> list[str]:
-    """The factors on whose value it depends which of two schemes is higher, in all settings but one at most.
+    """Return the factors whose value decides which of two encodings is higher, save in at most one setting.
 
     Args:
         apart: their difference by setting, NaN where one did not learn the task.

@@ -265,7 +265,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             raise TypeError("its runs are no names")
         for choice in content.get("tuning", []):
             choice["seed"], *texts = (
-                choice[k] for k in ("seed", "scheme", "task", "model", "setting", "chosen")
+                choice[k] for k in ("seed", "encoding", "task", "model", "setting", "chosen")
             )
             kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
             if not (kinds and all(isinstance(text, str) for text in texts)):

@@ -41,8 +41,8 @@ class TrainedModel:
 
     @property
     def encoding(self) -> PositionalEncoding:
-        """The scheme; that of the first layer if every layer has its own."""
-        return self.model.scheme(0)
+        """The encoding; that of the first layer if every layer has its own."""
+        return self.model.encoding(0)
 
     def batch(self, inputs_BN: Tensor) -> Batch:
         """The inputs with their right answers in the model's format: tokens, labels, position ids."""
@@ -175,8 +175,8 @@ def trained_model(finished: Plan) -> Backbone:
         raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
     preflight(experiment)
     model, label = experiment.untrained_model(), experiment.components["pe"].label
-    other = f"pe={label} has other parameters than the scheme {run.name} was trained with"
-    load_weights(model, checkpoint, f"{other}; only schemes with the same can take over its weights")
+    other = f"pe={label} has other parameters than the encoding {run.name} was trained with"
+    load_weights(model, checkpoint, f"{other}; only encodings with the same can take over its weights")
     return model
 
 

@@ -135,7 +135,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
             *map(job.config["training"].get, sizes),
         ]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
-        if not all(map(known.get, halves)):  # with which every scheme and every task works somewhere
+        if not all(map(known.get, halves)):  # with which every encoding and every task works somewhere
             _once(known, str(halves), lambda: try_out(experiment))
             known.update(dict.fromkeys(halves, True))
         job.reason = job.reason or planned.remark

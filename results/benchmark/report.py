@@ -57,7 +57,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
 }
 LENGTHS = (1024, 4096, 16384)
-LONG_SCHEMES = ("none", "rope", "alibi", "t5", "fire")
+LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
 OURS = "pe_experiments"
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
@@ -66,7 +66,7 @@ HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: Annotated[list[Literal["small", "peers", "schemes", "lengths"]], Field(min_length=1)]
+    parts: Annotated[list[Literal["small", "peers", "encodings", "lengths"]], Field(min_length=1)]
     repeats: Annotated[int, Field(ge=1, le=1000)]  # the usual 15 take twenty minutes
     threads: Count
     out: Folder
@@ -160,8 +160,8 @@ def _billions(made: Experiment) -> float:
     return 6 * weights * tokens / 1e9
 
 
-def schemes(repeats: int, display: Display) -> Iterator[Row]:
-    """A training step with every scheme, data included, against one without an encoding."""
+def encodings(repeats: int, display: Display) -> Iterator[Row]:
+    """A training step with every encoding, data included, against one without an encoding."""
     for setting, keys in SETTINGS.items():
         cases: dict[str, Timed] = {}
         for name in shipped("pe"):
@@ -171,13 +171,13 @@ def schemes(repeats: int, display: Display) -> Iterator[Row]:
                 cases[name] = timed(step)
             except NotApplicable:
                 continue
-        seconds = interleave(cases, repeats, display, f"schemes, {setting}")
-        yield from paired_ratios("schemes", setting, seconds, "none")
+        seconds = interleave(cases, repeats, display, f"encodings, {setting}")
+        yield from paired_ratios("encodings", setting, seconds, "none")
 
 
 def lengths(repeats: int, display: Display) -> Iterator[Row]:
     """Evaluation time per example and peak memory over the length."""
-    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_SCHEMES]
+    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_ENCODINGS]
     display.start("lengths", len(cases))
     for done, (tokens, name) in enumerate(cases, start=1):
         milliseconds, above = long_evaluation(tokens, name)
@@ -193,7 +193,7 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     machine, folder, display = describe_machine(), Path(asked.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _measured(folder, machine) if row.part.partition(":")[0] not in asked.parts]
-    parts = {"small": small, "peers": peers, "schemes": schemes, "lengths": lengths}
+    parts = {"small": small, "peers": peers, "encodings": encodings, "lengths": lengths}
     say(" | ".join(HEADING))
     for part in asked.parts:
         try:

@@ -15,8 +15,8 @@ RATIOS = {
     "at their best settings ": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
     "batches of 8 take ": ("small: fastest at its best float32", "pe_experiments", "d=64, 2 layers, batch 8"),
     "text ": ("peers: fastest at its best float32", "pe_experiments", "text"),
-    "beside no encoding RoPE takes ": ("schemes", "rope", "defaults"),
-    "ALiBi ": ("schemes", "alibi", "defaults"),
+    "beside no encoding RoPE takes ": ("encodings", "rope", "defaults"),
+    "ALiBi ": ("encodings", "alibi", "defaults"),
 }
 
 

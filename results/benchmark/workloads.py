@@ -136,17 +136,17 @@ def seconds_per_step(step: Step, made: Experiment) -> float:
     return (time.perf_counter() - started) / (made.config.training.steps - 1)
 
 
-def long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
+def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
     """Milliseconds per example of that many tokens, and resident megabytes above those after all imports.
 
     Measured in a new process, so that nothing measured before leaves its mark.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(_long_evaluation, tokens, scheme).result()
+        return process.submit(_long_evaluation, tokens, encoding).result()
 
 
-def _long_evaluation(tokens: int, scheme: str) -> tuple[float, float]:
-    made = experiment(pe=scheme)
+def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
+    made = experiment(pe=encoding)
     prepare_device(made.config)
     model, source = made.untrained_model(), made.source
     before = _peak_megabytes()

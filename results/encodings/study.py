@@ -1,4 +1,4 @@
-"""The explorer's data: every scheme before training, two sentences, and the answers of four trained models.
+"""The explorer's data: every encoding before training, two sentences, and the answers of four trained models.
 
 Its runs, one after the other (``RUN`` stands for none, sinusoidal, rope, alibi), its data and its page:
 
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from pe_experiments.analysis.audit import SENTENCES, WORDS, read_both
-from pe_experiments.analysis.explorer import about_choice, explorer_page, rounded, scheme_view
+from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -41,25 +41,25 @@ def pages(folder: Path) -> None:
     (folder / "explore.html").write_text(explorer_page(data=read_json(folder / "explorer.json")), "utf-8")
 
 
-def schemes() -> list[Json]:
-    """A view of every shipped scheme."""
+def encodings() -> list[Json]:
+    """A view of every shipped encoding."""
     views = []
     for name, section in shipped("pe").items():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            views.append(scheme_view(name, about_choice(name), load_component("pe", section).build(SHAPE)))
+            views.append(encoding_view(name, about_choice(name), load_component("pe", section).build(SHAPE)))
     return views
 
 
 def sentences() -> Json:
     """Two orders of three words through untrained models of width 8: outputs, and how far they differ."""
     models = []
-    for name, scheme, causal in (
+    for name, encoding, causal in (
         ("encoder, no encoding", PositionalEncoding, False),
         ("encoder, sinusoidal", Sinusoidal, False),
         ("decoder, no encoding", PositionalEncoding, True),
     ):
-        outputs_2WD = read_both(scheme, ModelShape(8, 2, 2, causal, 3, 3))
+        outputs_2WD = read_both(encoding, ModelShape(8, 2, 2, causal, 3, 3))
         outputs_2WD = torch.cat([outputs_2WD, outputs_2WD.mean(dim=1, keepdim=True)], dim=1)
         apart_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
         apart = [0.0 if value < NOISE else round(value, 3) for value in apart_W.tolist()]
@@ -94,7 +94,7 @@ def write_data(folder: Path, runs: Sequence[Path]) -> None:
     """Write ``explorer.json``, with the answers of earlier runs where none are given."""
     path = folder / "explorer.json"
     answered = answers(runs) if runs else read_json(path)["answers"]
-    data = {"schemes": schemes(), "sentences": sentences(), "answers": answered}
+    data = {"encodings": encodings(), "sentences": sentences(), "answers": answered}
     write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 

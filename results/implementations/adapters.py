@@ -72,7 +72,7 @@ class Embedding(Foreign):
 
 @dataclass(frozen=True)
 class Row:
-    """An implementation: its package, what it is called there, and the scheme that it should be."""
+    """An implementation: its package, what it is called there, and the encoding that it should be."""
 
     package: str
     name: str
@@ -80,7 +80,7 @@ class Row:
     style: Callable[..., PositionalEncoding]
     build: Build
     call: Callable[..., Tensor]
-    arguments: dict[str, Any] = field(default_factory=dict)  # of our scheme
+    arguments: dict[str, Any] = field(default_factory=dict)  # of our encoding
     remark: str = ""  # to a difference from it
     torch: bool = True  # False: its tensors are no tensors of PyTorch, so that casts do not reach it
 

@@ -49,7 +49,7 @@ def reading(differences: np.ndarray) -> str:
 
 
 def pairs_of(runs: Runs, metric: str = "exact_match_extrapolation") -> dict[tuple[str, str], pd.DataFrame]:
-    """By task and scheme the values [seeds, precisions] of what was run in both."""
+    """By task and encoding the values [seeds, precisions] of what was run in both."""
     table = with_settings(runs, precision="trainer.precision")
     table["precision"] = table["precision"].map({"32-true": "float32", "bf16-mixed": "bfloat16"})
     wide = table.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
@@ -73,7 +73,7 @@ def blocks(folder: Path) -> dict[str, str]:
     return {"table": markdown_table(HEADING, rows), "answer": ANSWER.format_map(values)}
 
 
-def _row(task: str, scheme: str, pair: pd.DataFrame) -> list[str]:
+def _row(task: str, encoding: str, pair: pd.DataFrame) -> list[str]:
     d = (pair["bfloat16"] - pair["float32"]).to_numpy(float)
     sizes = f"{round(d.mean(), 3) + 0.0:+.3f}", f"{np.abs(d).max():.3f}", f"{equivalence_p(d):.2g}"
-    return [task, scheme, *(mean_in_words(pair[kind]) for kind in pair), *sizes, reading(d)]
+    return [task, encoding, *(mean_in_words(pair[kind]) for kind in pair), *sizes, reading(d)]

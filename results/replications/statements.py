@@ -1,4 +1,4 @@
-"""Papers say that one scheme is better than others: tested under conditions near the paper's."""
+"""Papers say that one encoding is better than others: tested under conditions near the paper's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STUDIES = ("conditions", "ruoss", "ruoss_long")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, WAITING = "not learned", "not run yet"
-SEEDS = 5  # of each scheme; fewer are not judged
+SEEDS = 5  # of each encoding; fewer are not judged
 LEARNED = 0.5  # share of the seeds that solved the training lengths
 WORDS = {"exact_match_at_2x": "exact match at 2x", "exact_match_extrapolation": "exact match past training",
          "token_accuracy_extrapolation": "token accuracy past training"}  # fmt: skip

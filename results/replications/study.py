@@ -1,4 +1,4 @@
-"""Published values beside ours: whether value or order is reproduced. In `statements`: which scheme is better."""
+"""Published values beside ours: whether value or order is reproduced. In `statements`: which encoding is better."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSE, FAR = 1.0, 5.0  # percentage points; see the page
 LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that stand for the paper's
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
-LEARNED = 10.0  # error, %, at the training lengths; above it a scheme has no rank
+LEARNED = 10.0  # error, %, at the training lengths; above it an encoding has no rank
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "no"
 SURE = "could not fail"
 ANSWER = """\
@@ -32,7 +32,7 @@ Of {all} published values, {judged} could be judged here: **{value} agree in val
  among the encodings, and {turned} do not agree**. Of the others, {unlearned} belong to encodings that did\
  not learn the task here, and {sure} could not fail, because everything in their column, published and \
 ours, lies within a point of 0."""
-KEYS = ["arxiv", "task", "setting", "scheme"]
+KEYS = ["arxiv", "task", "setting", "encoding"]
 
 Found = dict[Any, np.ndarray]  # by `KEYS` a value per seed
 
@@ -43,16 +43,16 @@ def ours() -> Found:
     flips = flips[flips["steps"].eq(STEPS) & flips["learning_rate"].eq(RATE)]
     flips = flips.assign(arxiv=PATH, task="flip-flop", value=flips["error"])
     curves = read_table(HERE / "huang" / "curves.csv")
-    curves["scheme"] = curves["label"].str.replace(r"\([^)]*\)", "", regex=True)
+    curves["encoding"] = curves["label"].str.replace(r"\([^)]*\)", "", regex=True)
     answers = []
     for setting, (first, last) in RANGES.items():
         own = curves[curves["content_length"].between(first, last)]
-        right = own.groupby(["task", "scheme", "seed"], as_index=False)["exact_match"].mean()
+        right = own.groupby(["task", "encoding", "seed"], as_index=False)["exact_match"].mean()
         answers.append(right.assign(arxiv=HUANG, setting=setting, value=100 * (1 - right["exact_match"])))
     runs, lines = (read_table(HERE.parent / "text" / f"{name}.csv") for name in ("runs", "text"))
     lines = lines[(lines["windows"] == "non_overlapping") & (lines["slice"] == "all")]
     bits = lines.merge(runs[["name", "label"]], on="name")
-    bits = bits.rename(columns={"label": "scheme", "bits_per_byte": "value"})
+    bits = bits.rename(columns={"label": "encoding", "bits_per_byte": "value"})
     bits = bits.assign(arxiv=TEXT, task="next token", setting=bits["length"].map(LENGTHS))
     everything: Any = pd.concat([flips, *answers, bits]).groupby(KEYS)
     return {key: own["value"].to_numpy() for key, own in everything}
@@ -68,7 +68,7 @@ def judged(ledger: pd.DataFrame, found: Found) -> pd.DataFrame:
     """The ledger with columns ``values_`` (ours, by seed), ``mean``, ``trained`` (as trained, listed first), ``verdict``."""
     values: Any = [found[key] for key in ledger[KEYS].itertuples(index=False, name=None)]
     made = ledger.assign(values_=values, mean=[np.mean(v) for v in values])
-    made["trained"] = made.groupby(["arxiv", "task", "scheme"])["mean"].transform("first")
+    made["trained"] = made.groupby(["arxiv", "task", "encoding"])["mean"].transform("first")
     groups = dict(list(made.groupby(KEYS[:3])))
     verdicts = [
         _verdict(groups[row["arxiv"], row["task"], row["setting"]], row) for _, row in made.iterrows()
@@ -85,13 +85,13 @@ def _verdict(group: pd.DataFrame, row: pd.Series) -> str:
     near = max(CLOSE, min(FAR, row["published"] / 4))
     if unit == ERROR and abs(row["mean"] - row["published"]) <= near:
         return REPRODUCED
-    others = group[group["scheme"] != row["scheme"]]
+    others = group[group["encoding"] != row["encoding"]]
     others = others[~(others["trained"] > LEARNED)] if unit == ERROR else others
     apart = others[(others["published"] - row["published"]).abs() > TIED[unit]]
     if apart.empty:
         return f"{NOT}: in value; it has no order" if unit == ERROR else OPEN
     mine, theirs = apart["mean"] - row["mean"], apart["published"] - row["published"]
-    if turned := apart["scheme"][(mine * theirs < 0) & (mine.abs() > TIED[unit])].tolist():
+    if turned := apart["encoding"][(mine * theirs < 0) & (mine.abs() > TIED[unit])].tolist():
         return f"{NOT}: against {', '.join(turned)}"
     return OPEN if (mine.abs() <= TIED[unit]).any() else ORDER
 
@@ -100,11 +100,11 @@ def pages(folder: Path) -> None:
     """Published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s curves."""
     made = ledger()
     made = made[[UNITS[paper][1] == ERROR for paper in made["arxiv"]]]
-    figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(made["scheme"])))
+    figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(made["encoding"])))
     axes = figure.subplots()
     axes.axline((0, 0), (1, 1), color="0.7", linewidth=1)
-    for (scheme, bad), own in made.groupby(["scheme", made["trained"] > LEARNED]):
-        colour, marker = looks[str(scheme)]
+    for (encoding, bad), own in made.groupby(["encoding", made["trained"] > LEARNED]):
+        colour, marker = looks[str(encoding)]
         face = "none" if bad else colour
         axes.scatter(own["published"], own["mean"], s=28, c=face, marker=marker, edgecolors=colour)
     axes.set(xscale="symlog", yscale="symlog", xlim=(-0.3, 100), ylim=(-0.3, 100), aspect="equal")
@@ -127,7 +127,7 @@ def table(group: pd.DataFrame) -> str:
     theirs, mine = UNITS[group["arxiv"].iloc[0]]
     heading = ["task", "inputs", "encoding", f"published ({theirs})", f"ours ({mine})", "seeds", "agrees"]
     rows = [
-        [row["task"], row["setting"], f"`{row['scheme']}`", f"{row['published']:g}", *in_words(row), row["verdict"]]
+        [row["task"], row["setting"], f"`{row['encoding']}`", f"{row['published']:g}", *in_words(row), row["verdict"]]
         for _, row in group.iterrows()
     ]  # fmt: skip
     return markdown_table(heading, rows)

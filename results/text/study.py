@@ -1,4 +1,4 @@
-"""Byte-level language models past their training length: the bank's schemes in the bank's model, on source code."""
+"""Byte-level language models past their training length: the bank's encodings in the bank's model, on source code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pe_experiments.store.directory import DIVERGED
 
 TRAINED = 256  # bytes of context
 UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
-ARGUMENTS = r"\([^)]*\)"  # of a scheme, which the bank leaves out
+ARGUMENTS = r"\([^)]*\)"  # of an encoding, which the bank leaves out
 KEPT = 0.05  # bits per byte; a rise of less counts as none
 RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 ANSWER = """\
@@ -32,7 +32,7 @@ FURTHER = {name: HERE / name for name in ("rope", "depth", "prose")}
 
 
 def scores(runs: Runs, windows: str = "sliding", value: str = "bits_per_byte") -> pd.DataFrame:
-    """One row per run, with its scheme (without arguments, as in the bank) and seed, one column per context length."""
+    """One row per run, with its encoding (without arguments, as in the bank) and seed, one column per context length."""
     chosen = runs.text[(runs.text["windows"] == windows) & (runs.text["slice"] == "all")]
     wide = chosen.pivot(index="name", columns="length", values=value)
     table = runs.runs.set_index("name")[["label", "seed", "status"]].join(wide)
@@ -83,12 +83,12 @@ def written(made: Interval) -> str:
 
 
 def blocks(folder: Path) -> dict[str, str]:
-    """The answer, a row per scheme, how well strings are copied, and what was run further."""
+    """The answer, a row per encoding, how well strings are copied, and what was run further."""
     runs = read_archive(folder)
-    groups, copied = by_scheme(runs), scores(runs, "copy", "accuracy")
+    groups, copied = by_encoding(runs), scores(runs, "copy", "accuracy")
     most = 100 * copied[lengths_of(copied)].max().max()
     further = {name: read_archive(at) for name, at in FURTHER.items()}
-    extended = extension_table(by_scheme(further["rope"]))
+    extended = extension_table(by_encoding(further["rope"]))
     return {
         "answer": answer(groups),
         "table": rises_table(runs),
@@ -96,18 +96,18 @@ def blocks(folder: Path) -> dict[str, str]:
     } | {name: rises_table(one) for name, one in further.items()} | {"rope": f"{rises_table(further['rope'])}\n\n{extended}"}  # fmt: skip
 
 
-def by_scheme(runs: Runs) -> dict[str, pd.DataFrame]:
-    """`scores` by seed, the scheme with the lowest loss at the longest context first."""
+def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
+    """`scores` by seed, the encoding with the lowest loss at the longest context first."""
     table = scores(runs).set_index("seed")
     means = table.groupby("label")[max(lengths_of(table))].mean().sort_values()
     return {str(label): table[table["label"] == label] for label in means.index}
 
 
 def rises_table(runs: Runs) -> str:
-    """A row per scheme: bits per byte at the training length, and how much they rise with the context."""
-    groups = by_scheme(runs)
+    """A row per encoding: bits per byte at the training length, and how much they rise with the context."""
+    groups = by_encoding(runs)
     lengths = lengths_of(next(iter(groups.values())))
-    rates = {re.sub(ARGUMENTS, "", choice["scheme"]): rate_in_words(choice) for choice in runs.tuning}
+    rates = {re.sub(ARGUMENTS, "", choice["encoding"]): rate_in_words(choice) for choice in runs.tuning}
     best = min(groups, key=lambda label: (groups[label][TRAINED].mean(), label))
     rows = [
         [f"`{label}`", f"{own[TRAINED].mean():.2f}",

@@ -27,7 +27,7 @@ RESULTS = Path(__file__).parents[1]
 # Relatives count as one. Both studies had these when the first plan was carried out; later ones are not added.
 GROUPS = (("none",), ("sinusoidal",), ("learned", "learned+random_offset"), ("rope", "rope+random_subset", "p_rope"),
           ("alibi", "kerple_log", "fire"), ("t5",), ("fox",))  # fmt: skip
-SCHEMES = tuple(scheme for group in GROUPS for scheme in group)
+ENCODINGS = tuple(encoding for group in GROUPS for encoding in group)
 UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # longer inputs bring vectors or angles not trained
 FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with distance
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
@@ -40,9 +40,11 @@ If both rankings were the same, the noise of so few configurations and seeds wou
 {past:.2f} past training and {inside:.2f} in distribution (from random halves of both)."""
 
 Draw = np.random.Generator
-Scores = dict[str, np.ndarray]  # by part; [C, T, S], NaN where a run does not count; schemes as in `SCHEMES`
-BASELINE = np.array([scheme not in UNSEEN for scheme in SCHEMES], float)[:, None, None]
-CLASSES = BASELINE + np.isin(SCHEMES, FALLING)[:, None, None]  # 0, 1 or 2, from the formulas alone
+Scores = dict[
+    str, np.ndarray
+]  # by part; [C, T, S], NaN where a run does not count; encodings as in `ENCODINGS`
+BASELINE = np.array([encoding not in UNSEEN for encoding in ENCODINGS], float)[:, None, None]
+CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, from the formulas alone
 CLASS_LOOKS = {
     0: ("untrained vectors or angles", "white"),
     1: ("others", "0.6"),
@@ -62,7 +64,7 @@ above. {resamples:,} resamples; the Monte Carlo error of an interval's lower end
 
 @dataclass(frozen=True)
 class Correlation:
-    """Spearman's rho over schemes with its one-sided p-value, bootstrap interval and ceiling."""
+    """Spearman's rho over encodings with its one-sided p-value, bootstrap interval and ceiling."""
 
     rho: float
     p: float
@@ -82,7 +84,7 @@ def p_in_words(p: float) -> str:
 
 def grid(rows: pd.DataFrame, value: str, what: str) -> np.ndarray:
     """The values [C, S] of rows with columns ``label`` and ``setting``."""
-    table = rows.pivot(index="label", columns="setting", values=value).reindex(SCHEMES)
+    table = rows.pivot(index="label", columns="setting", values=value).reindex(ENCODINGS)
     if missing := sorted(table.index[table.isna().any(axis=1)]):
         raise UserError(f"transfer: {what} of {', '.join(missing)} is not complete; finish its sweep")
     return table.to_numpy(float).round(12)
@@ -92,10 +94,10 @@ def bank_scores(folder: Path) -> tuple[Scores, list[str]]:
     """The bank's scores of every task in the settings that were run, and the tasks."""
     runs = read_archive(folder)
     table = scored(runs, pd.read_csv(folder / FLOORS), (SCORE,))
-    table = table[table["label"].isin(SCHEMES) & table["task"].isin(TASKS)]
+    table = table[table["label"].isin(ENCODINGS) & table["task"].isin(TASKS)]
     table = table.join(runs.runs.set_index("name")["exact_match_in_distribution"].rename(IN), on="name")
     tasks = sorted(set(table["task"]))
-    made = {part: np.full((len(SCHEMES), len(tasks), SETTINGS), np.nan) for part in (IN, PAST)}
+    made = {part: np.full((len(ENCODINGS), len(tasks), SETTINGS), np.nan) for part in (IN, PAST)}
     for index, task in enumerate(tasks):
         own = table[table["task"] == task]
         there = sorted(set(own["setting"]))
@@ -108,7 +110,7 @@ def bank_scores(folder: Path) -> tuple[Scores, list[str]]:
 def text_scores(folder: Path) -> Scores:
     """Minus bits per byte at the training length, and minus their rise to the longest context; sliding windows."""
     table = code_of(RESULTS / "text").scores(read_archive(folder))
-    table = table[table["label"].isin(SCHEMES)].rename(columns={"seed": "setting"})
+    table = table[table["label"].isin(ENCODINGS)].rename(columns={"seed": "setting"})
     table = table.assign(**{IN: -table[TRAINED], PAST: table[TRAINED] - table[LONGEST]})
     for part in (IN, PAST):  # the worst score of any encoding
         worst = table.groupby("label")[part].mean().min()
@@ -156,7 +158,7 @@ def residuals(ranks: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def correlate(*scores: np.ndarray, resamples: int | None = None) -> Correlation:
     """The plan's statistics of the scores of two studies; a third one makes the correlation partial.
 
-    Residuals of ranks are permuted then, and regressed again (Freedman and Lane 1983). Schemes share the repetitions that are drawn:
+    Residuals of ranks are permuted then, and regressed again (Freedman and Lane 1983). Encodings share the repetitions that are drawn:
     settings are the same for all of them, and runs of one seed are evaluated on the same examples. Scores with as
     many repetitions are of one study, and share them too.
     """
@@ -176,7 +178,7 @@ def correlate(*scores: np.ndarray, resamples: int | None = None) -> Correlation:
 
 
 def _resampled(scores: Sequence[np.ndarray], times: int, draw: Draw) -> np.ndarray:
-    """Rho [N] of groups of schemes drawn with replacement, over repetitions drawn with replacement."""
+    """Rho [N] of groups of encodings drawn with replacement, over repetitions drawn with replacement."""
     counts = draw.multinomial(len(GROUPS), np.full(len(GROUPS), 1 / len(GROUPS)), size=times)
     weights = np.repeat(counts, [len(group) for group in GROUPS], axis=1).astype(float)
     sizes = {own.shape[-1] for own in scores}
@@ -206,7 +208,9 @@ def draw_scores(bank: Scores, text: Scores, folder: Path) -> None:
     """Past training, each encoding's score on text over its score in the bank; bars span the seeds of text."""
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
-    for index, (scheme, x, own) in enumerate(zip(SCHEMES, whole(bank[PAST]), -text[PAST][:, 0], strict=True)):
+    for index, (encoding, x, own) in enumerate(
+        zip(ENCODINGS, whole(bank[PAST]), -text[PAST][:, 0], strict=True)
+    ):
         name, face = CLASS_LOOKS[int(CLASSES[index, 0, 0])]
         y, spans = own.mean(), [[own.mean() - own.min()], [own.max() - own.mean()]]
         look: Any = {
@@ -219,7 +223,11 @@ def draw_scores(bank: Scores, text: Scores, folder: Path) -> None:
         }
         axes.errorbar(x, y, spans, **look)
         axes.annotate(
-            scheme, (x, y), (5, -9 if scheme in LABEL_BELOW else 4), textcoords="offset points", fontsize=6
+            encoding,
+            (x, y),
+            (5, -9 if encoding in LABEL_BELOW else 4),
+            textcoords="offset points",
+            fontsize=6,
         )
     handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(

@@ -240,8 +240,8 @@ def alternatives() -> Measured:
     """Sizes and steps of sinusoids, of the index itself, of its share of the length and of its bits."""
     found = {}
     indices = {"raw_index": RawIndex, "scaled_index": ScaledIndex, "binary_counter": BinaryCounter}
-    for name, scheme in ({"sinusoidal": Sinusoidal} | indices).items():
-        encoding = scheme(_shape(WIDTH))
+    for name, cls in ({"sinusoidal": Sinusoidal} | indices).items():
+        encoding = cls(_shape(WIDTH))
         vectors_PW = audit.vectors_of(encoding, audit.AUDITED)
         sizes_P = (steps_PW := vectors_PW.diff(dim=0)).norm(dim=-1)
         found[f"{name}, largest value"] = _largest(vectors_PW)

@@ -33,7 +33,7 @@ BANK = -1  # in place of a width: the bank's runs, one per setting
 
 
 class Trained:
-    """The runs of the study by task, scheme and width.
+    """The runs of the study by task, encoding and width.
 
     ``bank`` are the bank's runs that count, one per setting, with a column ``learned``; ``everywhere`` the
     bank's tasks that need order and the encoder's, with their widths.
@@ -44,39 +44,39 @@ class Trained:
         table["task"] = table["task"].mask(table["k"].eq(-4), AHEAD)
         table["learned"] = table["solved_in_distribution"].eq(True)
         self.longest = int(table["max_length"].iloc[0])
-        # Schemes are compared at the width of the learned ones; other widths have sinusoidal only.
+        # Encodings are compared at the width of the learned ones; other widths have sinusoidal only.
         self.width = int(table.loc[table["label"] == "learned", "width"].iloc[0])
         groups: Any = table.set_index("seed").groupby(["task", "label", "width"])
         self.groups: dict[Any, pd.DataFrame] = dict(list(groups))
-        for (title, scheme), own in bank.groupby(["task", "label"]):
-            self.groups[title, scheme, BANK] = own.set_index("seed")
+        for (title, encoding), own in bank.groupby(["task", "label"]):
+            self.groups[title, encoding, BANK] = own.set_index("seed")
         banked = sorted(set(map(str, bank["task"])) - {"majority"})  # which needs no order
         mine = [task for task in ("copy", "precedence") if task not in banked]
         self.everywhere = [*((task, BANK) for task in banked), *((task, 0) for task in mine)]
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
 
-    def of(self, task: str, scheme: str, width: int = 0) -> pd.DataFrame:
+    def of(self, task: str, encoding: str, width: int = 0) -> pd.DataFrame:
         """A row per seed or setting; ``width`` 0 means `self.width`."""
-        found = self.groups.get((task, scheme, width or self.width))
+        found = self.groups.get((task, encoding, width or self.width))
         if found is None:
-            at = f"{task}, {scheme} at d_model={width or self.width}"
+            at = f"{task}, {encoding} at d_model={width or self.width}"
             raise UserError(f"tutorial_claims has no runs of {at}; finish sweep=tutorial_claims")
         return found
 
-    def learnt(self, task: str, scheme: str, width: int = 0) -> bool:
+    def learnt(self, task: str, encoding: str, width: int = 0) -> bool:
         """Whether at least half of the runs learned the task."""
-        return bool(self.of(task, scheme, width)["learned"].mean() >= 0.5)
+        return bool(self.of(task, encoding, width)["learned"].mean() >= 0.5)
 
-    def values(self, task: str, scheme: str, width: int, metric: str) -> pd.Series:
+    def values(self, task: str, encoding: str, width: int, metric: str) -> pd.Series:
         """Of the bank only in settings in which the task was learned, unless the metric says how well."""
-        runs = self.of(task, scheme, width)
+        runs = self.of(task, encoding, width)
         kept = width != BANK or metric == IN_DISTRIBUTION
         return runs[metric] if kept else runs.loc[runs["learned"], metric]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of one scheme less that of another, which the claim says is worse, and its test.
+    """The mean of one encoding less that of another, which the claim says is worse, and its test.
 
     ``p`` is NaN where all runs have the same value, so that nothing can be tested.
     """
@@ -100,12 +100,12 @@ def within_settings(first: pd.Series, second: pd.Series) -> Difference:
     return Difference(float(d.sum() / max(1, len(d))), p)
 
 
-Side = tuple[str, int]  # scheme, or task, and width
-Differences = Mapping[str, Difference | None]  # by name, task first; None where a scheme did not learn it
+Side = tuple[str, int]  # encoding, or task, and width
+Differences = Mapping[str, Difference | None]  # by name, task first; None where an encoding did not learn it
 
 
 def difference(t: Trained, task: str, metric: str, *sides: Side) -> Difference | None:
-    """First scheme against second; None past training where one did not learn the task."""
+    """First encoding against second; None past training where one did not learn the task."""
     if metric != IN_DISTRIBUTION and not all(t.learnt(task, *side) for side in sides):
         return None
     first, second = (t.values(task, *side, metric) for side in sides)
@@ -124,7 +124,7 @@ def weighed(differences: Differences) -> Finding:
     if untested := len(made) - len(tested):
         parts.append(f"{untested} not tested: all runs have the same value, or there are fewer than three")
     if unlearnt := len(differences) - len(made):
-        parts.append(f"{unlearnt} not tested: a scheme did not learn the task")
+        parts.append(f"{unlearnt} not tested: an encoding did not learn the task")
     decided = {name: made[name].mean for name, p in tested.items() if p <= ALPHA}
     where, tried = ({name.partition(",")[0] for name in several} for several in (decided, differences))
     verdict = UNSUPPORTED if tested else UNTESTED
@@ -165,7 +165,7 @@ def of_training(t: Trained) -> dict[str, Finding]:
 
 
 def order(t: Trained) -> Finding:
-    none, sinusoidal = (t.of("precedence", scheme)[IN_DISTRIBUTION] for scheme in ("none", "sinusoidal"))
+    none, sinusoidal = (t.of("precedence", encoding)[IN_DISTRIBUTION] for encoding in ("none", "sinusoidal"))
     measured = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
     measured += f"{mean_in_words(sinusoidal)}; guessing gives {t.chance['precedence']:.2f}."
     _, verdict = weighed({"precedence": over_seeds(sinusoidal, none)})
@@ -192,11 +192,11 @@ def added_or_concatenated(t: Trained, width: int) -> Differences:
     }
 
 
-def reach(t: Trained, scheme: str) -> Finding:
-    """Whether the scheme works at twice the length on all tasks that it learned, on none, or on some."""
+def reach(t: Trained, encoding: str) -> Finding:
+    """Whether the encoding works at twice the length on all tasks that it learned, on none, or on some."""
     found, shown = list[bool | None](), []
     for task, width in t.everywhere:
-        twice, learnt = t.values(task, scheme, width, TWICE), t.learnt(task, scheme, width)
+        twice, learnt = t.values(task, encoding, width, TWICE), t.learnt(task, encoding, width)
         found += [solved(twice, len(t.everywhere))] if learnt else []
         words = mean_in_words(twice, "setting" if width == BANK else "seed")
         shown.append(f"{task} {words if learnt else 'not learned'}")
@@ -207,7 +207,7 @@ def reach(t: Trained, scheme: str) -> Finding:
 
 
 def compared(t: Trained, tasks: Sequence[Side], metrics: Sequence[str], first: str, second: str) -> Finding:
-    """Whether the first scheme is better by these metrics on these tasks, each with a width."""
+    """Whether the first encoding is better by these metrics on these tasks, each with a width."""
     made = {}
     for (task, width), metric in product(tasks, metrics):
         made[f"{task}, {WORDS[metric]}"] = difference(t, task, metric, (first, width), (second, width))

@@ -1,7 +1,7 @@
 """Exact match is the same, example by example, under teacher forcing and under greedy decoding.
 
-For every scheme under configs/pe with consecutive ids and with one other position policy, or with every
-policy where the scheme goes by the length; past the training lengths, on a task whose answers differ in
+For every encoding under configs/pe with consecutive ids and with one other position policy, or with every
+policy where the encoding goes by the length; past the training lengths, on a task whose answers differ in
 length. The models are untrained with large weights, so that what they answer depends on all they read; where
 such an answer ends it becomes the target, so that some examples are right.
 """
@@ -47,12 +47,12 @@ POLICIES = {
 Make = Callable[[ModelShape], PositionalEncoding]
 
 
-def shipped_scheme(name: str) -> Make:
+def shipped_encoding(name: str) -> Make:
     return lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all")
 
 
-SCHEMES: dict[str, Make] = {
-    **{name: shipped_scheme(name) for name in sorted(shipped("pe"))},
+ENCODINGS: dict[str, Make] = {
+    **{name: shipped_encoding(name) for name in sorted(shipped("pe"))},
     "learned, interpolated": lambda shape: Learned(shape, beyond="interpolate"),
 }
 BY_LENGTH = (
@@ -114,20 +114,20 @@ def both_ways(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
 
 OTHER_POLICIES = list(POLICIES)[1:]
 PAIRS = [
-    (scheme, policy)
-    for index, scheme in enumerate(SCHEMES)
+    (encoding, policy)
+    for index, encoding in enumerate(ENCODINGS)
     for policy in POLICIES
-    if scheme in BY_LENGTH or policy in ("consecutive", OTHER_POLICIES[index % len(OTHER_POLICIES)])
+    if encoding in BY_LENGTH or policy in ("consecutive", OTHER_POLICIES[index % len(OTHER_POLICIES)])
 ]
 
 
-@pytest.mark.parametrize(("scheme", "ids"), PAIRS)
-def test_greedy_decoding_equals_teacher_forcing(scheme: str, ids: str) -> None:
+@pytest.mark.parametrize(("encoding", "ids"), PAIRS)
+def test_greedy_decoding_equals_teacher_forcing(encoding: str, ids: str) -> None:
     policy = POLICIES[ids]
     try:
-        model, batch = model_and_examples(SCHEMES[scheme], policy)
+        model, batch = model_and_examples(ENCODINGS[encoding], policy)
     except NotApplicable:
-        assert isinstance(policy, Interpolated | RandomFloat)  # not every scheme takes fractional ids
+        assert isinstance(policy, Interpolated | RandomFloat)  # not every encoding takes fractional ids
         return
     forced_B, greedy_B = both_ways(model, batch)
     assert torch.equal(forced_B, greedy_B)
@@ -138,7 +138,7 @@ def test_greedy_decoding_equals_teacher_forcing(scheme: str, ids: str) -> None:
 
 @pytest.mark.parametrize("name", BY_LENGTH)
 def test_it_is_not_so_by_the_length_of_the_tokens_so_far(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a scheme goes by the tokens there are, the answer's own length decides what it answers."""
+    """Where an encoding goes by the tokens there are, the answer's own length decides what it answers."""
     hidden = Transformer.hidden
 
     def undeclared(
@@ -148,6 +148,6 @@ def test_it_is_not_so_by_the_length_of_the_tokens_so_far(name: str, monkeypatch:
 
     monkeypatch.setattr(Transformer, "hidden", undeclared)
     pairs = [
-        both_ways(*model_and_examples(SCHEMES[name], policy)) for policy in (Consecutive(), RandomSubset())
+        both_ways(*model_and_examples(ENCODINGS[name], policy)) for policy in (Consecutive(), RandomSubset())
     ]
     assert not all(torch.equal(forced_B, greedy_B) for forced_B, greedy_B in pairs)

@@ -1,4 +1,4 @@
-"""What every scheme under configs/pe must do; a new YAML is tested by being there."""
+"""What every encoding under configs/pe must do; a new YAML is tested by being there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 
-SCHEMES = sorted(shipped("pe"))
+ENCODINGS = sorted(shipped("pe"))
 
 
 def subject(name: str, causal: bool) -> Subject:
@@ -24,12 +24,12 @@ def subject(name: str, causal: bool) -> Subject:
 
 
 def forms(name: str) -> list[bool]:
-    """Causal or not: the forms a scheme exists in."""
+    """Causal or not: the forms an encoding exists in."""
     return [True] if load_component("pe", shipped("pe")[name]).cls.causal_only else [True, False]
 
 
-CASES = [(name, causal) for name in SCHEMES for causal in forms(name)]
-schemes = pytest.mark.parametrize("name", SCHEMES)
+CASES = [(name, causal) for name in ENCODINGS for causal in forms(name)]
+encodings = pytest.mark.parametrize("name", ENCODINGS)
 
 
 # A convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
@@ -51,7 +51,7 @@ def test_the_contract_holds(name: str, causal: bool, check: str) -> None:
     assert (finding.holds is False) == ((name, check) in BY_DEFINITION), finding
 
 
-@schemes
+@encodings
 def test_an_encoder_is_served_or_refused(name: str) -> None:
     component = load_component("pe", shipped("pe")[name])
     if component.cls.causal_only:
@@ -61,9 +61,9 @@ def test_an_encoder_is_served_or_refused(name: str) -> None:
         component.build(small_shape(causal=False))
 
 
-@schemes
+@encodings
 def test_docstring_states_source_and_parameters(name: str) -> None:
-    """``Parameters: ...`` is an expression in the sizes of the model and of the scheme, and it is true."""
+    """``Parameters: ...`` is an expression in the sizes of the model and of the encoding, and it is true."""
     made = subject(name, True).encoding()
     document = " ".join((type(made).__doc__ or "").split())
     found = set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document))
@@ -76,19 +76,19 @@ def test_docstring_states_source_and_parameters(name: str) -> None:
     assert sum(p.numel() for p in made.parameters()) == counted(statement[2] or "0", made)
 
 
-def counted(expression: str, scheme: PositionalEncoding) -> int:
-    sizes = {name: getattr(scheme.shape, name) for name in (*ModelShape.__dataclass_fields__, "head_dim")}
-    return eval(expression, {}, {**sizes, **vars(scheme)})
+def counted(expression: str, encoding: PositionalEncoding) -> int:
+    sizes = {name: getattr(encoding.shape, name) for name in (*ModelShape.__dataclass_fields__, "head_dim")}
+    return eval(expression, {}, {**sizes, **vars(encoding)})
 
 
-@schemes
+@encodings
 def test_a_common_seed_gives_equal_instances(name: str) -> None:
     first, second = (subject(name, True).encoding().state_dict() for _ in range(2))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@schemes
+@encodings
 def test_odd_widths_work(name: str) -> None:
     logits = subject(name, True).model(d_model=15, num_heads=1)(random_tokens(2, 9))
     assert logits.isfinite().all()

@@ -114,13 +114,13 @@ def test_studies_import_public_names_alone() -> None:
                 assert not any(alias.name.startswith("_") for alias in node.names), path
 
 
-def test_the_model_names_no_scheme_and_no_task() -> None:
+def test_the_model_names_no_encoding_and_no_task() -> None:
     for name, path in modules().items():
         if name.startswith("models"):
             for imported in imports(path):
                 assert not imported.startswith(("pe_experiments.tasks", "pe_experiments.positions")), path
-                scheme = imported.startswith("pe_experiments.encodings.")
-                assert not scheme or imported.split(".")[2] in ("base", *_exported()), f"{path}: {imported}"
+                encoding = imported.startswith("pe_experiments.encodings.")
+                assert not encoding or imported.split(".")[2] in ("base", *_exported()), f"{path}: {imported}"
 
 
 def _exported() -> list[str]:

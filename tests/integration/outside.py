@@ -1,4 +1,4 @@
-"""Schemes of somebody's own, good and bad. The last one is the README's."""
+"""Encodings of somebody's own, good and bad. The last one is the README's."""
 
 import os
 import signal

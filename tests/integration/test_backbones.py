@@ -23,7 +23,7 @@ from pe_experiments.models import Backbone
 
 
 class Library(Backbone):
-    """torch's own layers; only schemes that act at the embedding are heard."""
+    """torch's own layers; only encodings that act at the embedding are heard."""
 
     def __init__(self, vocab_size, shape, make_encoding, seed=0, *, hidden: int = 32):
         super().__init__(vocab_size, shape, make_encoding, seed)

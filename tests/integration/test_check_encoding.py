@@ -277,7 +277,7 @@ def test_a_change_of_the_inputs_is_found(script: Script) -> None:
     assert re.search(r"InPlace\.rotate changes q\w* .*in place.*\n  in: inputs keep their values", done.out)
 
 
-def test_a_gradient_that_ends_in_the_scheme_is_found(script: Script) -> None:
+def test_a_gradient_that_ends_in_the_encoding_is_found(script: Script) -> None:
     done = script("check_encoding", "pe._target_=theirs.Detached", "against=rope")
     assert done.code == 1
     assert "their gradient\n  measured: no gradient reaches q, k" in done.out
@@ -290,14 +290,14 @@ def test_it_says_that_ids_are_ignored(script: Script) -> None:
 
 
 @pytest.mark.parametrize("against", [[], ["against=alibi"]])
-def test_a_scheme_right_in_a_decoder_alone(script: Script, against: list[str]) -> None:
+def test_a_encoding_right_in_a_decoder_alone(script: Script, against: list[str]) -> None:
     done = script("check_encoding", "pe._target_=theirs.OneSided", *against)
     assert done.code == len(against)
     assert "In a decoder alone (causal_only = True" in done.out
     assert "It is alibi, compared in a decoder:" in done.out
 
 
-def test_a_frozen_parameter_is_no_parameter_of_the_scheme(script: Script) -> None:
+def test_a_frozen_parameter_is_no_parameter_of_the_encoding(script: Script) -> None:
     done = script("check_encoding", "pe._target_=theirs.Frozen", "against=rope")
     assert done.code == 0, done.out
     assert "It is rope" in done.out
@@ -416,7 +416,7 @@ def test_columns_may_be_laid_out_in_halves(script: Script) -> None:
     assert done.code == 0, done.out
 
 
-def test_a_scheme_that_starts_as_another_is_told_so(script: Script) -> None:
+def test_a_encoding_that_starts_as_another_is_told_so(script: Script) -> None:
     mine = "pe._target_=theirs.LearnedSlopes"
     alibi = script("check_encoding", mine, "against=alibi")
     assert alibi.code == 1

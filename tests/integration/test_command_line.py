@@ -30,7 +30,7 @@ HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 
 # what is typed -> words the one sentence must hold: key, value, what is allowed
 MISTAKES = {
-    "unknown scheme": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "]),
+    "unknown encoding": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "]),
     "unknown task": (["task=copie"], ["task=copie", "Did you mean copy", "or one of "]),
     "a path for a task": (["task=/etc/passwd"], ["task=/etc/passwd is not a choice", "or one of "]),
     "size of a model": (["model.d_modle=8"], ["model.d_modle", "Did you mean d_model?"]),
@@ -139,13 +139,13 @@ MISTAKES = {
     "a sweep of seeds": (["seeds=0,1,2"], ["seeds=0,1,2", "made by train.py -m seed=0,1,2\n"]),
     "forced unknown key": (["+training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown argument": (["+pe.bass=3"], ["pe.bass", "Did you mean base"]),
-    "argument of another scheme": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
+    "argument of another encoding": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
     "argument where none is taken": (["pe=none", "+pe.base=3"], ["pe.base", "takes no arguments"]),
     "wrong type": (["training.steps=abc"], ["training.steps=abc", "whole number"]),
     "fraction": (["training.steps=1.5"], ["training.steps=1.5", "whole number"]),
     "wrong type of an argument": (["pe.base=abc"], ["pe.base=abc", "a number"]),
     "no such option": (["training.schedule=cos"], ["training.schedule=cos", "cosine"]),
-    "no such option of a scheme": (
+    "no such option of an encoding": (
         ["pe=learned", "pe.beyond=x"],
         ["pe.beyond=x", "untrained", "interpolate"],
     ),
@@ -183,7 +183,7 @@ MISTAKES = {
     "no such device": (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "cpu or auto"]),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
-    "causal-only scheme in an encoder": (
+    "causal-only encoding in an encoder": (
         ["model=encoder", "pe=none", "pe._target_=tests.integration.outside.CausalOnly"],
         ["CausalOnly", "causal", "model=decoder"],
     ),
@@ -202,7 +202,7 @@ MISTAKES = {
         ["pe=none", "pe._target_=pe_experiments.encodings.sinusoidal.Sinus"],
         ["Sinus", "Did you mean Sinusoidal"],
     ),
-    "not a scheme": (["pe=none", f"pe._target_={HUGE}"], ["UniqueCopy", "PositionalEncoding"]),
+    "not an encoding": (["pe=none", f"pe._target_={HUGE}"], ["UniqueCopy", "PositionalEncoding"]),
     "a long value": (
         ["training.steps=" + "x" * 5000],
         ["training.steps=xxx", "...: expected a whole number"],
@@ -216,15 +216,15 @@ MISTAKES = {
     "a lag no input reaches": (["task=lag", "task.k=20000"], ["no input of such a length"]),
     "a study outside": (["study=.."], ["study=..", "first a letter, a digit, _ or ("]),
     "a study in the way": (["study=runs"], ["study=runs", "reserved"]),
-    "a scheme that fails": (
+    "an encoding that fails": (
         ["pe=none", "pe._target_=tests.integration.outside.Fails"],
         ["pe fails on a training batch", "first line second line"],
     ),
-    "a scheme that loses a row": (
+    "an encoding that loses a row": (
         ["pe=none", "pe._target_=tests.integration.outside.LosesARow"],
         ["hidden states are [batch, tokens] = (63, ", "expected (64, "],
     ),
-    "a scheme that stops the program": (
+    "an encoding that stops the program": (
         ["pe=none", "pe._target_=tests.integration.outside.Stops"],
         ["pe fails on a training batch", "Stops ends the program with SystemExit(0)"],
     ),
@@ -260,7 +260,7 @@ OTHER_MISTAKES = {
         ["against_arguments=5", "names with values"],
     ),
     "check: arguments of nothing": ("check_encoding", ["against_arguments=5"], ["against_arguments=5"]),
-    "check: of no scheme": (
+    "check: of no encoding": (
         "check_encoding",
         ["against_arguments={base:5}"],
         ["against_arguments", "none is named"],
@@ -276,9 +276,9 @@ OTHER_MISTAKES = {
     "compare: the runs": ("compare", ["study=runs"], ["study=runs", "reserved"]),
     "compare: interpolation": ("compare", ["out='${nowhere}'"], ["nowhere", "cannot be read"]),
     "show: among the runs": ("show_encoding", ["out=results/runs/x"], ["out=results/runs/x", "outside"]),
-    "show: a list": ("show_encoding", ["schemes=[[a]]"], ["schemes.0=['a']", "text"]),
-    "show: a mapping": ("show_encoding", ["schemes=[{a:1}]"], ["schemes.0={'a': 1}", "text"]),
-    "show: no list": ("show_encoding", ["schemes=rope"], ["schemes=rope", "list"]),
+    "show: a list": ("show_encoding", ["encodings=[[a]]"], ["encodings.0=['a']", "text"]),
+    "show: a mapping": ("show_encoding", ["encodings=[{a:1}]"], ["encodings.0={'a': 1}", "text"]),
+    "show: no list": ("show_encoding", ["encodings=rope"], ["encodings=rope", "list"]),
     "show: out": ("show_encoding", ["out=5"], ["out=5", "text"]),
     "show: results": ("show_encoding", ["results_dir=5"], ["results_dir=5", "text"]),
     "show: width": ("show_encoding", ["d_model=10000000"], ["d_model=10000000", "at most 4096"]),
@@ -297,7 +297,7 @@ def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Scrip
         assert word in outcome.err, outcome.err
 
 
-def test_a_run_says_what_its_scheme_leaves_out(script: Script, results: Path) -> None:
+def test_a_run_says_what_its_encoding_leaves_out(script: Script, results: Path) -> None:
     outcome = script("train", *TINY, "pe=rope", "model.d_model=6", f"results_dir={results}")
     assert "Rope: channels are rotated in pairs, so one of each head's 3 is left unrotated\n" in outcome.out
 
@@ -462,7 +462,7 @@ def test_an_unnamed_sweep_compares_its_own_runs_at_all_their_lengths(script: Scr
     outcome = script(
         "train", "-m", *TINY, f"results_dir={results}", "pe=learned,sinusoidal", "evaluation.lengths=[4,20]"
     )
-    assert "none" not in outcome.out.partition("scheme")[2]
+    assert "none" not in outcome.out.partition("encoding")[2]
     assert {path.name for path in results.iterdir() if path.name[0] != "."} == {"runs", "multirun"}
     curves = pd.read_csv(results / "multirun" / "curves.csv")
     assert curves.groupby("label")["length"].apply(list).to_dict() == {
@@ -534,7 +534,7 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
 
 @pytest.mark.slow
 def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
-    outcome = script("show_encoding", "schemes=[sinusoidal,learned,none]", f"results_dir={results}")
+    outcome = script("show_encoding", "encodings=[sinusoidal,learned,none]", f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     assert "dog bites man" in outcome.out
     assert "linear in the offset, exact map" in outcome.out
@@ -546,12 +546,12 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert (results / "encodings" / "explore-learned_beyond=error.html").exists()
     concatenated = script("show_encoding", "pe.combine=concat", "pe.width=100", f"results_dir={results}")
     assert concatenated.code == 0, concatenated.err
-    rotary = script("show_encoding", "schemes=[nope,rope]", f"results_dir={results}")
+    rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")
     assert "rope, head_dim 64" in rotary.out
     causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.outside.CausalOnly")
     assert "causal only" in causal.out
     assert "d_model=abc" in script("show_encoding", "d_model=abc").err
-    wrong = script("show_encoding", "schemes=[sine]", f"results_dir={results}")
+    wrong = script("show_encoding", "encodings=[sine]", f"results_dir={results}")
     assert "Did you mean" in wrong.err
     assert wrong.code == 1
 
@@ -653,7 +653,7 @@ def test_commands_of_the_readme_can_be_carried_out(
     assert "new" in outcome.out
 
 
-def test_the_scheme_of_the_readme_is_the_one_tested() -> None:
+def test_the_encoding_of_the_readme_is_the_one_tested() -> None:
     shown = (ROOT / "README.md").read_text().partition("class Recency")[2].partition("```")[0].strip()
     tested = (ROOT / "tests" / "integration" / "outside.py").read_text().partition("class Recency")[2].strip()
     assert tested == shown

@@ -43,9 +43,9 @@ def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Pa
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     table = pd.read_csv(tmp_path / "table.csv")
-    assert list(table["scheme"]) == ["alibi", "rope(base=500)"]
+    assert list(table["encoding"]) == ["alibi", "rope(base=500)"]
     pairs = pd.read_csv(tmp_path / "pairs.csv")
-    assert list(zip(pairs["scheme"], pairs["other"], strict=True)) == [("alibi", "rope(base=500)")]
+    assert list(zip(pairs["encoding"], pairs["other"], strict=True)) == [("alibi", "rope(base=500)")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
     assert f"page: {tmp_path / 'report.html'}" in outcome.out
     assert "Fewer than three seeds" in outcome.out
@@ -87,7 +87,7 @@ def test_from_python_there_are_data_frames(folder: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
-def test_every_work_a_scheme_of_ours_cites_has_a_bibtex_entry(group: str) -> None:
+def test_every_work_a_encoding_of_ours_cites_has_a_bibtex_entry(group: str) -> None:
     for name, section in shipped(group).items():
         cls = load_component(group, section).cls
         for number in chain.from_iterable(cites(inspect.getdoc(cls) or "").values()):

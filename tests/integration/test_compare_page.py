@@ -107,7 +107,7 @@ def test_the_matrix_shows_the_cells_of_the_table(page: Any, written: Path) -> No
             low, high = (float(row[f"exact_match_extrapolation_{end}"]) for end in ("low", "high"))
             ends = f" [{low:.2f}, {high:.2f}]"
         (cell,) = [
-            text for text in shown if text.startswith(f"{row['scheme']}, {row['task']}, {row['model']}: ")
+            text for text in shown if text.startswith(f"{row['encoding']}, {row['task']}, {row['model']}: ")
         ]
         assert f": {value:.2f}{ends}; {row['seeds']} seed" in cell.replace("-0.00", "0.00")
         if row["reached@12"]:
@@ -160,7 +160,7 @@ def test_everything_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tables table").first.is_visible()
 
 
-def test_pointing_at_a_mark_tells_scheme_length_seeds_and_interval(page: Any) -> None:
+def test_pointing_at_a_mark_tells_encoding_length_seeds_and_interval(page: Any) -> None:
     mark = page.locator("#curves svg").first.locator("g.series").first.locator("path[transform]").last
     mark.hover()
     shown = page.inner_text("#tip")
@@ -218,7 +218,7 @@ def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
 
 
 def test_dark_and_print(browser: Any, written: Path) -> None:
-    page = opened(browser, written, color_scheme="dark")
+    page = opened(browser, written, color_encoding="dark")
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     assert page.locator("body").evaluate(lightness) < 150
     assert page.locator("body").evaluate(lightness.replace("backgroundColor", "color")) > 500
@@ -229,11 +229,11 @@ def test_dark_and_print(browser: Any, written: Path) -> None:
     page.close()
 
 
-def many_times(runs: Runs, schemes: int, tasks: int, seeds: int) -> Runs:
-    """The runs of one scheme and task again and again under other names."""
+def many_times(runs: Runs, encodings: int, tasks: int, seeds: int) -> Runs:
+    """The runs of one encoding and task again and again under other names."""
     (first, *_) = runs.runs["name"]
     copies = [
-        (f"scheme{n}", f"task{t}", s) for t in range(tasks) for n in range(schemes) for s in range(seeds)
+        (f"encoding{n}", f"task{t}", s) for t in range(tasks) for n in range(encodings) for s in range(seeds)
     ]
 
     def again(table: pd.DataFrame) -> pd.DataFrame:
@@ -251,22 +251,22 @@ def many_times(runs: Runs, schemes: int, tasks: int, seeds: int) -> Runs:
 
 
 @pytest.mark.parametrize("shape", [(20, 12, 10), (2, 1, 1), (40, 40, 1)], ids=str)
-def test_few_and_many_schemes_and_tasks(
+def test_few_and_many_encodings_and_tasks(
     browser: Any, results: Path, tmp_path: Path, shape: tuple[int, int, int]
 ) -> None:
-    schemes, tasks, _ = shape
+    encodings, tasks, _ = shape
     runs = many_times(load_runs(results, pe=["alibi"]), *shape)
-    write_comparison(compared(runs, baseline="scheme0"), "Many", tmp_path)
+    write_comparison(compared(runs, baseline="encoding0"), "Many", tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
     for size in (DESK, PHONE):
         page = opened(browser, tmp_path, size)
-        assert page.locator("#matrix tbody tr").count() == schemes
-        assert page.locator("#matrix td").count() == schemes * tasks
+        assert page.locator("#matrix tbody tr").count() == encodings
+        assert page.locator("#matrix td").count() == encodings * tasks
         assert page.locator("#curves").bounding_box()["y"] < size["height"] * 0.7
         # All lines are the same one: they share a label, or on a phone are all in the legend.
         desk = size == DESK
         assert page.locator("#curves svg").first.locator("g.label").count() == (1 if desk else 0)
-        assert page.locator("#legend span").count() == (0 if desk else schemes)
+        assert page.locator("#legend span").count() == (0 if desk else encodings)
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.said == []
         page.close()

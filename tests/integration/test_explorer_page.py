@@ -117,22 +117,22 @@ def test_the_counter_says_how_many_bits_flip(page: Any) -> None:
     assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
 
 
-def test_any_scheme_stands_beside_another(page: Any) -> None:
-    menus = page.locator("#schemes select")
+def test_any_encoding_stands_beside_another(page: Any) -> None:
+    menus = page.locator("#encodings select")
     assert [menus.nth(n).input_value() for n in (0, 1)] == ["sinusoidal", "rope"]
     for name in menus.first.locator("option").all_inner_texts():
         menus.first.select_option(name)
-        card = page.locator(".scheme").first
+        card = page.locator(".encoding").first
         assert card.locator("svg").is_visible() == (name != "none")
         assert card.locator("li").count() >= 2
     menus.nth(1).select_option("alibi")
-    chart = page.locator(".scheme").nth(1).locator("svg")
+    chart = page.locator(".encoding").nth(1).locator("svg")
     chart.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    assert "distance 2: mean −0.16" in page.locator(".scheme").nth(1).inner_text()
+    assert "distance 2: mean −0.16" in page.locator(".encoding").nth(1).inner_text()
     menus.nth(1).select_option("fox")
-    assert "depends on content" in page.locator(".scheme").nth(1).inner_text()
+    assert "depends on content" in page.locator(".encoding").nth(1).inner_text()
 
 
 def test_trained_models_answer_token_by_token(page: Any) -> None:
@@ -151,15 +151,15 @@ def test_trained_models_answer_token_by_token(page: Any) -> None:
     assert "none, length 3: 100 %" in page.inner_text("#map")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone_in_light_and_dark(browser: Any, scheme: str) -> None:
-    page = opened(browser, viewport=PHONE, color_scheme=scheme)
+@pytest.mark.parametrize("encoding", ["light", "dark"])
+def test_it_fits_a_phone_in_light_and_dark(browser: Any, encoding: str) -> None:
+    page = opened(browser, viewport=PHONE, color_encoding=encoding)
     assert page.evaluate(FITS)
     assert page.locator("#vectors canvas").bounding_box()["y"] < PHONE["height"] * 0.7
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
-    assert (page.locator("body").evaluate(lightness) < 150) == (scheme == "dark")
+    assert (page.locator("body").evaluate(lightness) < 150) == (encoding == "dark")
     corner = "e => e.getContext('2d').getImageData(0, 0, 1, 1).data[0]"  # sin 0, the middle of the colours
-    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (scheme == "dark")
+    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (encoding == "dark")
     assert page.said == []
     page.close()
 
@@ -167,8 +167,8 @@ def test_it_fits_a_phone_in_light_and_dark(browser: Any, scheme: str) -> None:
 def test_answers_are_read_from_trained_runs(
     script: Callable[..., Outcome], results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for scheme in study.ORDER:
-        assert script("train", f"pe={scheme}", "task=copy", f"results_dir={results}", *TINY).code == 0
+    for encoding in study.ORDER:
+        assert script("train", f"pe={encoding}", "task=copy", f"results_dir={results}", *TINY).code == 0
     monkeypatch.setattr(study, "LENGTHS", range(2, 5))
     answered = study.answers((results / "runs").iterdir())
     assert answered["max_length"] == 6

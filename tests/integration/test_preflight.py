@@ -29,11 +29,11 @@ def outside(group: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
-@pytest.mark.parametrize("scheme", shipped("pe"))
-def test_every_scheme_may_start(scheme: str, model: str, tiny: Tiny) -> None:
-    causal_only = model == "encoder" and load_component("pe", shipped("pe")[scheme]).cls.causal_only
+@pytest.mark.parametrize("encoding", shipped("pe"))
+def test_every_encoding_may_start(encoding: str, model: str, tiny: Tiny) -> None:
+    causal_only = model == "encoder" and load_component("pe", shipped("pe")[encoding]).cls.causal_only
     with pytest.raises(NotApplicable) if causal_only else nullcontext():
-        preflight(tiny(f"pe={scheme}", f"model={model}"))
+        preflight(tiny(f"pe={encoding}", f"model={model}"))
 
 
 @pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])
@@ -78,7 +78,7 @@ def test_an_encoding_that_misbehaves_is_refused(name: str, tiny: Tiny) -> None:
         preflight(experiment)
 
 
-def test_token_embeddings_are_a_schemes_own(tiny: Tiny) -> None:
+def test_token_embeddings_are_a_encodings_own(tiny: Tiny) -> None:
     assert preflight(tiny("pe=none", f"pe._target_={PARTS}.EditsEmbeddings")) == []
 
 
@@ -164,7 +164,7 @@ def test_a_module_that_ends_the_program_is_named(
 ) -> None:
     (tmp_path / "exiting.py").write_text(f"raise {what}")
     monkeypatch.syspath_prepend(tmp_path)
-    done = script("train", *TINY, f"results_dir={results}", "pe=none", "pe._target_=exiting.Scheme")
+    done = script("train", *TINY, f"results_dir={results}", "pe=none", "pe._target_=exiting.Encoding")
     assert done.code == 1
     assert "names exiting, whose import fails: " in done.err
     assert f"exiting ends the program with {what}" in done.err

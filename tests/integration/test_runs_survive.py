@@ -214,7 +214,7 @@ def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: p
     assert same.directory.path == other.directory.path
 
 
-def test_another_scheme_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> None:
+def test_another_encoding_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> None:
     first = run_experiment(tiny("pe=none"))
     sinusoidal = {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}
     other = evaluate_run(first.directory.path, {"pe": sinusoidal})
@@ -269,7 +269,7 @@ def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_random_numbers_of_a_scheme_follow_from_seed_and_step(tiny: Tiny, tmp_path: Path) -> None:
+def test_random_numbers_of_a_encoding_follow_from_seed_and_step(tiny: Tiny, tmp_path: Path) -> None:
     whole = curves(run_experiment(tiny(*outside("Noisy"), f"results_dir={tmp_path / 'whole'}")).directory)
     run_experiment(tiny(*outside("Noisy")), StopAt(7, RuntimeError("boom")))
     again = run_experiment(tiny(*outside("Noisy")))
@@ -428,7 +428,7 @@ def test_a_manifest_that_lists_no_names_is_one_sentence(runs: str, tmp_path: Pat
         read_manifest(manifest)
 
 
-SCHEME = '''
+ENCODING = '''
 from pe_experiments.encodings import PositionalEncoding
 
 class Slope(PositionalEncoding):
@@ -445,13 +445,13 @@ class Slope(PositionalEncoding):
 
 
 @pytest.mark.slow
-def test_a_scheme_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
+def test_a_encoding_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
     """In processes of their own: an edited module must be read anew."""
     scratch = tmp_path / "mine.py"
     options = ["pe=none", "pe._target_=mine.Slope", "+pe.slope=0.2", *TINY, f"results_dir={tmp_path / 'r'}"]
 
     def run(words: str, sign: str) -> str:
-        scratch.write_text(SCHEME.format(words=words, sign=sign))
+        scratch.write_text(ENCODING.format(words=words, sign=sign))
         done = run_script(ROOT / "scripts" / "train.py", *options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -274,7 +274,7 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(results: Path, scri
     assert list(table["seeds"]) == [3, 3]  # one protocol, whatever each encoding's rate
     assert len(stamps(results)) == 2 * 2 * 3
     page = (results / "t" / "report.html").read_text()
-    assert "learning_rate was tuned per scheme" in page
+    assert "learning_rate was tuned per encoding" in page
     assert "sinusoidal, copy, decoder</th><td>training.learning_rate</td><td>0.003</td>" in page
     assert "the best of 1e-05, 0.003 is 0.003" in page
     apart = script("train", *arguments, "hydra.callbacks.report.tuned=[]", "study=u")

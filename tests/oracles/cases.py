@@ -1,4 +1,4 @@
-"""Sequences on which schemes are held against the loops: which hyperparameters, positions and parameters."""
+"""The sequences on which encodings are compared with the loops: hyperparameters, positions, parameters."""
 
 from __future__ import annotations
 
@@ -104,16 +104,16 @@ SPECIFICATIONS = [
 ]
 
 
-def scheme_and_case(
+def encoding_and_case(
     choice: str, arguments: dict[str, Any], causal: bool, seed: int = 0, heads: int = 2, head_dim: int = 8
 ) -> tuple[PositionalEncoding, Inputs, Case]:
-    """A scheme with random parameters, random content at random positions, and the same for the loops.
+    """An encoding with random parameters, random content at random positions, and the same for the loops.
 
     Sequences are 7 tokens, longer than the 5 of training, so that context extension has something to do.
     """
     component = reference_of(choice, **arguments)
     shape = ModelShape(head_dim * heads, heads, 2, causal, 5, TABLE)
-    scheme = stirred(build(component.build, shape), 10.0 if seed and choice in CLAMPED else 0.3)
+    encoding = stirred(build(component.build, shape), 10.0 if seed and choice in CLAMPED else 0.3)
     generator = torch.Generator().manual_seed(seed)
     span = TABLE if choice.startswith("learned") else SPAN
     positions = torch.randperm(span, generator=generator)[:TOKENS].sort().values
@@ -124,14 +124,14 @@ def scheme_and_case(
     x = torch.randn(1, TOKENS, shape.d_model, generator=generator)
     case = Case(
         choice,
-        {key: value for key, value in component.arguments.items() if key not in ("schemes", "bias")},
+        {key: value for key, value in component.arguments.items() if key not in ("encodings", "bias")},
         {"d_model": shape.d_model, "num_heads": heads, "train_length": 5, "causal": causal},
         positions.tolist(),
         *(part[0].double().numpy() for part in (q, k, x)),
-        {name: p.detach().double().numpy() for name, p in scheme.named_parameters()},
+        {name: p.detach().double().numpy() for name, p in encoding.named_parameters()},
         layer=seed,
     )
-    return scheme, Inputs(q, k, x, positions[None]), case
+    return encoding, Inputs(q, k, x, positions[None]), case
 
 
 def expected(case: Case) -> torch.Tensor:
@@ -142,12 +142,12 @@ def expected(case: Case) -> torch.Tensor:
 
 
 @torch.no_grad()
-def measured(scheme: PositionalEncoding, inputs: Inputs, choice: str, layer: int = 0) -> torch.Tensor:
-    """What the scheme says, in float32."""
+def measured(encoding: PositionalEncoding, inputs: Inputs, choice: str, layer: int = 0) -> torch.Tensor:
+    """What the encoding says, in float32."""
     if choice in VECTORS:
-        nothing = torch.zeros(1, inputs.positions_BT.shape[1], scheme.shape.d_model)
-        return scheme.embed(nothing, inputs.positions_BT)[0]
-    return attention_scores(scheme, inputs, layer)[0]
+        nothing = torch.zeros(1, inputs.positions_BT.shape[1], encoding.shape.d_model)
+        return encoding.embed(nothing, inputs.positions_BT)[0]
+    return attention_scores(encoding, inputs, layer)[0]
 
 
 def apart(got: torch.Tensor, right: torch.Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Schemes against published libraries, at positions below 512: their angles are float32."""
+"""Encodings against published libraries, at positions below 512: their angles are float32."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def inputs(shape: ModelShape, positions: Tensor, seed: int = 0) -> Inputs:
     return Inputs(q, k, torch.randn(1, len(positions), shape.d_model, generator=generator), positions[None])
 
 
-def assert_equal_logits(scheme: PositionalEncoding, given: Inputs, theirs: Tensor) -> None:
-    mine, theirs = attention_scores(scheme, given).detach(), theirs.detach()
+def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, theirs: Tensor) -> None:
+    mine, theirs = attention_scores(encoding, given).detach(), theirs.detach()
     seen = ~mine.isnan()
     largest = float(theirs[seen].abs().max())
     torch.testing.assert_close(mine[seen] / largest, theirs[seen] / largest, rtol=0, atol=1e-5)
@@ -122,27 +122,27 @@ def test_xpos_equals_rotary_embedding_torch(scale_base: int) -> None:
 
 def test_pope_equals_x_transformers() -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
-    scheme, polar = stirred(Pope(SHAPE)), theirs.PolarEmbedding(32, 2)
-    polar.learned_bias.data = scheme.delta_HK.detach()[:, None]
+    encoding, polar = stirred(Pope(SHAPE)), theirs.PolarEmbedding(32, 2)
+    polar.learned_bias.data = encoding.delta_HK.detach()[:, None]
     positions = torch.arange(200)
     given = inputs(SHAPE, positions)
     freqs, delta = (part.detach() for part in polar(positions))
     q = theirs.apply_polar_pos_emb(given.q_BHTK, freqs)
     k = theirs.apply_polar_pos_emb(given.k_BHTK, freqs + delta)
-    assert_equal_logits(scheme, given, q @ k.mT / math.sqrt(32))
+    assert_equal_logits(encoding, given, q @ k.mT / math.sqrt(32))
 
 
 @pytest.mark.parametrize("max_position", [3, 40])
 def test_cope_equals_x_transformers(max_position: int) -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
     shape = ModelShape(64, 2, 2, True, 20, 64)
-    scheme = stirred(Cope(shape, max_position=max_position))
+    encoding = stirred(Cope(shape, max_position=max_position))
     other = theirs.CoPE(32, 2, max_position + 1)
-    other.pos_emb.data = scheme.table_RK.detach()
+    other.pos_emb.data = encoding.table_RK.detach()
     given = inputs(shape, torch.arange(30))
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
     masked = content.masked_fill(torch.ones(30, 30, dtype=torch.bool).triu(1), -torch.inf)
-    assert_equal_logits(scheme, given, content + other(given.q_BHTK, masked))
+    assert_equal_logits(encoding, given, content + other(given.q_BHTK, masked))
 
 
 @pytest.mark.parametrize("distance", ["linear", "log"])
@@ -219,17 +219,17 @@ def test_deberta_equals_transformers(max_distance: int) -> None:
         max_relative_positions=max_distance,
     )
     theirs = modeling.DisentangledSelfAttention(config).eval()
-    scheme = stirred(Deberta(SHAPE, max_distance=max_distance, key_index="released"))
+    encoding = stirred(Deberta(SHAPE, max_distance=max_distance, key_index="released"))
     with torch.no_grad():
-        theirs.pos_proj.weight.copy_(scheme.key_map_LDD[0].T)
-        theirs.pos_q_proj.weight.copy_(scheme.query_map_LDD[0].T)
+        theirs.pos_proj.weight.copy_(encoding.key_map_LDD[0].T)
+        theirs.pos_q_proj.weight.copy_(encoding.query_map_LDD[0].T)
         theirs.pos_q_proj.bias.zero_()
     given = inputs(SHAPE, torch.arange(30))
     relative = torch.arange(30)[:, None] - torch.arange(30)
     scaled = given.q_BHTK / math.sqrt(3 * 32)
     content = scaled @ given.k_BHTK.mT
-    bias = theirs.disentangled_att_bias(scaled, given.k_BHTK, relative[None], scheme.positions_RD, 3)
-    assert_equal_logits(scheme, given, content + bias)
+    bias = theirs.disentangled_att_bias(scaled, given.k_BHTK, relative[None], encoding.positions_RD, 3)
+    assert_equal_logits(encoding, given, content + bias)
 
 
 def test_scaled_sinusoids_equal_x_transformers_after_a_permutation_of_the_columns() -> None:
@@ -244,10 +244,10 @@ def test_learned_positions_equal_gpt2() -> None:
     from transformers import GPT2Config
 
     theirs = gpt2.GPT2Model(GPT2Config(n_embd=32, n_head=2, n_layer=1, n_positions=50, vocab_size=9)).eval()
-    scheme = Learned(small_shape(d_model=32, train_positions=50))
-    theirs.wpe.weight.data = scheme.table.detach()
+    encoding = Learned(small_shape(d_model=32, train_positions=50))
+    theirs.wpe.weight.data = encoding.table.detach()
     ids = torch.tensor([[0, 7, 7, 49]])
-    torch.testing.assert_close(scheme.embed(torch.zeros(1, 4, 32), ids), theirs.wpe(ids))
+    torch.testing.assert_close(encoding.embed(torch.zeros(1, 4, 32), ids), theirs.wpe(ids))
 
 
 def test_the_temperature_equals_transformers_llama4() -> None:
@@ -259,8 +259,8 @@ def test_the_temperature_equals_transformers_llama4() -> None:
     theirs, hidden = modeling.Llama4TextAttention(config, 0).eval(), inputs(SHAPE, torch.arange(60)).x_BTD
     _, weights = theirs(hidden, None, None)
     q, k = (part(hidden).unflatten(-1, (2, 32)).transpose(1, 2) for part in (theirs.q_proj, theirs.k_proj))
-    scheme = PositionTemperature(SHAPE, step=7, strength=0.3)
-    mine = attention_scores(scheme, Inputs(q, k, hidden, torch.arange(60)[None])).softmax(-1)
+    encoding = PositionTemperature(SHAPE, step=7, strength=0.3)
+    mine = attention_scores(encoding, Inputs(q, k, hidden, torch.arange(60)[None])).softmax(-1)
     torch.testing.assert_close(mine, weights, rtol=0, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Every scheme against a loop over single numbers in float64, at positions up to 4,095."""
+"""Every encoding against a loop over single numbers in float64, at positions up to 4,095."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import assignments, reference_of
 from pe_experiments.checking.mistakes import MISTAKES
 from pe_experiments.configuration.parts import shipped
-from tests.oracles.cases import SPECIFICATIONS, apart, expected, measured, scheme_and_case
+from tests.oracles.cases import SPECIFICATIONS, apart, encoding_and_case, expected, measured
 from tests.oracles.loops import LOGITS, VECTORS
 
 TOLERANCE = 1e-5
-OF_TESTED_PARTS = {"rope_nope"}  # layers take turns; each is a scheme that has a loop
+OF_TESTED_PARTS = {"rope_nope"}  # layers take turns; each is an encoding that has a loop
 
 
-def test_every_scheme_has_a_loop() -> None:
+def test_every_encoding_has_a_loop() -> None:
     missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - OF_TESTED_PARTS)
     assert not missing, (
         f"{', '.join(missing)}: write the formula as a loop over single numbers in tests/oracles/loops (one "
@@ -27,19 +27,19 @@ def test_every_scheme_has_a_loop() -> None:
 
 @pytest.mark.parametrize(("choice", "arguments", "causal"), SPECIFICATIONS)
 @pytest.mark.parametrize(("seed", "heads", "head_dim"), [(0, 2, 8), (1, 3, 8)])
-def test_a_scheme_equals_its_loop(
+def test_a_encoding_equals_its_loop(
     choice: str, arguments: dict[str, Any], causal: bool, seed: int, heads: int, head_dim: int
 ) -> None:
-    scheme, inputs, case = scheme_and_case(choice, arguments, causal, seed, heads, head_dim)
-    assert apart(measured(scheme, inputs, choice, case.layer), expected(case)) <= TOLERANCE
+    encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads, head_dim)
+    assert apart(measured(encoding, inputs, choice, case.layer), expected(case)) <= TOLERANCE
 
 
 @pytest.mark.parametrize(
     "choice", ["sinusoidal", "rope", "pope", "transformer_xl", "shaw", "deberta", "xpos"]
 )
 def test_odd_widths_equal_their_loop(choice: str) -> None:
-    scheme, inputs, case = scheme_and_case(choice, {}, True, seed=1, heads=3, head_dim=5)
-    assert apart(measured(scheme, inputs, choice, case.layer), expected(case)) <= TOLERANCE
+    encoding, inputs, case = encoding_and_case(choice, {}, True, seed=1, heads=3, head_dim=5)
+    assert apart(measured(encoding, inputs, choice, case.layer), expected(case)) <= TOLERANCE
 
 
 # Seen only where keys are cached, rows padded or tokens not 0: test_checking has the checker name these.
@@ -63,9 +63,9 @@ def test_no_mutant_equals_the_loop(name: str) -> None:
     choice, worst = MISTAKES[name].encoding, 0.0
     for _, arguments, causal in (spec for spec in SPECIFICATIONS if spec[0] == choice):
         for seed, heads in ((0, 2), (1, 3)):
-            scheme, inputs, case = scheme_and_case(choice, arguments, causal, seed, heads)
-            mutant = build(MISTAKES[name].broken(reference_of(choice, **arguments).build), scheme.shape)
-            for _ in assignments(scheme, mutant):
+            encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)
+            mutant = build(MISTAKES[name].broken(reference_of(choice, **arguments).build), encoding.shape)
+            for _ in assignments(encoding, mutant):
                 got = measured(mutant, inputs, choice, case.layer)
                 worst = max(worst, apart(got, expected(case)))
     assert worst > TOLERANCE

@@ -1,4 +1,4 @@
-"""The stored vectors are what the loops say, and what the schemes compute from them."""
+"""The stored vectors are what the loops say, and what the encodings compute from them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_stored_vectors_are_what_the_loops_say(choice: str, entry: dict[str, Any
 
 
 @entries
-def test_schemes_reproduce_the_stored_vectors(choice: str, entry: dict[str, Any]) -> None:
+def test_encodings_reproduce_the_stored_vectors(choice: str, entry: dict[str, Any]) -> None:
     case = stored_case(choice, entry)
     sizes = {"num_layers": 2, "train_positions": TABLE}
-    scheme = build(reference_of(choice, **case.arguments).build, ModelShape(**case.shape, **sizes))  # type: ignore
+    encoding = build(reference_of(choice, **case.arguments).build, ModelShape(**case.shape, **sizes))  # type: ignore
     with torch.no_grad():
-        for name, parameter in scheme.named_parameters():
+        for name, parameter in encoding.named_parameters():
             parameter.copy_(torch.tensor(case.parameters[name]).reshape(parameter.shape))
     q, k, x = (torch.tensor(part)[None].float() for part in (case.q, case.k, case.x))
-    got = measured(scheme, Inputs(q, k, x, torch.tensor([case.positions])), choice, case.layer)
+    got = measured(encoding, Inputs(q, k, x, torch.tensor([case.positions])), choice, case.layer)
     assert apart(got, stored_result(entry)) <= 1e-5

@@ -1,4 +1,4 @@
-"""Framework-neutral test vectors: what the loops say in float64, as JSON, one file per scheme.
+"""Framework-neutral test vectors: what the loops say in float64, as JSON, one file per encoding.
 
 Regenerate with ``python -m tests.oracles.vectors`` (writes tests/vectors/*.json); the conventions are in
 tests/vectors/README.md.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracles.cases import SPECIFICATIONS, expected, scheme_and_case
+from tests.oracles.cases import SPECIFICATIONS, encoding_and_case, expected
 from tests.oracles.loops import VECTORS, Case
 
 FOLDER = Path(__file__).parents[1] / "vectors"
@@ -26,15 +26,15 @@ CONVENTIONS = {
 
 
 def document(choice: str) -> dict[str, Any]:
-    """All vectors of a scheme."""
+    """All vectors of an encoding."""
     kind = "vectors" if choice in VECTORS else "weights" if choice == "stick_breaking" else "logits"
     specifications = [(arguments, causal) for name, arguments, causal in SPECIFICATIONS if name == choice]
     cases = [_entry(arguments, causal, choice, kind) for arguments, causal in specifications]
-    return {"scheme": choice, "conventions": CONVENTIONS, "cases": cases}
+    return {"encoding": choice, "conventions": CONVENTIONS, "cases": cases}
 
 
 def _entry(arguments: dict[str, Any], causal: bool, choice: str, kind: str) -> dict[str, Any]:
-    _, _, case = scheme_and_case(choice, arguments, causal, seed=1)  # far apart and near
+    _, _, case = encoding_and_case(choice, arguments, causal, seed=1)  # far apart and near
     entry: dict[str, Any] = {"arguments": case.arguments, "shape": case.shape, "layer": case.layer}
     entry["positions"] = case.positions
     if kind != "vectors":
@@ -67,7 +67,7 @@ def stored_case(choice: str, entry: dict[str, Any]) -> Case:
 
 
 def text(choice: str) -> str:
-    """The content of a scheme's file."""
+    """The content of an encoding's file."""
     compact = json.dumps(document(choice), separators=(",", ":"))
     return compact.replace('{"arguments"', '\n{"arguments"') + "\n"  # a line per case
 

@@ -103,7 +103,7 @@ function showCounter() {
     + `; the sinusoids move by ${step.toFixed(2)}, as at every step.`;
 }
 
-/* 5. Two schemes. */
+/* 5. Two encodings. */
 const ACTIONS = {
   rotation: "Queries and keys rotate with their position, so what changes depends on the distance and on the words.",
   bias: "It adds a number to the attention logit.",
@@ -120,53 +120,53 @@ function cosines(rows) { // mean over all pairs that far apart
     return sum / (rows.length - distance);
   });
 }
-function notes(scheme) {
-  const said = [], masks = (scheme.lines || []).flat().includes(null);
-  if (scheme.vectors) said.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
+function notes(encoding) {
+  const said = [], masks = (encoding.lines || []).flat().includes(null);
+  if (encoding.vectors) said.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
   if (masks) said.push("It masks far keys.");
-  else if (scheme.action in ACTIONS) said.push(ACTIONS[scheme.action]);
-  if (scheme.content && scheme.action === "bias") said.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
-  if (scheme.action === "nothing" && !scheme.vectors) said.push("It changes nothing: there is nothing to draw.");
-  if (scheme.drawn) said.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
-  if (scheme.causal_only) said.push("It is for decoders only.");
-  said.push(scheme.parameters ? `It trains ${scheme.parameters.toLocaleString("en")} parameters at d_model ${scheme.d_model} with ${scheme.heads} heads.` : "It has no parameters to train.");
+  else if (encoding.action in ACTIONS) said.push(ACTIONS[encoding.action]);
+  if (encoding.content && encoding.action === "bias") said.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
+  if (encoding.action === "nothing" && !encoding.vectors) said.push("It changes nothing: there is nothing to draw.");
+  if (encoding.drawn) said.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
+  if (encoding.causal_only) said.push("It is for decoders only.");
+  said.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
   return said;
 }
-function schemeCard(number_, name) {
-  const menu = make("select", { "aria-label": `scheme ${number_}` }, ...DATA.schemes.map((scheme) => make("option", { value: scheme.name }, scheme.name)));
+function encodingCard(number_, name) {
+  const menu = make("select", { "aria-label": `encoding ${number_}` }, ...DATA.encodings.map((encoding) => make("option", { value: encoding.name }, encoding.name)));
   const about = make("p", { class: "about" }), picture = make("div"), chart = make("div"), list = make("ul");
-  $("schemes").append(make("div", { class: "scheme" }, menu, about, picture, chart, list));
+  $("encodings").append(make("div", { class: "encoding" }, menu, about, picture, chart, list));
   const heat = heatmap(picture), lines = lineChart(chart);
   menu.value = name;
   function show() {
-    const scheme = DATA.schemes.find((one) => one.name === menu.value), trained = scheme.train_length;
-    about.textContent = scheme.about;
-    list.replaceChildren(...notes(scheme).map((text) => make("li", {}, text)));
-    const windows = (scheme.lines || []).flat().includes(null), rows = scheme.vectors || scheme.channels || (windows ? scheme.lines : null);
+    const encoding = DATA.encodings.find((one) => one.name === menu.value), trained = encoding.train_length;
+    about.textContent = encoding.about;
+    list.replaceChildren(...notes(encoding).map((text) => make("li", {}, text)));
+    const windows = (encoding.lines || []).flat().includes(null), rows = encoding.vectors || encoding.channels || (windows ? encoding.lines : null);
     picture.hidden = !rows;
     if (rows) {
-      const [row, column] = scheme.vectors ? ["position", "dimension"] : [scheme.channels ? "channel" : "head", "distance"];
+      const [row, column] = encoding.vectors ? ["position", "dimension"] : [encoding.channels ? "channel" : "head", "distance"];
       const limit = Math.max(...rows.flat().map(Math.abs)) || 1;
       heat.frame.classList.toggle("few", rows.length < 9);
       heat.show({
         rows: rows.length, columns: rows[0].length, limit, value: (r, c) => rows[r][c] ?? -limit,
         ends: { rows: rows.length < 9 ? [row] : [`${row} 0`, String(rows.length - 1)], columns: [`${column} 0`, String(rows[0].length - 1)] },
-        name: `${scheme.name}: ${row} by ${column}`,
-        hint: scheme.vectors ? `The vectors of ${rows.length} positions.` : !scheme.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have rotated.",
+        name: `${encoding.name}: ${row} by ${column}`,
+        hint: encoding.vectors ? `The vectors of ${rows.length} positions.` : !encoding.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have rotated.",
         tell: (r, c) => `${row} ${r}, ${column} ${c}: ${number(rows[r][c])}`,
       });
     }
-    chart.hidden = !(rows || scheme.lines);
+    chart.hidden = !(rows || encoding.lines);
     if (chart.hidden) return;
-    const all = scheme.lines || [cosines(scheme.vectors)], seen = all[0].map((_, n) => all.map((line) => line[n]).filter((value) => value !== null));
+    const all = encoding.lines || [cosines(encoding.vectors)], seen = all[0].map((_, n) => all.map((line) => line[n]).filter((value) => value !== null));
     const mean = seen.map((values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null));
     const masked = seen.findIndex((values) => values.length < all.length);
     lines.show({
-      height: 220, x: scheme.lines ? "distance from query back to key" : "distance between two positions",
-      y: !scheme.lines ? "cosine similarity, mean over pairs" : scheme.action === "weights" ? "log of the weight, by head" : "change of the logit of a key equal to the query, by head",
+      height: 220, x: encoding.lines ? "distance from query back to key" : "distance between two positions",
+      y: !encoding.lines ? "cosine similarity, mean over pairs" : encoding.action === "weights" ? "log of the weight, by head" : "change of the logit of a key equal to the query, by head",
       lines: [...(all.length > 1 ? all.map((values) => ({ values })) : []), { values: mean, main: true }],
-      marks: scheme.lines ? [[trained, "training length"]] : [], name: `${scheme.name} over distance`,
-      tell: (n) => `distance ${n}: ${seen[n].length ? `mean ${number(mean[n])}` : "masked in every head"}${scheme.lines && seen[n].length > 1 ? ` (${number(Math.min(...seen[n]))} to ${number(Math.max(...seen[n]))})` : ""}`,
+      marks: encoding.lines ? [[trained, "training length"]] : [], name: `${encoding.name} over distance`,
+      tell: (n) => `distance ${n}: ${seen[n].length ? `mean ${number(mean[n])}` : "masked in every head"}${encoding.lines && seen[n].length > 1 ? ` (${number(Math.min(...seen[n]))} to ${number(Math.max(...seen[n]))})` : ""}`,
     });
     if (masked > 0) list.append(make("li", {}, `From distance ${masked} on, ${seen[masked].length ? "some heads" : "no head"} ${seen[masked].length ? "do not see" : "sees"} the key.`));
   }
@@ -237,8 +237,8 @@ slider($("shape"), "base", { min: 0.25, max: 6, step: 0.25, value: 4, show: (pow
 slider($("shape"), "length", { min: 8, max: 256, value: shape.length }, of("length"));
 showShape();
 showCounter();
-DATA.opened.forEach((name, n) => schemeCard(n + 1, name));
+DATA.opened.forEach((name, n) => encodingCard(n + 1, name));
 showOrder();
 redraws.push(showCounter, showOrder);
 showAnswers();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (readPalette(), redraws.forEach((redraw) => redraw())));
+matchMedia("(prefers-color-encoding: dark)").addEventListener("change", () => (readPalette(), redraws.forEach((redraw) => redraw())));

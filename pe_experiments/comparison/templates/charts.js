@@ -31,15 +31,15 @@ const wide = (text) => ruler.measureText(text).width;
 const fixed = (value) => value.toFixed(1);
 const path = (points) => points.map(([x, y], n) => (n ? "L" : "M") + fixed(x) + "," + fixed(y)).join("");
 
-function mark(scheme, x, y, size) {
-  const attributes = { d: SHAPES[scheme.marker], transform: `translate(${fixed(x)},${fixed(y)}) scale(${size})` };
-  return draw("path", { ...attributes, fill: `var(--c${scheme.colour})` });
+function mark(encoding, x, y, size) {
+  const attributes = { d: SHAPES[encoding.marker], transform: `translate(${fixed(x)},${fixed(y)}) scale(${size})` };
+  return draw("path", { ...attributes, fill: `var(--c${encoding.colour})` });
 }
 
-/* A piece of the scheme's line with its mark, as in the charts. */
-function swatch(scheme) {
-  const line = draw("path", { d: "M1,6H25", stroke: `var(--c${scheme.colour})`, "stroke-width": 2 });
-  return draw("svg", { width: 26, height: 12, "aria-hidden": "true", class: "swatch" }, line, mark(scheme, 13, 6, 4));
+/* A piece of the encoding's line with its mark, as in the charts. */
+function swatch(encoding) {
+  const line = draw("path", { d: "M1,6H25", stroke: `var(--c${encoding.colour})`, "stroke-width": 2 });
+  return draw("svg", { width: 26, height: 12, "aria-hidden": "true", class: "swatch" }, line, mark(encoding, 13, 6, 4));
 }
 
 function scale(kind, [first, last], [start, end]) {
@@ -60,7 +60,7 @@ function roomy(ticks, at, apart, first = []) {
 /* One chart.
 
    spec: width, height, x and y ({kind, domain, ticks, first, label, format}), shade ([from, to] on x, and in words),
-   series ([{scheme, points: [[x, y, about]], seeds: [[[x, y]]], dashed}]), bounds ([{name, dash, points}]), labels (whether
+   series ([{encoding, points: [[x, y, about]], seeds: [[[x, y]]], dashed}]), bounds ([{name, dash, points}]), labels (whether
    lines are named at their ends), name (for those who cannot see it). */
 function lineChart(spec) {
   const { width, height, series } = spec;
@@ -82,19 +82,19 @@ function lineChart(spec) {
   const spots = [];
   const lines = series.map((one) => {
     const points = one.points.map(([a, b]) => [x(a), y(b)]);
-    const group = draw("g", { class: "series", "data-scheme": one.scheme.index });
-    const colour = `var(--c${one.scheme.colour})`;
+    const group = draw("g", { class: "series", "data-encoding": one.encoding.index });
+    const colour = `var(--c${one.encoding.colour})`;
     for (const seed of one.seeds) {
       group.append(draw("path", { d: path(seed.map(([a, b]) => [x(a), y(b)])), class: "seed", stroke: colour }));
     }
     group.append(draw("path", { d: path(points), class: "line", stroke: colour, "stroke-dasharray": one.dashed ? "5 3" : null }));
     if (spec.marks) {
       const every = Math.max(1, Math.ceil(points.length / 12));
-      group.append(...points.filter((_, n) => n % every === 0).map(([a, b]) => mark(one.scheme, a, b, spec.marks)));
+      group.append(...points.filter((_, n) => n % every === 0).map(([a, b]) => mark(one.encoding, a, b, spec.marks)));
     }
-    points.forEach(([a, b], n) => spots.push({ x: a, y: b, n, scheme: one.scheme, about: one.points[n][2] }));
+    points.forEach(([a, b], n) => spots.push({ x: a, y: b, n, encoding: one.encoding, about: one.points[n][2] }));
     root.append(group);
-    return { scheme: one.scheme, points };
+    return { encoding: one.encoding, points };
   });
   if (spec.labels) root.append(...endLabels(lines.filter((line) => line.points.length), box, width));
   return { root, spots };
@@ -150,13 +150,13 @@ const coincide = (one, other) =>
 
 function endLabel(group, height, box, width) {
   const left = box.right + 12;
-  const marks = group.lines.slice(0, 3).map((line, n) => mark(line.scheme, left + 3 + 9 * n, height, 3.2));
+  const marks = group.lines.slice(0, 3).map((line, n) => mark(line.encoding, left + 3 + 9 * n, height, 3.2));
   const start = left + 9 * marks.length + 1;
-  const names = group.lines.map((line) => line.scheme.name);
+  const names = group.lines.map((line) => line.encoding.name);
   const leader = draw("path", { d: path([group.end, [left - 2, height]]), class: "leader" });
   const label = draw("text", { x: start, y: height + 4 }, together(names, width - start - 2), draw("title", {}, names.join(", ")));
-  const schemes = group.lines.map((line) => line.scheme.index).join(" ");
-  return draw("g", { class: "label", "data-schemes": schemes }, leader, ...marks, label);
+  const encodings = group.lines.map((line) => line.encoding.index).join(" ");
+  return draw("g", { class: "label", "data-encodings": encodings }, leader, ...marks, label);
 }
 
 /* As many names as fit into so many pixels, and how many more there are. */
@@ -186,7 +186,7 @@ function explain(chart, tip, describe, focus) {
     const left = frame.left + spot.x * ratio + 12;
     tip.style.left = `${Math.max(4, Math.min(left, document.documentElement.clientWidth - tip.offsetWidth - 6))}px`;
     tip.style.top = `${Math.max(4, frame.top + spot.y * ratio - tip.offsetHeight - 10)}px`;
-    focus(spot.scheme.index);
+    focus(spot.encoding.index);
   }
   function hide() {
     tip.hidden = true;
@@ -210,7 +210,7 @@ function explain(chart, tip, describe, focus) {
     if (!spots.length || !(along || across)) return null;
     event.preventDefault();
     if (!current) return show(spots[0]);
-    const line = spots.filter((spot) => spot.scheme === current.scheme);
+    const line = spots.filter((spot) => spot.encoding === current.encoding);
     const column = spots.filter((spot) => spot.x === current.x).sort((a, b) => a.y - b.y);
     const [list, step] = along ? [line, along] : [column, across];
     return show(list[Math.max(0, Math.min(list.length - 1, list.indexOf(current) + step))]);

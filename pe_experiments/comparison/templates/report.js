@@ -8,11 +8,11 @@ const WIDE = 4; // tasks beside which intervals fit
 const at = (id) => document.getElementById(id);
 const tip = at("tip");
 const records = ({ columns, data }) => data.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
-DATA.schemes.forEach((scheme, index) => Object.assign(scheme, { index }));
+DATA.encodings.forEach((encoding, index) => Object.assign(encoding, { index }));
 for (const section of DATA.sections) {
   section.rows = records(section.table);
   section.reached = `reached@${2 * section.max_length}`;
-  section.byScheme = new Map(section.rows.map((row) => [row.scheme, row]));
+  section.byEncoding = new Map(section.rows.map((row) => [row.encoding, row]));
 }
 const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: true, order: [] };
 
@@ -36,16 +36,16 @@ function goodness(section, value) {
 }
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
-/* The matrix: a row per scheme, a column per task. */
+/* The matrix: a row per encoding, a column per task. */
 function buildMatrix() {
-  const head = make("tr", {}, columnHead(-1, ["scheme"]), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
+  const head = make("tr", {}, columnHead(-1, ["encoding"]), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
   at("matrix").append(make("thead", {}, head), make("tbody"));
   at("matrix").classList.toggle("many", DATA.sections.length > 6);
-  at("matrix").classList.toggle("tall", DATA.schemes.length > 14);
+  at("matrix").classList.toggle("tall", DATA.encodings.length > 14);
   at("matrix").addEventListener("keydown", moveInMatrix);
   at("matrix").addEventListener("click", (event) => activate(event.target.closest("th, td")));
-  at("matrix").addEventListener("pointerover", (event) => focusScheme(schemeOf(event.target)));
-  at("matrix").addEventListener("pointerleave", () => focusScheme(null));
+  at("matrix").addEventListener("pointerover", (event) => focusEncoding(encodingOf(event.target)));
+  at("matrix").addEventListener("pointerleave", () => focusEncoding(null));
   sortMatrix();
   at("matrix").querySelector("th").tabIndex = 0;
 }
@@ -58,17 +58,17 @@ function columnHead(n, [first, ...rest]) {
 /* Lines may break after = and _, and nowhere else within a word. */
 const breakable = (name) => name.replace(/[=_]/g, "$&\u200b");
 
-function schemeOf(node) {
-  const row = node.closest("tr[data-scheme]");
-  return row ? Number(row.dataset.scheme) : null;
+function encodingOf(node) {
+  const row = node.closest("tr[data-encoding]");
+  return row ? Number(row.dataset.encoding) : null;
 }
 
 function sortMatrix() {
   const { sorted, falling } = state;
   const section = DATA.sections[sorted];
   const sign = DATA.metric.lower ? -1 : 1;
-  const value = (scheme) => sign * (section.byScheme.get(scheme.index)?.[DATA.metric.column] ?? -sign * Infinity);
-  state.order = [...DATA.schemes].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
+  const value = (encoding) => sign * (section.byEncoding.get(encoding.index)?.[DATA.metric.column] ?? -sign * Infinity);
+  state.order = [...DATA.encodings].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
   at("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
   for (const head of at("matrix").querySelectorAll("thead th")) {
     const mine = Number(head.dataset.column) === sorted;
@@ -77,17 +77,17 @@ function sortMatrix() {
   }
 }
 
-function matrixRow(scheme) {
-  const head = make("th", { scope: "row", tabindex: -1, title: scheme.name }, swatch(scheme), make("span", {}, scheme.name));
-  return make("tr", { "data-scheme": scheme.index }, head, ...DATA.sections.map((section, n) => matrixCell(section, n, scheme)));
+function matrixRow(encoding) {
+  const head = make("th", { scope: "row", tabindex: -1, title: encoding.name }, swatch(encoding), make("span", {}, encoding.name));
+  return make("tr", { "data-encoding": encoding.index }, head, ...DATA.sections.map((section, n) => matrixCell(section, n, encoding)));
 }
 
-function matrixCell(section, n, scheme) {
-  const row = section.byScheme.get(scheme.index);
+function matrixCell(section, n, encoding) {
+  const row = section.byEncoding.get(encoding.index);
   if (!row) return make("td", { tabindex: -1, "data-column": n, class: "none", "aria-label": "not run" });
   const value = row[DATA.metric.column];
   const share = goodness(section, value);
-  const about = [`${scheme.name}, ${section.title}: ${mean(row, DATA.metric.column)}`, plural(row.seeds, "seed")];
+  const about = [`${encoding.name}, ${section.title}: ${mean(row, DATA.metric.column)}`, plural(row.seeds, "seed")];
   if (known(row[section.reached])) about.push(`${count(row, section.reached)} with exact match of at least ${DATA.solved} at twice the training length`);
   if (unlearned(row)) about.push("did not learn the training lengths");
   if (row.diverged) about.push(`${row.diverged} diverged`);
@@ -103,17 +103,17 @@ function matrixCell(section, n, scheme) {
 
 function activate(cell) {
   if (!cell) return;
-  const scheme = schemeOf(cell);
-  if (scheme !== null) state.pinned = state.pinned === scheme && cell.tagName === "TH" ? null : scheme;
+  const encoding = encodingOf(cell);
+  if (encoding !== null) state.pinned = state.pinned === encoding && cell.tagName === "TH" ? null : encoding;
   const column = Number(cell.dataset.column ?? NaN);
-  if (scheme === null) {
+  if (encoding === null) {
     state.falling = state.sorted === column ? !state.falling : column >= 0;
     state.sorted = column;
     sortMatrix();
   }
   if (column >= 0) select(DATA.sections[column]);
   else markSelected();
-  const again = [...at("matrix").rows].find((row) => schemeOf(row) === scheme)?.cells[cell.cellIndex];
+  const again = [...at("matrix").rows].find((row) => encodingOf(row) === encoding)?.cells[cell.cellIndex];
   if (again && document.activeElement !== document.body) enter(again);
 }
 
@@ -133,15 +133,15 @@ function enter(cell) {
   for (const other of at("matrix").querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
   cell.tabIndex = 0;
   cell.focus();
-  focusScheme(schemeOf(cell));
+  focusEncoding(encodingOf(cell));
 }
 
-/* One scheme stands out in every chart: the one pointed at, else the one that was chosen. */
-function focusScheme(scheme) {
-  const chosen = scheme ?? state.pinned;
+/* One encoding stands out in every chart: the one pointed at, else the one that was chosen. */
+function focusEncoding(encoding) {
+  const chosen = encoding ?? state.pinned;
   document.body.classList.toggle("focused", chosen !== null);
-  for (const node of document.querySelectorAll("[data-scheme], [data-schemes]")) {
-    const mine = (node.dataset.scheme ?? node.dataset.schemes).split(" ").includes(String(chosen));
+  for (const node of document.querySelectorAll("[data-encoding], [data-encodings]")) {
+    const mine = (node.dataset.encoding ?? node.dataset.encodings).split(" ").includes(String(chosen));
     node.classList.toggle("focus", mine);
   }
 }
@@ -160,7 +160,7 @@ function markSelected() {
     cell.classList.toggle("selected", Number(cell.dataset.column) === column);
   }
   for (const panel of at("multiples").children) panel.setAttribute("aria-pressed", Number(panel.dataset.section) === column);
-  focusScheme(null);
+  focusEncoding(null);
 }
 
 function showSection() {
@@ -178,10 +178,10 @@ function showSection() {
 
 function seriesOf(section, accuracy, seeds) {
   return section.rows.map((row) => ({
-    scheme: DATA.schemes[row.scheme],
+    encoding: DATA.encodings[row.encoding],
     dashed: unlearned(row),
     points: section.lengths.map((length) => [length, row[`${accuracy}@${length}`], row]).filter((point) => known(point[1])),
-    seeds: !seeds ? [] : (section.curves[accuracy][row.scheme] || []).map((values) =>
+    seeds: !seeds ? [] : (section.curves[accuracy][row.encoding] || []).map((values) =>
       values.map((value, n) => [section.measured[n], value]).filter((point) => known(point[1]))),
   }));
 }
@@ -219,7 +219,7 @@ function curveChart(section, accuracy, place, charts) {
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
     name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
-  explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusScheme);
+  explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusEncoding);
   return chart;
 }
 
@@ -227,7 +227,7 @@ const narrow = () => window.innerWidth < 760;
 
 /* Room for names at the ends of the lines; where there is none, a legend under the charts has the names. */
 function labelRoom(section) {
-  const names = section.rows.map((row) => wide(DATA.schemes[row.scheme].name));
+  const names = section.rows.map((row) => wide(DATA.encodings[row.encoding].name));
   return narrow() ? null : { widest: 50 + Math.max(...names, section.rows.length > 2 ? 126 : 50) };
 }
 
@@ -236,7 +236,7 @@ function aboutPoint(section, accuracy, spot, near) {
   const lines = near.slice(0, 8).map((other) => {
     const reached = accuracy === "exact_match" && known(other.about[`reached@${length}`]) ? `; ${count(other.about, `reached@${length}`)} at least ${DATA.solved}` : "";
     const words = `${mean(other.about, `${accuracy}@${length}`)}, ${plural(other.about.seeds, "seed")}${reached}`;
-    return make("div", {}, swatch(other.scheme), make("b", {}, other.scheme.name), ` ${words}`);
+    return make("div", {}, swatch(other.encoding), make("b", {}, other.encoding.name), ` ${words}`);
   });
   const more = near.length > 8 ? [make("div", {}, `and ${near.length - 8} more`)] : [];
   return [make("div", { class: "note" }, `${ACCURACIES[accuracy]}, length ${length}`), ...lines, ...more];
@@ -271,11 +271,11 @@ function showCosts(section) {
   ].filter(([, , key]) => section.rows.some((row) => known(row[key])));
   at("costs").hidden = !columns.length;
   at("times").hidden = columns[0]?.[2] !== "seconds_per_step";
-  const rows = state.order.filter((scheme) => section.byScheme.has(scheme.index)).map((scheme) => {
-    const row = section.byScheme.get(scheme.index);
-    return [[swatch(scheme), scheme.name], ...columns.map(([, show, key]) => (known(row[key]) ? show(row) : "–"))];
+  const rows = state.order.filter((encoding) => section.byEncoding.has(encoding.index)).map((encoding) => {
+    const row = section.byEncoding.get(encoding.index);
+    return [[swatch(encoding), encoding.name], ...columns.map(([, show, key]) => (known(row[key]) ? show(row) : "–"))];
   });
-  at("cost-table").replaceChildren(tableOf(null, ["scheme", ...columns.map(([heading]) => heading)], rows));
+  at("cost-table").replaceChildren(tableOf(null, ["encoding", ...columns.map(([heading]) => heading)], rows));
 }
 
 function showTraining(section) {
@@ -291,10 +291,10 @@ function showTraining(section) {
     const inside = (value) => Math.max(domain[0], Math.min(domain[1], value));
     const curve = (seed) => steps.map((step, n) => [step, seed[n]]).filter((point) => known(point[1])).map(([a, b]) => [a, inside(b)]);
     const series = section.rows.map((row) => {
-      const seeds = (values[row.scheme] || []).map(curve);
-      const means = steps.map((step, n) => [step, average((values[row.scheme] || []).map((seed) => seed[n]))]);
+      const seeds = (values[row.encoding] || []).map(curve);
+      const means = steps.map((step, n) => [step, average((values[row.encoding] || []).map((seed) => seed[n]))]);
       const points = means.filter((point) => known(point[1])).map(([a, b]) => [a, inside(b), row]);
-      return { scheme: DATA.schemes[row.scheme], points, seeds };
+      return { encoding: DATA.encodings[row.encoding], points, seeds };
     });
     const ticks = key === "loss" ? logTicks(domain) : [0, 0.5, 1];
     const chart = lineChart({
@@ -302,7 +302,7 @@ function showTraining(section) {
       x: { kind: "linear", domain: [0, steps.at(-1) * 1.02], ticks: roundTicks(steps.at(-1)), label: "step" },
       y: { kind: key === "loss" ? "log" : "linear", domain, ticks, format: (v) => String(v), label },
     });
-    explain(chart, tip, (spot) => [swatch(spot.scheme), make("b", {}, spot.scheme.name), ` step ${steps[spot.n]}`], focusScheme);
+    explain(chart, tip, (spot) => [swatch(spot.encoding), make("b", {}, spot.encoding.name), ` step ${steps[spot.n]}`], focusEncoding);
     return chart.root;
   });
   at("training-charts").replaceChildren(...charts.filter(Boolean));

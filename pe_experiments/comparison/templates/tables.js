@@ -10,14 +10,14 @@ function tableOf(caption, headings, rows) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption || headings.join(", ") }, table);
 }
 
-const nameOf = (row) => [swatch(DATA.schemes[row.scheme]), DATA.schemes[row.scheme].name];
+const nameOf = (row) => [swatch(DATA.encodings[row.encoding]), DATA.encodings[row.encoding].name];
 
 function showTables(section) {
   const { rows, lengths } = section;
   const seeds = rows.some((row) => known(row.solved_low)) ? ", with Gaffke's 95 % intervals" : "";
   const by = (accuracy) => tableOf(
     `Mean ${ACCURACIES[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
-    ["scheme", ...lengths.map(String)],
+    ["encoding", ...lengths.map(String)],
     rows.map((row) => [nameOf(row), ...lengths.map((length) => mean(row, `${accuracy}@${length}`))]),
   );
   const made = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
@@ -26,17 +26,17 @@ function showTables(section) {
     made.push(by("token_accuracy"));
     if (section.shown.includes("loss")) made.push(by("loss"));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
-    if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["scheme", ...lengths.map(String)], reached));
+    if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
   at("tables").replaceChildren(...made);
   showPairs(section);
 }
 
-/* What each scheme reached; a column that says nothing is left out. */
+/* What each encoding reached; a column that says nothing is left out. */
 function resultTable(section, seeds) {
   const { rows } = section;
   const columns = [
-    ["scheme", nameOf, true],
+    ["encoding", nameOf, true],
     ["seeds", (row) => String(row.seeds), true],
     ["diverged", (row) => String(row.diverged), rows.some((row) => row.diverged)],
     ["solved the training lengths", (row) => count(row, "solved"), section.exact],
@@ -58,7 +58,7 @@ function showPairs(section) {
   at("statistics").hidden = !tested.length;
   const headings = ["pair", "difference", "p (permutation)", "after Holm", "separated"];
   const rows = tested.map((row) => [
-    `${DATA.schemes[row.scheme].name} − ${DATA.schemes[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
+    `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
     row.separated ? "yes" : "no",
   ]);
   const made = section.limits.map((note) => make("p", {}, note));

@@ -294,7 +294,7 @@ def _of_gates() -> dict[str, float]:
 def _costs() -> dict[str, float]:
     """By encoding the time of a training step over that without an encoding."""
     table = pd.read_csv(RESULTS / "benchmark" / "table.csv")
-    table = table[(table["part"] == "schemes") & (table["setting"] == "defaults")]
+    table = table[(table["part"] == "encodings") & (table["setting"] == "defaults")]
     return {f"cost/{case}": ratio for case, ratio in zip(table["case"], table["ratio"], strict=True)}
 
 

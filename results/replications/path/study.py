@@ -39,7 +39,7 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
             quiet = {**saved["logger"], "mode": "disabled"}
             changes = {"task": {**saved["task"], "ignore": ignored}, "logger": quiet}
             curves[setting] = evaluate_run(path, changes).curve
-    about = {"name": run["name"], "scheme": run["label"], "seed": run["seed"]}
+    about = {"name": run["name"], "encoding": run["label"], "seed": run["seed"]}
     about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
     for setting, points in curves.items():
         error = 100 * (1 - points[0]["token_accuracy"]) if points else 100.0

@@ -1,8 +1,8 @@
-"""Every scheme once more, as loops over single numbers in float64 that share nothing with the package.
+"""Every encoding once more, as loops over single numbers in float64 that share nothing with the package.
 
 Written from the papers' formulas, one query, one key and one channel at a time: slow, obvious, and the
-source of the test vectors. ``case.arguments`` are those of the YAML, ``case.parameters`` those of the scheme
-by name.
+source of the test vectors. ``case.arguments`` are those of the YAML, ``case.parameters`` those of the
+encoding by name.
 """
 
 from __future__ import annotations

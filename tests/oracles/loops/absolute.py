@@ -1,4 +1,4 @@
-"""Vectors [T, W] of schemes at the embedding."""
+"""Vectors [T, W] of encodings at the embedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits of schemes that add something to them."""
+"""Logits of encodings that add something to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits of schemes that rotate or scale queries and keys."""
+"""Logits of encodings that rotate or scale queries and keys."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def broken(encoding: AbsoluteEncoding) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "breaks"),
+    ("encoding", "breaks"),
     [
         (Sinusoidal, set()),
         (RawIndex, {"bounded"}),
@@ -53,9 +53,9 @@ def broken(encoding: AbsoluteEncoding) -> set[str]:
         (Learned, {"same distance"}),
     ],
 )
-def test_criteria_tell_encodings_apart(scheme: type[AbsoluteEncoding], breaks: set[str]) -> None:
+def test_criteria_tell_encodings_apart(encoding: type[AbsoluteEncoding], breaks: set[str]) -> None:
     torch.manual_seed(0)
-    assert broken(scheme(small_shape(d_model=64, train_positions=1000))) == breaks
+    assert broken(encoding(small_shape(d_model=64, train_positions=1000))) == breaks
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_criteria_tell_encodings_apart(scheme: type[AbsoluteEncoding], breaks: s
     ],
 )
 def test_what_distances_do_is_measured(name: str, breaks: set[str]) -> None:
-    scheme = build(reference_of(name).build, small_shape(d_model=64, train_length=30))
-    found = list(audit_distances(scheme, 60))
+    encoding = build(reference_of(name).build, small_shape(d_model=64, train_length=30))
+    found = list(audit_distances(encoding, 60))
     missed = {finding.name for finding in found if finding.holds is False}
     assert all(finding.otherwise.startswith("bad ") for finding in found if finding.holds is False)
     assert {criterion for criterion in missed if not criterion.startswith(tuple(breaks))} <= NOT_ASKED[name]
@@ -99,10 +99,10 @@ def test_linear_in_the_offset_exactly_but_not_when_fitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "blind"), [(PositionalEncoding, True), (Sinusoidal, False), (Learned, False)]
+    ("encoding", "blind"), [(PositionalEncoding, True), (Sinusoidal, False), (Learned, False)]
 )
-def test_dog_bites_man(scheme: type[PositionalEncoding], blind: bool) -> None:
-    assert (max(order_blindness(scheme, small_shape(causal=False))) < ROUNDING) is blind
+def test_dog_bites_man(encoding: type[PositionalEncoding], blind: bool) -> None:
+    assert (max(order_blindness(encoding, small_shape(causal=False))) < ROUNDING) is blind
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
@@ -125,12 +125,12 @@ def test_attention_without_queries_is_equal(tiny: Callable[..., Experiment], mod
     assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), before)
 
 
-@pytest.mark.parametrize("scheme", ["rope_nope", "stick_breaking"])
+@pytest.mark.parametrize("encoding", ["rope_nope", "stick_breaking"])
 def test_attention_of_mixtures_and_of_own_weights_is_recorded(
-    tiny: Callable[..., Experiment], scheme: str
+    tiny: Callable[..., Experiment], encoding: str
 ) -> None:
-    """In every layer, whichever scheme serves it."""
-    experiment = tiny(f"pe={scheme}")
+    """In every layer, whichever encoding serves it."""
+    experiment = tiny(f"pe={encoding}")
     trained = TrainedModel(experiment, experiment.untrained_model())
     found = trained.attention_weights(torch.tensor([[3, 1, 4]]))
     assert set(found) == {0, 1}

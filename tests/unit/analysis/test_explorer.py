@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments.analysis.explorer import explorer_page, scheme_view
+from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of
 from pe_experiments.configuration.parts import shipped
@@ -29,7 +29,7 @@ def data() -> dict[str, Any]:
 
 
 def view(name: str) -> dict[str, Any]:
-    return scheme_view(name, "", build(reference_of(name).build, study.SHAPE))
+    return encoding_view(name, "", build(reference_of(name).build, study.SHAPE))
 
 
 def test_the_published_page_is_made_of_the_data_beside_it() -> None:
@@ -38,9 +38,9 @@ def test_the_published_page_is_made_of_the_data_beside_it() -> None:
     assert (FOLDER / "explore.html").stat().st_size < LONGEST
 
 
-def test_the_published_schemes_are_shipped(data: dict[str, Any]) -> None:
+def test_the_published_encodings_are_shipped(data: dict[str, Any]) -> None:
     """A new one is on the page once `python results/encodings/study.py` was run."""
-    names = [one["name"] for one in data["schemes"]]
+    names = [one["name"] for one in data["encodings"]]
     assert names == sorted(set(names) & set(shipped("pe")))
 
 
@@ -49,8 +49,8 @@ def test_the_published_data_are_those_of_this_code(
 ) -> None:
     some = {name: shipped("pe")[name] for name in ("learned", "rope", "t5", "fox", "hard_alibi", "none")}
     monkeypatch.setattr(study, "shipped", lambda _: some)
-    theirs = {one["name"]: one for one in data["schemes"]}
-    made = {one["name"]: one for one in study.schemes()}
+    theirs = {one["name"]: one for one in data["encodings"]}
+    made = {one["name"]: one for one in study.encodings()}
     assert made.keys() == some.keys()
     for name, mine in made.items():
         same(mine, theirs[name])
@@ -93,7 +93,7 @@ def test_vectors_are_shown_as_they_enter_the_embedding() -> None:
     assert "lines" not in shown
     assert shown["vectors"][3][:2] == pytest.approx([math.sin(3), math.cos(3)], abs=1e-3)
     beside = build(reference_of("sinusoidal", combine="concat", width=6).build, study.SHAPE)
-    assert len(scheme_view("", "", beside)["vectors"][0]) == 6
+    assert len(encoding_view("", "", beside)["vectors"][0]) == 6
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_what_depends_on_content_says_so(name: str, action: str, content: bool, 
     assert (shown["action"], shown["content"], shown["drawn"]) == (action, content, drawn)
 
 
-def test_drawing_what_starts_at_zero_leaves_the_scheme_alone() -> None:
-    scheme = build(reference_of("t5").build, study.SHAPE)
-    assert torch.tensor(scheme_view("", "", scheme)["lines"]).any()
-    assert not any(parameter.any() for parameter in scheme.parameters())
+def test_drawing_what_starts_at_zero_leaves_the_encoding_alone() -> None:
+    encoding = build(reference_of("t5").build, study.SHAPE)
+    assert torch.tensor(encoding_view("", "", encoding)["lines"]).any()
+    assert not any(parameter.any() for parameter in encoding.parameters())
 
 
 def test_masked_keys_are_none() -> None:
@@ -143,7 +143,7 @@ def test_answers_are_held_against_inputs_of_every_length(data: dict[str, Any]) -
         assert all(model["answers"][length] == answered["inputs"][length] for length in within)
 
 
-def test_asked_schemes_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:
+def test_asked_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:
     name = "</script><script>document.title='taken'</script>"
     page = explorer_page([view("rope") | {"name": name}, view("none")])
     assert name not in page
@@ -151,4 +151,4 @@ def test_asked_schemes_come_first_and_cannot_end_the_script(data: dict[str, Any]
     assert text
     content = json.loads(text[1])
     assert content["opened"] == [name, "none"]
-    assert len(content["schemes"]) == len(data["schemes"]) + 1  # those published, and the asked one
+    assert len(content["encodings"]) == len(data["encodings"]) + 1  # those published, and the asked one

@@ -1,4 +1,4 @@
-"""Exported schemes compute what ours compute."""
+"""Exported encodings compute what ours compute."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def made(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
 @pytest.mark.parametrize("choice", ["alibi", "t5", "kerple_log", "sandwich", "hard_alibi"])
 @torch.no_grad()
 def test_a_score_mod_gives_our_weights(choice: str) -> None:
-    scheme, inputs = made(choice), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
-    modify = score_mod(scheme, 64)
+    encoding, inputs = made(choice), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    modify = score_mod(encoding, 64)
 
     def causal(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return torch.where(j <= i, modify(score, b, h, i, j), -math.inf)
 
     one_hot = torch.eye(TOKENS).expand(1, 4, -1, -1)
     theirs = flex_attention(inputs.q_BHTK, inputs.k_BHTK, one_hot, score_mod=causal)
-    torch.testing.assert_close(theirs, attention_weights(scheme, inputs), rtol=0, atol=1e-6)
+    torch.testing.assert_close(theirs, attention_weights(encoding, inputs), rtol=0, atol=1e-6)
 
 
-def attention_weights(scheme: PositionalEncoding, inputs: Any) -> Tensor:
-    scores = attention_scores(scheme, inputs)
+def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
+    scores = attention_scores(encoding, inputs)
     return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)
 
 
@@ -95,8 +95,8 @@ def test_in_transformers_logits_are_ours() -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
     from transformers import AttentionInterface
 
-    scheme, inputs = made("rope"), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
-    register_with_transformers("rope of ours", [scheme])
+    encoding, inputs = made("rope"), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    register_with_transformers("rope of ours", [encoding])
     layer = torch.nn.Module()
     layer.layer_idx = 0  # type: ignore[assignment]
     attend = AttentionInterface()["rope of ours"]
@@ -105,7 +105,7 @@ def test_in_transformers_logits_are_ours() -> None:
     shared = type(inputs)(
         inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]
     )
-    torch.testing.assert_close(weights, attention_weights(scheme, shared), rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights, attention_weights(encoding, shared), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Facts about schemes of distances and contents that need no training."""
+"""Facts about encodings of distances and contents that need no training."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
     model = subject.model().double()
     outputs = model(torch.full((1, 9), 3)).detach()
     spread = float((outputs - outputs[:, :1]).abs().max())
-    if "embedding" in acts_on(model.scheme(0)) or name == "stick_breaking":  # its weights need not sum to 1
+    if "embedding" in acts_on(model.encoding(0)) or name == "stick_breaking":  # its weights need not sum to 1
         assert spread > 1e-3
     else:
         assert spread < 1e-6
@@ -92,9 +92,9 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (RopeClipped, {"clipped": -1}, "clipped=-1"),
         (Fope, {"sigma": -0.1}, "sigma=-0.1"),
         (Fope, {"original_length": 0}, "original_length=0"),
-        (Composition, {"schemes": [Rope]}, "two or more"),
-        (Composition, {"schemes": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
-        (ByLayer, {"schemes": [Rope, Rope, Rope]}, "3 schemes cannot alternate in 2 layers"),
+        (Composition, {"encodings": [Rope]}, "two or more"),
+        (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
+        (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),
     ],
 )
 def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], named: str) -> None:
@@ -105,14 +105,14 @@ def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], na
 @pytest.mark.parametrize("train_length", [2, 3, 12, 22, 42, 200])
 @pytest.mark.parametrize("causal", [True, False])
 def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal: bool) -> None:
-    scheme = T5Bias(small_shape(causal, train_length=train_length))
+    encoding = T5Bias(small_shape(causal, train_length=train_length))
 
     def used(length: int) -> set[int]:
         steps = torch.arange(1 - length, length if not causal else 1)
-        return set(distance_bucket(steps, scheme.num_buckets, scheme.max_distance, causal).tolist())
+        return set(distance_bucket(steps, encoding.num_buckets, encoding.max_distance, causal).tolist())
 
     assert used(8 * train_length) == used(train_length)
-    assert max(used(8 * train_length)) < scheme.num_buckets
+    assert max(used(8 * train_length)) < encoding.num_buckets
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_rows_of_a_batch_are_stretched_by_their_own_length() -> None:
 
 
 def test_xpos_refuses_positions_that_would_leave_float32() -> None:
-    scheme = XPos(small_shape(), scale_base=2.0)
+    encoding = XPos(small_shape(), scale_base=2.0)
     with pytest.raises(ValueError, match="take a larger scale_base"):
-        attention_scores(scheme, draw_inputs(scheme.shape, 10, 4096, 0))
+        attention_scores(encoding, draw_inputs(encoding.shape, 10, 4096, 0))
 
 
 def test_stick_breaking_gives_the_remainder_to_the_query_itself_if_told_so() -> None:
@@ -155,16 +155,16 @@ def test_stick_breaking_gives_the_remainder_to_the_query_itself_if_told_so() -> 
 
 def test_layers_alternate() -> None:
     shape = small_shape(num_layers=5)
-    scheme = ByLayer(shape, schemes=[Rope, ScalableSoftmax])
-    kinds = [type(scheme.for_layer(layer)) for layer in range(5)]
+    encoding = ByLayer(shape, encodings=[Rope, ScalableSoftmax])
+    kinds = [type(encoding.for_layer(layer)) for layer in range(5)]
     assert kinds == [Rope, ScalableSoftmax, Rope, ScalableSoftmax, Rope]
-    assert scheme.for_layer(1) is not scheme.for_layer(3)  # per layer, and none that serves no layer
-    assert len(list(scheme.parameters())) == 2
+    assert encoding.for_layer(1) is not encoding.for_layer(3)  # per layer, and none that serves no layer
+    assert len(list(encoding.parameters())) == 2
 
 
 def test_a_composition_is_both_of_its_parts() -> None:
     shape = small_shape()
-    both = Composition(shape, schemes=[Rope, Alibi])
+    both = Composition(shape, encodings=[Rope, Alibi])
     inputs = draw_inputs(shape, 12, 300, 0)
     empty = Inputs(inputs.q_BHTK * 0, inputs.k_BHTK * 0, inputs.x_BTD, inputs.positions_BT)
     expected = attention_scores(Rope(shape), inputs) + attention_scores(Alibi(shape), empty)
@@ -173,7 +173,7 @@ def test_a_composition_is_both_of_its_parts() -> None:
 
 def test_learned_positions_compose_with_a_bias() -> None:
     make = reference_of("learned").build
-    subject = Subject(lambda shape: Composition(shape, schemes=[make, ScalableSoftmax]))
+    subject = Subject(lambda shape: Composition(shape, encodings=[make, ScalableSoftmax]))
     assert subject.encoding().invariant_to == "nothing"
     assert len(list(subject.model().encodings.parameters())) == 3  # one table, a scale per layer
 
@@ -188,19 +188,19 @@ def test_a_clamped_parameter_can_turn_back() -> None:
 
 
 def test_parameters_can_be_moved_for_a_check() -> None:
-    scheme: PositionalEncoding = T5Bias(small_shape())
-    assert not scheme.table.any()
-    assert stirred(scheme).table.all()  # type: ignore[union-attr]
+    encoding: PositionalEncoding = T5Bias(small_shape())
+    assert not encoding.table.any()
+    assert stirred(encoding).table.all()  # type: ignore[union-attr]
 
 
 @torch.no_grad()
 def test_stated_starting_values() -> None:
     shape = ModelShape(64, 32, 2, True, 40, 40)
     made = {name: build(reference_of(name).build, shape) for name in ("kerple_log", "kerple_power")}
-    for scheme in made.values():
-        assert 0.01 <= float(scheme.a_H.detach().min()) < 0.2
-        assert 0.8 < float(scheme.a_H.detach().max()) <= 1.0
-        assert 1.6 < float(scheme.p_H.detach().max()) <= 2.0
+    for encoding in made.values():
+        assert 0.01 <= float(encoding.a_H.detach().min()) < 0.2
+        assert 0.8 < float(encoding.a_H.detach().max()) <= 1.0
+        assert 1.6 < float(encoding.p_H.detach().max()) <= 2.0
     assert build(reference_of("fire").build, shape).threshold == 20
     scale = build(reference_of("ssmax").build, shape).scale_H
     torch.testing.assert_close(scale, torch.full((32,), 1 / math.log(40)))
@@ -247,19 +247,19 @@ def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 12, 60, 0)
     empty = Inputs(inputs.q_BHTK * 0, inputs.k_BHTK * 0, inputs.x_BTD, inputs.positions_BT)
-    both = Composition(shape, schemes=[Alibi, SlidingWindow, Alibi])
+    both = Composition(shape, encodings=[Alibi, SlidingWindow, Alibi])
     expected = 2 * attention_scores(Alibi(shape), empty) + attention_scores(SlidingWindow(shape), inputs)
     torch.testing.assert_close(attention_scores(both, inputs), expected, equal_nan=True, rtol=0, atol=1e-4)
     concatenated = reference_of("sinusoidal", combine="concat").build
-    scheme = Composition(shape, schemes=[concatenated, Alibi])
-    assert scheme.position_width == 16
+    encoding = Composition(shape, encodings=[concatenated, Alibi])
+    assert encoding.position_width == 16
     x_BTD = inputs.x_BTD[..., 16:]
     alone = concatenated(shape).embed(x_BTD, inputs.positions_BT)
-    assert torch.equal(scheme.embed(x_BTD, inputs.positions_BT), alone)
+    assert torch.equal(encoding.embed(x_BTD, inputs.positions_BT), alone)
 
 
 def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
-    """A logit below -1e6 may be that of a far key: only the constant of the schemes that mask says which."""
+    """A logit below -1e6 may be that of a far key: only the constant of masking encodings says which."""
     shape, positions = small_shape(), torch.tensor([[0, 1 << 24]])
     at = AttentionContext(positions, positions, torch.ones(1, 2, 2, dtype=torch.bool).tril())
     q = torch.zeros(1, shape.num_heads, 2, shape.head_dim)
@@ -273,22 +273,24 @@ def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
 def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 9, 9, 0)
-    scheme = stirred(Composition(shape, schemes=[Rope, Shaw]))
-    first, second = (attention_scores(scheme, inputs, layer).nan_to_num() for layer in (0, 1))
-    part: Any = scheme.parts[1]
+    encoding = stirred(Composition(shape, encodings=[Rope, Shaw]))
+    first, second = (attention_scores(encoding, inputs, layer).nan_to_num() for layer in (0, 1))
+    part: Any = encoding.parts[1]
     with torch.no_grad():
         part[1].table_RK.copy_(part[0].table_RK)
     assert not torch.allclose(first, second)
-    torch.testing.assert_close(attention_scores(scheme, inputs, 1).nan_to_num(), first)
+    torch.testing.assert_close(attention_scores(encoding, inputs, 1).nan_to_num(), first)
 
 
 def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
     def alternating(shape: ModelShape) -> ByLayer:
-        return ByLayer(shape, schemes=[Rope, StickBreaking])
+        return ByLayer(shape, encodings=[Rope, StickBreaking])
 
     with pytest.raises(ValueError, match="StickBreaking computes its own weights"):
-        Composition(small_shape(), schemes=[Rope, alternating])
-    mixed = Composition(small_shape(), schemes=[Rope, lambda shape: ByLayer(shape, schemes=[Rope, Alibi])])
+        Composition(small_shape(), encodings=[Rope, alternating])
+    mixed = Composition(
+        small_shape(), encodings=[Rope, lambda shape: ByLayer(shape, encodings=[Rope, Alibi])]
+    )
     assert mixed.invariant_to == "shift"
 
 
@@ -297,7 +299,7 @@ def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
 def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
     causal: bool, positions: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheme = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
+    encoding = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
     visible = torch.ones(1, 12, 12, dtype=torch.bool)
     q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
     found = {}
@@ -305,5 +307,5 @@ def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
         monkeypatch.setattr(transformer_xl, "FEW", few)
         at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
         assert (at.once(transformer_xl._behind if causal else transformer_xl._around) is None) == (few == 0)
-        found[few] = scheme.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
+        found[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
     torch.testing.assert_close(found[512], found[0], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""The checker: every named mistake is told apart from the scheme, and named."""
+"""The checker: every named mistake is told apart from the encoding, and named."""
 
 from __future__ import annotations
 

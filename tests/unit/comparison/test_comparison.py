@@ -19,7 +19,7 @@ from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.latex import printed
 from pe_experiments.comparison.protocols import protocols_of, told_apart
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.comparison.table import scheme_table
+from pe_experiments.comparison.table import encoding_table
 from pe_experiments.comparison.words import caveats, listed, mean, number
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
@@ -70,7 +70,7 @@ def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def tabulated(folder: Path) -> pd.DataFrame:
     """The table alone, without the figures that `compare` draws."""
-    return scheme_table(protocols_of(read_runs(folder)), "exact_match_extrapolation")
+    return encoding_table(protocols_of(read_runs(folder)), "exact_match_extrapolation")
 
 
 def said(folder: Path) -> str:
@@ -81,8 +81,8 @@ def said(folder: Path) -> str:
     return " ".join(note for protocol in protocols for note in caveats(protocol, rows[protocol.hash]))
 
 
-def by_scheme(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    return {row["scheme"]: row for row in table.to_dict("records")}
+def by_encoding(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    return {row["encoding"]: row for row in table.to_dict("records")}
 
 
 def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
@@ -102,13 +102,13 @@ def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
 
 
 def test_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
-    """Five seeds each: three schemes whose seeds are all 0, 0.5 or 1 past training, and one in between."""
+    """Five seeds each: three encodings whose seeds are all 0, 0.5 or 1 past training, and one in between."""
     levels = {"none": 0.0, "rope": 0.5, "alibi": 1.0}
-    for scheme, level in levels.items():
+    for encoding, level in levels.items():
         for seed in range(5):
             noise = 0.001 * seed if level < 1 else 0.0
             write_run(
-                tiny(f"pe={scheme}", f"seed={seed}", "evaluation.lengths=[6,12]"),
+                tiny(f"pe={encoding}", f"seed={seed}", "evaluation.lengths=[6,12]"),
                 lambda n, at=level + noise: (1.0, 1.0) if n <= 6 else (at, 1.0),
             )
     for seed in range(5):  # all or nothing
@@ -118,8 +118,8 @@ def test_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
         )
     folder = Path(tiny().config.results_dir)
     made = written(folder)
-    rows = by_scheme(made.table)
-    apart = made.pairs.set_index(["scheme", "other"])["separated"]
+    rows = by_encoding(made.table)
+    apart = made.pairs.set_index(["encoding", "other"])["separated"]
     assert all(separated == ("t5" not in pair) for pair, separated in apart.items())
     (words,) = made.sentences.values()
     assert words.startswith(
@@ -136,10 +136,10 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
 
     The best alone is in four tests, which the sentence is about.
     """
-    schemes = ("none", "sinusoidal", "learned", "rope", "alibi")
-    for place, scheme in enumerate(schemes):
+    encodings = ("none", "sinusoidal", "learned", "rope", "alibi")
+    for place, encoding in enumerate(encodings):
         for seed in range(5):
-            write_run(tiny(f"pe={scheme}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
+            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
     folder = Path(tiny().config.results_dir)
     made = written(folder)
     assert len(made.pairs) == 10
@@ -156,11 +156,11 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     )
 
 
-def test_a_scheme_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
+def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
     made = compare(folder)
-    unlearnt = made.pairs[(made.pairs["scheme"] == "rope") | (made.pairs["other"] == "rope")]
+    unlearnt = made.pairs[(made.pairs["encoding"] == "rope") | (made.pairs["other"] == "rope")]
     assert set(unlearnt["not_tested"]) == {"rope did not learn the task"}
     assert unlearnt["p"].isna().all()
     assert "Most seeds did not learn the training lengths: rope." in said(folder)
@@ -168,14 +168,14 @@ def test_a_scheme_that_did_not_learn_is_not_tested_past_training(folder: Path, t
     assert inside["p"].notna().all()  # there it is the question itself
 
 
-def test_schemes_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None:
-    for scheme in ("none", "rope", "alibi"):
+def test_encodings_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None:
+    for encoding in ("none", "rope", "alibi"):
         for seed in range(3):
-            level = 0.0 if scheme != "alibi" else 0.1 * (seed + 1)
+            level = 0.0 if encoding != "alibi" else 0.1 * (seed + 1)
             write_run(
-                tiny(f"pe={scheme}", f"seed={seed}"), lambda n, at=level: (1.0, 1.0) if n <= 6 else (at, at)
+                tiny(f"pe={encoding}", f"seed={seed}"), lambda n, at=level: (1.0, 1.0) if n <= 6 else (at, at)
             )
-    pairs = compare(Path(tiny().config.results_dir)).pairs.set_index(["scheme", "other"])
+    pairs = compare(Path(tiny().config.results_dir)).pairs.set_index(["encoding", "other"])
     assert pairs.loc[("none", "rope"), "not_tested"] == "all seeds of both have the same value"
 
 
@@ -203,33 +203,33 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
 
 
 @pytest.mark.slow
-def test_any_mix_of_tasks_schemes_and_seeds_is_compared(tiny: Tiny) -> None:
-    """Six tasks, two schemes, one to three seeds, an encoder among them."""
+def test_any_mix_of_tasks_encodings_and_seeds_is_compared(tiny: Tiny) -> None:
+    """Six tasks, two encodings, one to three seeds, an encoder among them."""
     for place, task in enumerate(("copy", "reverse", "lag", "majority", "precedence", "first")):
         model = "encoder" if task == "precedence" else "decoder"
-        for scheme in ("none", "rope"):
+        for encoding in ("none", "rope"):
             for seed in range(1 + place % 3):
                 write_run(
-                    tiny(f"pe={scheme}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
+                    tiny(f"pe={encoding}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
                 )
     folder = Path(tiny().config.results_dir)
     made = written(folder)
     assert len(made.sentences) == 6
     assert all(len(words.split()) <= 25 for words in made.sentences.values())
-    assert "(1 to 3 seeds per scheme)" in (folder / "comparison" / PAGE).read_text()
+    assert "(1 to 3 seeds per encoding)" in (folder / "comparison" / PAGE).read_text()
     assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
 
 
 def test_a_one_token_answer_has_chance_below_its_exact_match(tiny: Tiny) -> None:
-    for scheme, level in (("none", 0.5), ("rope", 0.75)):
+    for encoding, level in (("none", 0.5), ("rope", 0.75)):
         for seed in range(3):
             at = level + 0.001 * seed
             write_run(
-                tiny(f"pe={scheme}", "task=precedence", f"seed={seed}"),
+                tiny(f"pe={encoding}", "task=precedence", f"seed={seed}"),
                 lambda n, at=at: (1.0, 1.0) if n <= 6 else (at, at),
             )
     made = compare(Path(tiny().config.results_dir))
-    rows = by_scheme(made.table)
+    rows = by_encoding(made.table)
     assert rows["rope"]["exact_match_extrapolation"] == pytest.approx(0.502)
     assert rows["none"]["exact_match_extrapolation"] == pytest.approx(0.002)
 
@@ -238,7 +238,7 @@ def test_the_written_table_is_the_returned_one(folder: Path) -> None:
     made = written(folder)
     read = pd.read_csv(folder / "comparison" / "table.csv")
     pd.testing.assert_frame_equal(read, made.table, check_dtype=False)
-    assert list(made.table["scheme"]) == ["alibi", "learned", "sinusoidal"]
+    assert list(made.table["encoding"]) == ["alibi", "learned", "sinusoidal"]
     assert list(made.table["seeds"]) == [3, 3, 3]
 
 
@@ -302,29 +302,29 @@ def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
     assert told_apart([wide]) == [()]
 
 
-def test_a_scheme_renamed_between_its_runs_is_one_scheme(folder: Path, tiny: Tiny) -> None:
+def test_a_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "seed=7"), fading(1, 0), result={"label": "learned_by_another_name"})
     assert sorted(load_runs(folder).runs["label"].unique()) == ["alibi", "learned", "sinusoidal"]
 
 
-def test_two_schemes_under_one_label_are_told_apart(folder: Path, tiny: Tiny) -> None:
+def test_two_encodings_under_one_label_are_told_apart(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "label=learned"), fading(1, 0))
     labels = set(load_runs(folder).runs["label"])
     assert len(labels) == 4
     assert sum(label.startswith("learned [") for label in labels) == 2
 
 
-def test_a_scheme_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
+def test_a_encoding_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
     for task in ("reverse", "precedence"):
         write_run(tiny("pe=learned", f"task={task}"), fading(1, 0))
     assert set(load_runs(folder).runs["label"]) == {"alibi", "learned", "sinusoidal"}
 
 
 def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -> None:
-    before = by_scheme(tabulated(folder))["alibi"]
+    before = by_encoding(tabulated(folder))["alibi"]
     grid = "evaluation.lengths=[3,6,9,12,24,48]"
     write_run(tiny("pe=alibi", "seed=3", grid), fading(1, 0), "diverged", {"reason": "step 3"})
-    after = by_scheme(tabulated(folder))["alibi"]
+    after = by_encoding(tabulated(folder))["alibi"]
     assert (after["seeds"], after["diverged"], after["solved"]) == (4, 1, 3)
     for column in (
         "exact_match_in_distribution",
@@ -349,7 +349,7 @@ def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny,
     ends = [column for column in made.table if column.endswith(("_low", "_high"))]
     assert made.table[ends].isna().all().all()
     assert made.pairs["p"].isna().all()
-    assert "Fewer than three seeds, so neither intervals nor tests: every scheme." in said(folder)
+    assert "Fewer than three seeds, so neither intervals nor tests: every encoding." in said(folder)
     names = ("table.tex", "references.bib", PAGE)
     for name in names:
         text = (
@@ -370,7 +370,7 @@ def test_under_three_seeds_nothing_is_printed_of_intervals_and_tests(tiny: Tiny,
 
 def test_areas_are_over_the_lengths_all_runs_share(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[3,6,12,100]"), fading(1, 0.02))
-    row = by_scheme(tabulated(folder))["alibi"]
+    row = by_encoding(tabulated(folder))["alibi"]
     assert row["exact_match_extrapolation"] == pytest.approx(row["exact_match@12"])
     alone = load_runs(folder).curves.groupby("content_length")["in_summary"].all()
     assert alone.to_dict() == {3: True, 6: True, 9: False, 12: True, 24: False, 48: False, 100: False}
@@ -389,7 +389,7 @@ def test_filters_and_options(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=rope", "pe.base=500"), fading(1, 0.02))
     assert set(load_runs(folder, pe=["rope(base=500)", "alibi"]).runs["label"]) == {"rope(base=500)", "alibi"}
     made = compare(folder, baseline="alibi")
-    assert all("alibi" in pair for pair in zip(made.pairs["scheme"], made.pairs["other"], strict=True))
+    assert all("alibi" in pair for pair in zip(made.pairs["encoding"], made.pairs["other"], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def cells_of(text: str) -> dict[str, list[str]]:
 
 
 def levels(tiny: Tiny, means: dict[str, tuple[float, float]]) -> Path:
-    """Eight seeds of schemes (and tasks) with an exact match within and past the training lengths."""
+    """Eight seeds of encodings (and tasks) with an exact match within and past the training lengths."""
     for settings, (within, past) in means.items():
         for seed in range(8):
             exact = max(0.0, past - 0.005 * (seed % 4))
@@ -498,7 +498,7 @@ def test_the_table_for_a_paper_marks_what_did_not_learn_and_the_best(tiny: Tiny)
     made = written(folder)
     text = (folder / "comparison" / "table.tex").read_text()
     rows = cells_of(text)
-    assert rows["Scheme"] == ["Seeds", "copy", "reverse"]
+    assert rows["Encoding"] == ["Seeds", "copy", "reverse"]
     assert rows["Longest training input"] == ["", "6", "6"]
     assert rows["RoPE, random subset"] == ["8", r"\textbf{0.89}", "--"]
     assert rows["ALiBi"] == ["8", r"\textbf{0.89}", "--"]
@@ -510,15 +510,15 @@ def test_the_table_for_a_paper_marks_what_did_not_learn_and_the_best(tiny: Tiny)
     bibtex = (folder / "comparison" / "references.bib").read_text()
     for keys in re.findall(r"\\cite\w+\{(.*?)\}", text):
         assert all(f"{{{key}," in bibtex for key in keys.split(","))
-    assert text.count(r"\citep{") == len(made.schemes)
+    assert text.count(r"\citep{") == len(made.encodings)
     assert r"{\scriptsize \citep{su2021roformer,ruoss2023randomized}}" in rows
 
 
 def test_the_best_is_compared_with_the_others_alone(tiny: Tiny) -> None:
     """Five seeds against five: 10 tests of all pairs could separate nothing, the 4 of the best can."""
-    for place, scheme in enumerate(("none", "sinusoidal", "learned", "rope", "alibi")):
+    for place, encoding in enumerate(("none", "sinusoidal", "learned", "rope", "alibi")):
         for seed in range(5):
-            write_run(tiny(f"pe={scheme}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
+            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, 0.01 * place + 0.001 * seed))
     folder = Path(tiny().config.results_dir)
     for baseline in (None, "alibi"):
         written(folder, baseline=baseline)
@@ -527,7 +527,7 @@ def test_the_best_is_compared_with_the_others_alone(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
-def test_every_scheme_of_ours_has_a_name_in_print(group: str) -> None:
+def test_every_encoding_of_ours_has_a_name_in_print(group: str) -> None:
     names = [printed(name) for name in shipped(group)]
     assert not [name for name in names if "_" in name]
     assert len(set(names)) == len(names)
@@ -557,7 +557,7 @@ def test_the_table_compiles(folder: Path, tiny: Tiny) -> None:
 
 def test_times_are_shown_of_several_runs_on_one_kind_of_machine(folder: Path, tiny: Tiny) -> None:
     def seconds() -> dict[str, float]:
-        return tabulated(folder).set_index("scheme")["seconds_per_step"].dropna().to_dict()
+        return tabulated(folder).set_index("encoding")["seconds_per_step"].dropna().to_dict()
 
     assert seconds() == {}  # of machines nobody knows
     write_run(tiny("pe=none"), fading(1, 0))
@@ -623,7 +623,7 @@ def test_hostile_labels_are_drawn_and_stay_text(folder: Path, tiny: Tiny) -> Non
             fading(1, 0.02),
             result={"label": label},
         )
-    assert set(HOSTILE) <= set(written(folder).table["scheme"])
+    assert set(HOSTILE) <= set(written(folder).table["encoding"])
     out = folder / "comparison"
     assert "<script>alert" not in (out / PAGE).read_text()
     assert "a|b_c%d&amp;e" in (out / PAGE).read_text()

@@ -46,13 +46,13 @@ def text_rows(loss: Callable[[int], float]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def text_runs(tiny: Tiny, tmp_path: Path) -> Path:
-    """Three schemes and four seeds of a language model, and one seed of a scheme that diverged."""
+    """Three encodings and four seeds of a language model, and one seed of an encoding that diverged."""
     path = tmp_path / "book.txt"
     path.write_bytes(b"to be or not to be " * FEWEST_BYTES)
-    for scheme, slope in SLOPES.items():
+    for encoding, slope in SLOPES.items():
         for seed in range(4):
             start = 1.0 + 0.01 * seed
-            experiment = tiny("task=text", f"task.path={path}", f"pe={scheme}", f"seed={seed}", *GRID)
+            experiment = tiny("task=text", f"task.path={path}", f"pe={encoding}", f"seed={seed}", *GRID)
             loss = partial(loss_at, slope, start)
             run = write_run(experiment, fading(0, 0), losses=loss)
             write_curve(run, read_curve(run.curve), {"text": text_rows(loss)})
@@ -65,7 +65,7 @@ def text_runs(tiny: Tiny, tmp_path: Path) -> Path:
 def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     made = compare(text_runs, out=out)
-    table = made.table.set_index("scheme")
+    table = made.table.set_index("encoding")
     assert list(table.index) == ["alibi", "rope", "learned", "t5"]
     assert set(table["metric"]) == {"loss_extrapolation"}
     assert table.loc["rope", "loss_in_distribution"] == pytest.approx(1.015)
@@ -77,7 +77,7 @@ def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: P
     (sentence,) = made.sentences.values()
     assert sentence.startswith("alibi has the lowest mean loss (nats) past the training lengths, 1.015 [")
     pair = made.pairs[made.pairs["p"].notna()].iloc[0]
-    assert (pair["scheme"], pair["other"]) == ("alibi", "rope")
+    assert (pair["encoding"], pair["other"]) == ("alibi", "rope")
     assert pair["difference"] == pytest.approx(-0.8)
     written = "".join(path.read_text() for path in out.glob("*.*") if path.suffix in (".md", ".tex", ".csv"))
     for words in ("did not learn", "learned the task", "solve", "xact match", "nan"):

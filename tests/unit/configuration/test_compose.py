@@ -95,7 +95,7 @@ def test_what_was_composed_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
-def test_shipped_schemes_and_policies_fill_their_own_section_alone(group: str) -> None:
+def test_shipped_encodings_and_policies_fill_their_own_section_alone(group: str) -> None:
     for path in (CONFIG_DIR / group).glob("*.yaml"):
         assert not re.search("@package|^defaults:", path.read_text(), re.MULTILINE), path
 

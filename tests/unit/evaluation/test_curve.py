@@ -284,7 +284,7 @@ def test_declared_lengths_leave_room_for_the_longest_answer(
     assert (block.lengths_B < block.declared_B).any()
 
 
-def test_batches_are_the_same_for_every_scheme_and_policy(tiny: Callable[..., Experiment]) -> None:
+def test_batches_are_the_same_for_every_encoding_and_policy(tiny: Callable[..., Experiment]) -> None:
     reference = TrainingStream(tiny().source, 8, "mixed").batch(5)
     for overrides in (["pe=learned"], ["pe=none"], ["positions=random_offset"]):
         other = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)

@@ -1,4 +1,4 @@
-"""Layers that compute real tokens alone: the same loss and the same gradients, for every scheme."""
+"""Layers that compute real tokens alone: the same loss and the same gradients, for every encoding."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pe_experiments.models.packing import Packing
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.training.loop import batch_loss
 
-SCHEMES = sorted(shipped("pe"))
+ENCODINGS = sorted(shipped("pe"))
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_packing_changes_no_loss_and_no_gradient(
-    scheme: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+    encoding: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     try:
-        experiment = tiny(f"pe={scheme}", f"model={model}", "training.max_length=12")
+        experiment = tiny(f"pe={encoding}", f"model={model}", "training.max_length=12")
         network = experiment.untrained_model().double()
     except (NotApplicable, UserError):
         pytest.skip("not defined there")

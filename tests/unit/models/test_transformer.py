@@ -19,10 +19,10 @@ ORDER = torch.tensor([3, 1, 0, 2, 7, 9, 4, 5, 8, 6])
 
 
 def transformer(
-    causal: bool, scheme: type[PositionalEncoding] = PositionalEncoding, layers: int = 2
+    causal: bool, encoding: type[PositionalEncoding] = PositionalEncoding, layers: int = 2
 ) -> Transformer:
     shape = small_shape(causal, num_layers=layers)
-    return Transformer(9, shape, scheme, initialisation="pytorch").double()
+    return Transformer(9, shape, encoding, initialisation="pytorch").double()
 
 
 def test_an_encoder_without_encoding_is_equivariant_and_its_pool_invariant() -> None:
@@ -35,9 +35,9 @@ def test_an_encoder_without_encoding_is_equivariant_and_its_pool_invariant() -> 
     )
 
 
-@pytest.mark.parametrize("scheme", [Sinusoidal, Learned])
-def test_an_absolute_encoding_breaks_the_symmetry(scheme: type[PositionalEncoding]) -> None:
-    model = transformer(False, scheme)
+@pytest.mark.parametrize("encoding", [Sinusoidal, Learned])
+def test_an_absolute_encoding_breaks_the_symmetry(encoding: type[PositionalEncoding]) -> None:
+    model = transformer(False, encoding)
     assert (model.hidden(WORDS[:, ORDER]).mean(1) - model.hidden(WORDS).mean(1)).abs().max() > 1e-3
 
 
@@ -58,7 +58,7 @@ def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
     assert (absolute[:, 2] - absolute[:, 9]).abs().max() > 1e-4
 
 
-def test_a_scheme_in_the_model_is_really_applied_in_eval_mode() -> None:
+def test_a_encoding_in_the_model_is_really_applied_in_eval_mode() -> None:
     """The encoder path of `torch.nn` skips a replaced attention under eval and no_grad; ours may not."""
 
     class Far(PositionalEncoding):
@@ -71,7 +71,7 @@ def test_a_scheme_in_the_model_is_really_applied_in_eval_mode() -> None:
 
 
 class PerLayer(PositionalEncoding):
-    """Counts what the contract promises to schemes written elsewhere."""
+    """Counts what the contract promises to encodings written elsewhere."""
 
     per_layer = True
 
@@ -93,13 +93,13 @@ def distance(at: AttentionContext) -> Tensor:
     return (at.k_positions_BS[:, None] - at.q_positions_BT[..., None]).double()
 
 
-def test_per_layer_schemes_get_an_instance_per_layer_and_their_context() -> None:
+def test_per_layer_encodings_get_an_instance_per_layer_and_their_context() -> None:
     model = transformer(True, PerLayer, layers=3)
     model(WORDS)
     assert [encoding.seen for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
 
 
-def test_a_causal_only_scheme_refuses_an_encoder() -> None:
+def test_a_causal_only_encoding_refuses_an_encoder() -> None:
     class CausalOnly(PositionalEncoding):
         causal_only = True
 
@@ -108,14 +108,14 @@ def test_a_causal_only_scheme_refuses_an_encoder() -> None:
 
 
 @pytest.mark.parametrize("style", ["gpt2", "pytorch"])
-def test_the_backbone_is_the_same_under_every_scheme(style: str) -> None:
-    def backbone(scheme: type[PositionalEncoding], seed: int = 3) -> dict[str, Tensor]:
-        made = Transformer(9, small_shape(), scheme, initialisation=style, seed=seed)  # type: ignore[arg-type]
+def test_the_backbone_is_the_same_under_every_encoding(style: str) -> None:
+    def backbone(encoding: type[PositionalEncoding], seed: int = 3) -> dict[str, Tensor]:
+        made = Transformer(9, small_shape(), encoding, initialisation=style, seed=seed)  # type: ignore[arg-type]
         return {name: p for name, p in made.named_parameters() if not name.startswith("encodings")}
 
     reference = backbone(PositionalEncoding)
-    for scheme in (Sinusoidal, Learned):
-        for name, parameter in backbone(scheme).items():
+    for encoding in (Sinusoidal, Learned):
+        for name, parameter in backbone(encoding).items():
             assert torch.equal(parameter, reference[name]), name
     assert not torch.equal(backbone(Learned, seed=4)["embedding.weight"], reference["embedding.weight"])
 
@@ -146,10 +146,10 @@ def test_model_shape_refuses_heads_that_do_not_divide() -> None:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 def test_the_weights_of_a_layer_are_those_its_output_is_made_of(implementation: str) -> None:
     shape = ModelShape(32, 4, 2, True, 12, 12)
-    layer, scheme = Attention(shape, implementation), Rope(shape)
+    layer, encoding = Attention(shape, implementation), Rope(shape)
     x_BTD, ids = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0)), torch.arange(12)[None]
     at = AttentionContext(ids, ids, torch.ones(1, 12, 12, dtype=torch.bool).tril(), None, x_BTD)
     values_BHTK = layer.qkv(x_BTD)[..., 64:].unflatten(-1, (4, 8)).transpose(1, 2)
-    mixed_BHTK = layer.weights(x_BTD, scheme, at) @ values_BHTK
+    mixed_BHTK = layer.weights(x_BTD, encoding, at) @ values_BHTK
     expected = layer.output(mixed_BHTK.transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(layer(x_BTD, scheme, at), expected)
+    torch.testing.assert_close(layer(x_BTD, encoding, at), expected)

@@ -1,4 +1,4 @@
-"""Schemes over paired settings: the run that counts, its score above a floor, differences."""
+"""Encodings over paired settings: the run that counts, its score above a floor, differences."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_the_interval_covers_the_mean_of_a_symmetric_variable() -> None:
     assert 0.92 <= np.mean([one.low <= 0.1 <= one.high for one in made]) <= 0.98
 
 
-def scores(**schemes: list[float]) -> pd.DataFrame:
-    return pd.DataFrame(schemes, dtype=float)
+def scores(**encodings: list[float]) -> pd.DataFrame:
+    return pd.DataFrame(encodings, dtype=float)
 
 
 NO = math.nan  # not learned
 
 
-def test_schemes_are_compared_within_the_settings_that_both_learned() -> None:
+def test_encodings_are_compared_within_the_settings_that_both_learned() -> None:
     table = scores(
         mine=[0.5 + 0.01 * n for n in range(12)],
         below=[0.4 + 0.01 * n for n in range(12)],
@@ -94,7 +94,7 @@ def test_verdicts_are_adjusted_for_the_number_of_others() -> None:
     assert verdicts_on(scores(mine=mine, one=mixed), "mine")["one"].verdict == NOT_SEPARATED
 
 
-def test_no_scheme_is_best_that_did_not_learn() -> None:
+def test_no_encoding_is_best_that_did_not_learn() -> None:
     first, others = best(scores(lucky=[1.0, 1.0, NO, NO], steady=[0.2] * 4))
     assert first == "steady"
     assert others["lucky"].verdict == ONLY_YOURS

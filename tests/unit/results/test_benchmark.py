@@ -85,7 +85,7 @@ def test_every_part_measured_ends_in_the_table(
 ) -> None:
     monkeypatch.setattr(report, "SIZES", TINY)
     monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
-    monkeypatch.setattr(report, "long_evaluation", lambda tokens, scheme: (1.5, 20.0))
+    monkeypatch.setattr(report, "long_evaluation", lambda tokens, encoding: (1.5, 20.0))
     before = matmul.current_backend()
     first = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
     done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")  # replaces its own rows alone
@@ -107,7 +107,7 @@ def test_every_part_measured_ends_in_the_table(
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
     done = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
     assert done.code == 1
-    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers, schemes")
+    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers, encodings")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,11 +12,11 @@ from tests import stranger
 
 
 def verdicts(ours: dict[str, float], arxiv: str = study.PATH, trained: float = 5.0) -> list[str]:
-    """Of three schemes published at 1, 10 and 40; the last one has the error ``trained`` as trained."""
-    found = {(arxiv, "t", "sparse", scheme): np.full(3, value) for scheme, value in ours.items()}
+    """Of three encodings published at 1, 10 and 40; the last one has the error ``trained`` as trained."""
+    found = {(arxiv, "t", "sparse", encoding): np.full(3, value) for encoding, value in ours.items()}
     found |= {(arxiv, "t", "as trained", one): np.full(3, 5.0) for one in ours}
     found |= {(arxiv, "t", "as trained", "c"): np.full(3, trained)} if "c" in ours else {}
-    ledger = pd.DataFrame({"scheme": ["a", "b", "c"] * 2, "published": [5.0, 5.0, 5.0, 1.0, 10.0, 40.0]})
+    ledger = pd.DataFrame({"encoding": ["a", "b", "c"] * 2, "published": [5.0, 5.0, 5.0, 1.0, 10.0, 40.0]})
     settings = ["as trained"] * 3 + ["sparse"] * 3
     made = study.judged(ledger.assign(arxiv=arxiv, task="t", setting=settings), found)
     return made["verdict"].tolist()[3:]
@@ -27,7 +27,7 @@ def test_a_value_is_reproduced_within_a_point_or_a_quarter() -> None:
     assert verdicts({"a": 2.1, "b": 12.6, "c": 50.0}) == [study.ORDER] * 3
 
 
-def test_a_scheme_that_did_not_learn_has_no_rank() -> None:
+def test_a_encoding_that_did_not_learn_has_no_rank() -> None:
     made = verdicts({"a": 2.1, "b": 12.6, "c": 36.0}, trained=35.0)
     assert made == [study.ORDER, study.ORDER, f"{study.NOT}: not learned"]
     assert verdicts({"a": 1.0, "b": 30.0, "c": 20.0}, trained=35.0)[1] == study.ORDER
@@ -37,18 +37,18 @@ def test_without_a_common_unit_only_the_order_counts() -> None:
     assert verdicts({"a": 1.0, "b": 10.0, "c": 40.0}, study.TEXT) == [study.ORDER] * 3
 
 
-def test_a_scheme_out_of_order_is_named() -> None:
+def test_a_encoding_out_of_order_is_named() -> None:
     made = verdicts({"a": 20.0, "b": 15.0, "c": 60.0})
     assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
 
 
 def test_a_column_where_nothing_is_apart_from_nought_could_not_fail() -> None:
-    ledger = pd.DataFrame({"scheme": ["a", "b"], "published": [0.0, 0.01], "setting": "up to 50"})
+    ledger = pd.DataFrame({"encoding": ["a", "b"], "published": [0.0, 0.01], "setting": "up to 50"})
     ledger = ledger.assign(arxiv=study.HUANG, task="majority")
     for ours, verdict in ((0.3, study.SURE), (5.0, study.REPRODUCED)):
         found = {
-            (study.HUANG, "majority", "up to 50", scheme): np.full(3, x)
-            for scheme, x in (("a", 0.1), ("b", ours))
+            (study.HUANG, "majority", "up to 50", encoding): np.full(3, x)
+            for encoding, x in (("a", 0.1), ("b", ours))
         }
         assert study.judged(ledger, found)["verdict"].iloc[0] == verdict
 
@@ -59,7 +59,7 @@ def test_values_too_close_together_have_no_order() -> None:
 
 
 def statement_verdicts(better: list[float], worse: list[float], learned: bool = True) -> list[str]:
-    """Of one statement about two schemes, and of one about a scheme that was not run."""
+    """Of one statement about two encodings, and of one about an encoding that was not run."""
     runs = pd.DataFrame(
         [("t", "a", value, learned, 1.0) for value in better]
         + [("t", "b", value, True, 1.0) for value in worse],
@@ -75,7 +75,7 @@ def statement_verdicts(better: list[float], worse: list[float], learned: bool = 
     return statements.judged(said.assign(metric="exact_match_at_2x"), runs)["verdict"].tolist()
 
 
-def test_a_statement_agrees_only_where_seeds_separate_the_schemes() -> None:
+def test_a_statement_agrees_only_where_seeds_separate_the_encodings() -> None:
     high, low = [0.9, 0.8, 0.85, 0.95, 0.9], [0.1, 0.2, 0.15, 0.1, 0.3]
     assert statement_verdicts(high, low) == [statements.AGREES, statements.WAITING]
     assert statement_verdicts(low, high) == [statements.CONTRARY, statements.WAITING]

@@ -119,7 +119,7 @@ def test_how_a_setting_was_tuned_is_published_with_the_runs(
         {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
         for value, seed, loss in (("0.1", 100, 0.5), ("0.1", 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
     ]
-    choice = {"scheme": "rope", "task": "copy", "model": "decoder", "settings": {"vocab_size": 10}}
+    choice = {"encoding": "rope", "task": "copy", "model": "decoder", "settings": {"vocab_size": 10}}
     choice |= {"setting": "training.learning_rate", "seed": [100, 101], "chosen": "0.1", "losses": losses}
     runs.tuning.append(choice | {"tried": {"0.1": 0.6, "0.3": None}})
     write_archive(runs, tmp_path / "a")

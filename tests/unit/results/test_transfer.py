@@ -16,7 +16,7 @@ def scores(values: np.ndarray, noise: float, seed: int) -> np.ndarray:
     return (values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4)))[:, None]
 
 
-def test_rho_is_that_of_scipy_with_ties_and_of_schemes_drawn_more_than_once() -> None:
+def test_rho_is_that_of_scipy_with_ties_and_of_encodings_drawn_more_than_once() -> None:
     draw = np.random.default_rng(0)
     one, other = draw.integers(4, size=(2, 12)).astype(float)
     assert transfer.ranked(one) @ transfer.ranked(other) == pytest.approx(
@@ -68,13 +68,13 @@ def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     values = np.random.default_rng(8).normal(size=12)
     one, other = scores(values, 0.5, 0), scores(values, 1.0, 1)
     made, draw, rhos = transfer.correlate(one, other), np.random.default_rng(9), []
-    place = {scheme: index for index, scheme in enumerate(transfer.SCHEMES)}
+    place = {encoding: index for index, encoding in enumerate(transfer.ENCODINGS)}
     for _ in range(3000):
         groups, seeds = (
             draw.integers(len(transfer.GROUPS), size=len(transfer.GROUPS)),
             draw.integers(4, size=4),
         )
-        picked = [place[scheme] for group in groups for scheme in transfer.GROUPS[group]]
+        picked = [place[encoding] for group in groups for encoding in transfer.GROUPS[group]]
         rhos.append(
             stats.spearmanr(*(own[picked, 0][:, seeds].mean(axis=1) for own in (one, other))).statistic
         )
@@ -82,12 +82,12 @@ def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     assert 0 < made.error < 0.01
 
 
-def test_a_scheme_without_all_seeds_is_named() -> None:
+def test_a_encoding_without_all_seeds_is_named() -> None:
     rows = pd.DataFrame(
-        [(label, seed, 0.5) for label in transfer.SCHEMES for seed in range(3)],
+        [(label, seed, 0.5) for label in transfer.ENCODINGS for seed in range(3)],
         columns=["label", "setting", "x"],
     )
-    assert transfer.grid(rows, "x", "text").shape == (len(transfer.SCHEMES), 3)
+    assert transfer.grid(rows, "x", "text").shape == (len(transfer.ENCODINGS), 3)
     with pytest.raises(UserError, match="text of none is not complete"):
         transfer.grid(rows.iloc[1:], "x", "text")
 
@@ -100,10 +100,11 @@ def test_noise_lowers_the_ceiling() -> None:
 
 def test_classes_follow_from_formulas_alone() -> None:
     found = {
-        scheme: int(level) for scheme, level in zip(transfer.SCHEMES, transfer.CLASSES.ravel(), strict=True)
+        encoding: int(level)
+        for encoding, level in zip(transfer.ENCODINGS, transfer.CLASSES.ravel(), strict=True)
     }
-    assert {scheme for scheme, level in found.items() if level == 0} == set(transfer.UNSEEN)
-    assert {scheme for scheme, level in found.items() if level == 2} == {"alibi", "kerple_log", "fox"}
+    assert {encoding for encoding, level in found.items() if level == 0} == set(transfer.UNSEEN)
+    assert {encoding for encoding, level in found.items() if level == 2} == {"alibi", "kerple_log", "fox"}
 
 
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from tests.conftest import ROOT
 
 LENGTHS = (5, 10, 20, 40, 80)
 SUMMARIES = ("exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation")
-SCHEMES = ("none", "sinusoidal", "learned", "learned_sinusoidal")
+ENCODINGS = ("none", "sinusoidal", "learned", "learned_sinusoidal")
 CONCAT = ("sinusoidal(combine=concat)", "learned(combine=concat)")
 # One claim per row of the table the project grew from, by words of it.
 ROWS = (
@@ -135,13 +135,13 @@ def synthetic(seeds: int = 5) -> Trained:
     """A study in which no encoding learns nothing and adding beats concatenation."""
     groups: list[tuple[str, str, int, str, float, float]] = []
     for task, model in (("copy", "decoder"), ("precedence", "encoder")):
-        groups += [(task, model, 64, label, 0.5 if label == "none" else 0.95, 0.2) for label in SCHEMES]
+        groups += [(task, model, 64, label, 0.5 if label == "none" else 0.95, 0.2) for label in ENCODINGS]
         groups += [(task, model, width, label, 0.95, 0.1) for label in CONCAT for width in (64, 128)]
         groups += [(task, model, width, "sinusoidal", 0.5 + width / 512, 0.1) for width in (8, 128)]
     groups += [
         (task, "bank", 64, label, 1.0, past)
         for task, past in (("kth", 0.95), ("lag", 0.0))
-        for label in SCHEMES
+        for label in ENCODINGS
     ]
     groups += [("lag", model, 64, "sinusoidal", 1.0, 0.0) for model in ("decoder", "encoder")]
     rows, curves, saved = [], [], {}
@@ -253,7 +253,7 @@ def test_settings_are_paired_and_count_where_both_learned() -> None:
     assert len(t.values("kth", "learned", BANK, "exact_match_in_distribution")) == 5
 
 
-def test_a_scheme_works_where_every_seed_does() -> None:
+def test_a_encoding_works_where_every_seed_does() -> None:
     assert solved(pd.Series([0.9, 1.0, 0.95])) is True
     assert solved(pd.Series([0.0] * 8), tests=9) is False
     assert solved(pd.Series([0.89, 1.0, 0.95])) is None

@@ -245,7 +245,7 @@ def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> 
     run = write_run(tiny(), fading(1, 0))
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
-    with pytest.raises(UserError, match="has other parameters than the scheme"):
+    with pytest.raises(UserError, match="has other parameters than the encoding"):
         load_model(run.path)
 
 

@@ -30,7 +30,7 @@ from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 Spoil = Callable[[dict[str, Any]], object]
-SCHEME = "pe_experiments.encodings.sinusoidal.Sinusoidal"
+ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
 MORE = {"evaluation": {"lengths": [7], "examples": 20}}
@@ -272,6 +272,6 @@ def test_a_place_that_is_none_of_ours_cites_nothing(
     run = write_run(tiny("pe=rope"), fading(1, 0.02))
     runs = load_runs(run.path.parents[1])
     runs.saved[run.name]["identity"]["trained"]["pe"]["_target_"] = (
-        f"pe_experiments.encodings.{module}.Scheme"
+        f"pe_experiments.encodings.{module}.Encoding"
     )
     assert cite(runs)[0] == {"rope": []}

@@ -128,14 +128,14 @@ def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
     assert result.status == "completed", result.result
 
 
-ALL_SCHEMES = sorted(shipped("pe"))
+ALL_ENCODINGS = sorted(shipped("pe"))
 
 
 IN_ENCODERS = ("none", "learned", "sinusoidal", "rope", "rope_dynamic_ntk", "alibi", "t5", "shaw", "deberta")
 
 
 @pytest.mark.parametrize(
-    ("pe", "model"), [(pe, "decoder") for pe in ALL_SCHEMES] + [(pe, "encoder") for pe in IN_ENCODERS]
+    ("pe", "model"), [(pe, "decoder") for pe in ALL_ENCODINGS] + [(pe, "encoder") for pe in IN_ENCODERS]
 )
 def test_parts_of_a_batch_have_its_loss_and_gradient(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, pe: str, model: str

@@ -1,4 +1,4 @@
-"""configs/pe/README.md says what the schemes and their YAML files say; equalities it states are true."""
+"""configs/pe/README.md says what the encodings and their YAML files say; equalities it states are true."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.models.scores import attention_scores
 from pe_experiments.terminal.files import CONFIG_DIR
-from scripts.catalogue import acts_on, schemes
+from scripts.catalogue import acts_on, encodings
 
 SHAPE = ModelShape(32, 4, 2, True, 100, 100)
 
 
 def test_the_cards_are_up_to_date() -> None:
-    assert (CONFIG_DIR / "pe" / "README.md").read_text() == schemes(), "run python scripts/catalogue.py"
+    assert (CONFIG_DIR / "pe" / "README.md").read_text() == encodings(), "run python scripts/catalogue.py"
 
 
 def made(choice: str, **arguments: Any) -> PositionalEncoding:
@@ -40,25 +40,25 @@ def made(choice: str, **arguments: Any) -> PositionalEncoding:
         ("rope_nope", ["q and k", "logits"]),
     ],
 )
-def test_what_a_scheme_acts_on(choice: str, acts: list[str]) -> None:
+def test_what_a_encoding_acts_on(choice: str, acts: list[str]) -> None:
     assert acts_on(made(choice)) == acts
 
 
-def constant_gates(scheme: Any) -> None:
+def constant_gates(encoding: Any) -> None:
     """exp(-m) in every head, m ALiBi's slope: -m = ln sigmoid(b)."""
-    scheme.gate.weight.zero_()
-    scheme.gate.bias.copy_(-torch.expm1(alibi_slopes(SHAPE.num_heads)).log())
+    encoding.gate.weight.zero_()
+    encoding.gate.bias.copy_(-torch.expm1(alibi_slopes(SHAPE.num_heads)).log())
 
 
-def open_gates(scheme: Any) -> None:
-    scheme.gate.weight.zero_()
-    scheme.gate.bias.fill_(math.inf)
+def open_gates(encoding: Any) -> None:
+    encoding.gate.weight.zero_()
+    encoding.gate.bias.fill_(math.inf)
 
 
-def as_alibi(scheme: Any) -> None:
+def as_alibi(encoding: Any) -> None:
     """g = 1: softplus(0) = ln 2 is made up for by omega."""
-    scheme.u_HK.zero_()
-    scheme.omega_H.fill_(math.log(math.expm1(1 / math.log(2))))
+    encoding.u_HK.zero_()
+    encoding.omega_H.fill_(math.log(math.expm1(1 / math.log(2))))
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def as_alibi(scheme: Any) -> None:
 def test_equalities_on_the_cards(
     choice: str, change: Callable[[PositionalEncoding], None] | None, equal: str
 ) -> None:
-    scheme, right = made(choice), weights(made(equal))
+    encoding, right = made(choice), weights(made(equal))
     if change is not None:
-        assert (weights(stirred(scheme)) - right).abs().max() > 0.01
-        change(scheme)
-    torch.testing.assert_close(weights(scheme), right, rtol=0, atol=1e-6)
+        assert (weights(stirred(encoding)) - right).abs().max() > 0.01
+        change(encoding)
+    torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_equalities_with_other_arguments(
     torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
 
 
-def weights(scheme: PositionalEncoding) -> torch.Tensor:
+def weights(encoding: PositionalEncoding) -> torch.Tensor:
     """Attention weights of random content at consecutive positions."""
     inputs = replace(draw_inputs(SHAPE, 30, 30, seed=0), positions_BT=torch.arange(30)[None])
-    scores = attention_scores(scheme, inputs)
+    scores = attention_scores(encoding, inputs)
     return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)

@@ -1,4 +1,4 @@
-"""Schemes through the command line, and a new one in two files."""
+"""Encodings through the command line, and a new one in two files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import run_script
 
 Script = Callable[..., Outcome]
 
-SCHEME = '''
+ENCODING = '''
 """Keys at odd distances are pushed away."""
 
 import torch
@@ -51,13 +51,13 @@ strength: 1.0
 
 
 @pytest.mark.slow
-def test_a_new_scheme_is_two_new_files(tmp_path: Path) -> None:
+def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
     """In a copy of the project: contract tests, listing, training and pictures pick it up."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     for folder in ("pe_experiments", "configs", "scripts", "tests", "results/encodings"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "pe_experiments" / "encodings" / "odd.py").write_text(SCHEME)
+    (tmp_path / "pe_experiments" / "encodings" / "odd.py").write_text(ENCODING)
     (tmp_path / "configs" / "pe" / "odd.yaml").write_text(CHOICE)
 
     def run(*command: str) -> str:
@@ -90,7 +90,9 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
     before = read_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"]  # type: ignore[index]
     outcome = script("evaluate", f"run={run}", "pe=rope_yarn", "evaluation.lengths=[4,6,48]")
     assert outcome.code == 0, outcome.err
-    assert "rope(base=500) evaluated as rope_yarn(base=500), a scheme it was not trained with" in outcome.out
+    assert (
+        "rope(base=500) evaluated as rope_yarn(base=500), an encoding it was not trained with" in outcome.out
+    )
     (folder,) = (run / "evaluations").iterdir()
     assert '"rope(base=500) evaluated as rope_yarn(base=500)"' in (folder / "result.json").read_text()
     assert yaml.safe_load((folder / "config.yaml").read_text())["pe"]["base"] == 500
@@ -115,7 +117,7 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
         (["pe=t5", "positions=interpolated"], ["fractional"]),
         (["positions=random_subset", "positions.max_positions=19"], ["20 tokens", "max_positions"]),
         (["positions=random_subset", "positions.evaluation=sorted"], ["positions.evaluation", "draw"]),
-        (["pe=rope_ssmax", "pe.schemes=[1,2]"], ["pe.schemes", "_target_"]),
+        (["pe=rope_ssmax", "pe.encodings=[1,2]"], ["pe.encodings", "_target_"]),
         (["pe=dape", "pe.bias._target_=pe_experiments.encodings.rope.Rope"], ["Rope", "adds a bias"]),
         (["pe=dape", "pe.bias.slope=3"], ["slope"]),
         (["pe=dape", "pe.bias._partial_=false"], ["_partial_: true"]),
