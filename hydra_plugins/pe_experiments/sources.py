@@ -21,7 +21,7 @@ class ClassSource(ConfigSource):
     """``pe=my_module.MyEncoding`` is the section with that ``_target_`` and no arguments."""
 
     @staticmethod
-    def encoding() -> str:
+    def scheme() -> str:
         return "class"
 
     def available(self) -> bool:
