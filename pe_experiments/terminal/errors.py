@@ -90,9 +90,11 @@ def few(names: Sequence[str]) -> str:
 # What others call our settings and choices.
 ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
                "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed", "max_steps": "steps",
-               "rotary": "rope", "rotary_embedding": "rope", "llama": "rope", "llama3": "rope",
+               "rotary": "rope", "rotary_embedding": "rope", "llama": "rope", "llama3": "rope_llama3",
                "absolute": "sinusoidal", "vaswani": "sinusoidal", "bert": "learned",
-               "gpt2": "learned", "relative": "shaw", "yarn": "rope_yarn", "ntk": "rope_ntk"}  # fmt: skip
+               "gpt2": "learned", "relative": "shaw", "yarn": "rope_yarn", "ntk": "rope_ntk",
+               "xl": "transformer_xl", "swa": "sliding_window", "pi": "rope_linear",
+               "forgetting": "fox"}  # fmt: skip
 # Named first where not all options can be: those that matter to most people.
 FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
          "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
