@@ -16,8 +16,8 @@ from pe_experiments.encodings.base import MASKED, is_masked
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding
-from pe_experiments.models.scores import Inputs, attention_scores
 
 AUDITED = 1000  # positions over which uniqueness and bounds are measured
 FITTED = 40  # positions the best linear map is fitted on; it is tested past them

@@ -19,8 +19,8 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding
-from pe_experiments.models.scores import Inputs, attention_scores
 from pe_experiments.terminal.errors import allowed
 
 VOCABULARY = 20

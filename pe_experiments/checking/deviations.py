@@ -33,8 +33,8 @@ from pe_experiments.checking.side_by_side import (
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.models.backbone import MakeEncoding
-from pe_experiments.models.scores import Inputs
 
 LAYERS = 12
 FEW = 200  # far ids

@@ -16,7 +16,7 @@ from pe_experiments.checking.contract import Subject, check, relative_difference
 from pe_experiments.checking.side_effects import refuse_changed_inputs
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
-from pe_experiments.models.scores import Inputs
+from pe_experiments.models.attention_scores import Inputs
 
 ROWS, TOKENS = 3, 8
 LATE = 2000  # bfloat16 holds no whole numbers above 256 exactly

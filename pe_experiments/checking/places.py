@@ -20,8 +20,8 @@ from pe_experiments.checking.side_by_side import (
     share_parameters,
 )
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.models.backbone import MakeEncoding
-from pe_experiments.models.scores import Inputs
 
 LISTED = 8  # numbers in a sentence
 

@@ -16,8 +16,8 @@ from pe_experiments.checking.lifecycle import draw_content, reordered
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding
-from pe_experiments.models.scores import Inputs, attention_scores
 
 SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
 DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far

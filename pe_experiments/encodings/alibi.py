@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, in_float64
-from pe_experiments.terminal.arguments import one_of
+from pe_experiments.terminal.argument_checks import one_of
 
 Symmetry = Literal["symmetric", "asymmetric"]
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 from pe_experiments.terminal.errors import NotApplicable
 
 Invariance = Literal["nothing", "shift", "ids"]

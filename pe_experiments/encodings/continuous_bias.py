@@ -12,7 +12,7 @@ from pe_experiments.encodings.base import (
     at_least_float32,
     in_float64,
 )
-from pe_experiments.terminal.arguments import at_least, one_of
+from pe_experiments.terminal.argument_checks import at_least, one_of
 
 Distance = Literal["linear", "log"]
 

@@ -7,7 +7,7 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 from pe_experiments.encodings.kerple import KerpleLog
 from pe_experiments.encodings.mixtures import MakeEncoding
 from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 
 
 class Dape(PositionalEncoding):

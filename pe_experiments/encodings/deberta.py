@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
-from pe_experiments.terminal.arguments import at_least, one_of
+from pe_experiments.terminal.argument_checks import at_least, one_of
 from pe_experiments.terminal.errors import NotApplicable
 
 KeyIndex = Literal["paper", "released"]

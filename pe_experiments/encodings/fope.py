@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import apply_rotary, cos_and_sin, frequencies, half_split_tables
-from pe_experiments.terminal.arguments import above, at_least
+from pe_experiments.terminal.argument_checks import above, at_least
 
 Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # of queries and of keys
 

@@ -16,7 +16,7 @@ from pe_experiments.encodings.base import (
     in_float64,
 )
 from pe_experiments.encodings.rope import Rope, frequencies
-from pe_experiments.terminal.arguments import one_of
+from pe_experiments.terminal.argument_checks import one_of
 
 Gate = Literal["key", "query", "both"]
 LOG_SCALE = 16.0  # stored logarithms are this much larger, so that a step of Adam changes them less

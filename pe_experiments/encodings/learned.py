@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import ModelShape, in_float64, largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
-from pe_experiments.terminal.arguments import above, one_of
+from pe_experiments.terminal.argument_checks import above, one_of
 from pe_experiments.terminal.errors import NotApplicable
 
 Initial = Literal["normal", "sinusoidal"]

@@ -14,7 +14,7 @@ from pe_experiments.encodings.base import (
     clamped,
 )
 from pe_experiments.encodings.rope import Rotations, cos_and_sin, frequencies
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 
 class Pope(PositionalEncoding):

@@ -10,7 +10,7 @@ from pe_experiments.encodings.base import (
     float64_device,
     in_float64,
 )
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, float64_device, in_float64
 from pe_experiments.encodings.rope import Rope, Rotations
-from pe_experiments.terminal.arguments import above, at_least
+from pe_experiments.terminal.argument_checks import above, at_least
 
 
 class ExtendedRope(Rope):

@@ -10,7 +10,7 @@ from pe_experiments.encodings.base import (
     at_least_float32,
     in_float64,
 )
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 
 class ScaleInvariant(PositionalEncoding):

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
-from pe_experiments.terminal.arguments import above, at_least
+from pe_experiments.terminal.argument_checks import above, at_least
 
 TAPS = 4  # of the convolution
 

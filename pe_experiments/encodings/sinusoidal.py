@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import ModelShape, in_float64
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 
 def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
-from pe_experiments.terminal.arguments import one_of
+from pe_experiments.terminal.argument_checks import one_of
 
 Remainder = Literal["nothing", "self"]
 

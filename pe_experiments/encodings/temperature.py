@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 
 
 class PositionTemperature(PositionalEncoding):

@@ -13,7 +13,7 @@ from pe_experiments.encodings.base import (
     float64_device,
 )
 from pe_experiments.encodings.rope import cos_and_sin
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 FEW = 512  # keys up to which distinct distances are looked for
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.base import MASKED, AttentionContext, ModelShape, PositionBias
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 
 
 class SlidingWindow(PositionBias):

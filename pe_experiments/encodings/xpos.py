@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, in_float64
 from pe_experiments.encodings.rope import Rope, Rotations
-from pe_experiments.terminal.arguments import above
+from pe_experiments.terminal.argument_checks import above
 
 LARGEST_EXPONENT = 85.0  # e^85, of a product of two factors, is still below float32's largest number
 

@@ -19,7 +19,7 @@ from pe_experiments.models.attention import Attention
 from pe_experiments.models.backbone import Backbone, MakeEncoding
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.models.packing import UNPACKED, Asked, Packing, Unpacked
-from pe_experiments.terminal.arguments import one_of
+from pe_experiments.terminal.argument_checks import one_of
 
 PADDED = 0.9  # share of real tokens below which packing them pays
 

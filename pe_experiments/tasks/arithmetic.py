@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.tasks.base import OneAnswer, PositionIds
 from pe_experiments.tasks.digits import TwoNumbers
-from pe_experiments.terminal.arguments import one_of
+from pe_experiments.terminal.argument_checks import one_of
 
 Order = Literal["forward", "reversed"]
 Width = Literal["free", "padded"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 
 
 class Majority(OneAnswer):

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
-from pe_experiments.terminal.arguments import at_least
+from pe_experiments.terminal.argument_checks import at_least
 
 
 class AssociativeRecall(Task):

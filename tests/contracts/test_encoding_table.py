@@ -14,7 +14,7 @@ from pe_experiments.checking.contract import build, stirred
 from pe_experiments.checking.likeness import draw_inputs, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
-from pe_experiments.models.scores import attention_scores
+from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.files import CONFIG_DIR
 from scripts.catalogue import acts_on, encodings
 

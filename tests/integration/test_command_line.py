@@ -117,7 +117,7 @@ MISTAKES = {
     "a reflex": (["experiment=mine"], ["experiment is not a setting", "sweep=NAME"]),
     "a resume": (["ckpt_path=last.ckpt"], ["ckpt_path is not a setting", "when its command is repeated"]),
     "by another name": (["pe=rotary"], ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"]),
-    "a model's name": (["pe=llama3"], ["pe=llama3", "Did you mean rope?"]),
+    "a model's name": (["pe=llama3"], ["pe=llama3", "Did you mean rope_llama3?"]),
     "a space after a comma": (["-m", "pe=none,", "rope"], ["'pe=none,'", "without a space"]),
     "an argument of another choice": (["task.path=x"], ["task.path", "task=copy", "task=text has it"]),
     "a class without a module": (["pe._target_=mine"], ["pe._target_=mine", "the module and the class"]),

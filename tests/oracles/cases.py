@@ -10,7 +10,7 @@ from pe_experiments.checking.contract import build, stirred
 from pe_experiments.checking.likeness import reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
-from pe_experiments.models.scores import Inputs, attention_scores
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 from tests.oracles.loops import LOGITS, VECTORS, Case, logits
 
 TOKENS = 7

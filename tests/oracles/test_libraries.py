@@ -27,7 +27,7 @@ from pe_experiments.encodings.sinusoidal import ScaledSinusoidal
 from pe_experiments.encodings.t5 import distance_bucket
 from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.xpos import XPos
-from pe_experiments.models.scores import Inputs, attention_scores
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 
 SHAPE = ModelShape(64, 2, 2, False, 20, 64)  # two heads of 32; sequences of 30 tokens below
 

@@ -12,7 +12,7 @@ import torch
 from pe_experiments.checking.contract import build
 from pe_experiments.checking.likeness import reference_of
 from pe_experiments.encodings import ModelShape
-from pe_experiments.models.scores import Inputs
+from pe_experiments.models.attention_scores import Inputs
 from tests.oracles.cases import TABLE, apart, expected, measured
 from tests.oracles.vectors import FOLDER, stored_case
 

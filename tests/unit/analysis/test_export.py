@@ -14,7 +14,7 @@ from pe_experiments.analysis.export import register_with_transformers, score_mod
 from pe_experiments.checking.contract import build, stirred
 from pe_experiments.checking.likeness import draw_inputs, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.models.scores import attention_scores
+from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.errors import UserError
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 64)

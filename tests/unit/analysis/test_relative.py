@@ -33,7 +33,7 @@ from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models import Transformer
-from pe_experiments.models.scores import Inputs, attention_scores
+from pe_experiments.models.attention_scores import Inputs, attention_scores
 from scripts.catalogue import acts_on
 
 
