@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-import torch
 
-from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import check
-from pe_experiments.sweeps import engines
-from pe_experiments.training import ranks
 from tests.processes import CONTEXT
+
+if TYPE_CHECKING:  # tests of modules that need no PyTorch do not wait for its import
+    from pe_experiments.configuration.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
 # Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
@@ -35,18 +32,13 @@ TINY = (
 )
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _processes_start_at_once() -> Iterator[None]:
-    """Those of sweeps of this process; scripts in processes of their own spawn theirs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "SPAWN", CONTEXT)
-        patch.setattr(ranks, "SPAWN", CONTEXT)
-        yield
+def pytest_runtest_setup() -> None:
+    """PyTorch computes with one thread, and processes of sweeps and ranks are forked (`tests.processes`)."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
+        if name in sys.modules:
+            sys.modules[name].SPAWN = CONTEXT
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +56,9 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiny(results: Path) -> Callable[..., Experiment]:
     """Resolves a tiny experiment with overrides on top."""
+    from pe_experiments.configuration.compose import composed
+    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.schema import check
 
     def make(*overrides: str) -> Experiment:
         return resolve(check(composed("config", [*TINY, f"results_dir={results}", *overrides])))
@@ -83,6 +78,10 @@ Script = Callable[..., Outcome]
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
+    import pe_experiments.sweeps.engines
+    import pe_experiments.training.ranks  # noqa: F401  # both to be set up
+
+    pytest_runtest_setup()
 
     def run(name: str, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", [str(ROOT / "scripts" / f"{name}.py"), *arguments])
