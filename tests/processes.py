@@ -29,11 +29,7 @@ class _AsSpawned:
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
-        leave = os._exit
-        try:
-            super().run()  # type: ignore[misc]
-        finally:
-            os._exit = leave  # a process of ours has replaced it, and this one ends by it
+        super().run()  # type: ignore[misc]
 
 
 class _Served(_AsSpawned, ForkServerProcess):

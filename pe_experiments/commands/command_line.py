@@ -74,8 +74,6 @@ def command(
         arguments = sys.argv[1:]
         process.own([*process.typed_command(name), *arguments])
         signal.signal(signal.SIGTERM, process.interrupt)  # a sweep then ends its workers, as on Ctrl-C
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
-            signal.signal(signal.SIGINT, process.interrupt)
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # encodings and tasks of the user's own lie in the working directory
         how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))

@@ -25,7 +25,6 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -157,26 +156,18 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
             yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}") from error
 
 
 @contextmanager
 def no_part_exits() -> Iterator[None]:
-    """An exit of a part (also by `os._exit`, see `process.own`) becomes a RuntimeError that names it."""
+    """An exit that a part asks for becomes a RuntimeError: the program goes on."""
     try:
         yield
-    except Exception:
-        raise
-    except BaseException as error:
-        # Lightning turns a KeyboardInterrupt into an exit.
-        cause = error.__context__ if isinstance(error.__context__, KeyboardInterrupt) else error
-        # Only in a process of ours can Ctrl-C be told from a KeyboardInterrupt that a part raises.
-        signals = process.Interrupted if process.command else KeyboardInterrupt
-        if isinstance(cause, signals) or not (name := part_behind(cause)):
-            raise
-        raise RuntimeError(f"{name} ends the program with {cause!r}") from error
+    except SystemExit as error:
+        raise RuntimeError(f"{part_behind(error) or 'a part'} ends the program with {error!r}") from error
 
 
 def part_behind(error: BaseException) -> str | None:

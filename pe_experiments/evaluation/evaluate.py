@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import Row, extrapolation_curve
@@ -20,7 +19,6 @@ Curve = list[Row]
 Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
 
 
-@no_part_exits()
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:

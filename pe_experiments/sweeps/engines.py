@@ -145,7 +145,7 @@ def _end_with_launcher() -> None:
 
 def outcome_of(order: Order) -> Outcome:
     """Carry out a run here, without a word on the terminal, which belongs to the launching process."""
-    said, threads, application = io.StringIO(), threading.enumerate(), None
+    said, application = io.StringIO(), None
     with redirect_stdout(said), redirect_stderr(said):
         try:
             process.own(order.command)
@@ -161,8 +161,7 @@ def outcome_of(order: Order) -> Outcome:
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
             reason = sentence(explained(error, order.overrides))
             outcome = {"state": states.get(type(error), "failed"), "reason": reason}
-    endless = [f"a thread does not end: {name}" for name in process.endless_threads(threads)]
-    return outcome | {"said": [*said.getvalue().splitlines(), *endless]}
+    return outcome | {"said": said.getvalue().splitlines()}
 
 
 class LocalEngine:

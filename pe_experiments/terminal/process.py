@@ -6,8 +6,7 @@ import ctypes
 import os
 import signal
 import sys
-import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
@@ -17,9 +16,6 @@ from pe_experiments.terminal.files import CONFIG_DIR
 FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # in the environment: 1 where the user's HYDRA_FULL_ERROR was
 exit_code = 0  # of a command that ended without an error: 1 where a run of its sweep failed
 command: list[str] = []  # what repeats what this process does; empty in a process that is not ours
-
-LINGER_SECONDS = 3.0  # that threads have to end once the main thread has
-_exit = os._exit
 
 
 def typed_command(name: str) -> list[str]:
@@ -33,16 +29,6 @@ def own(words: Iterable[str]) -> None:
     """Take this process as ours; ``words`` repeat what it does."""
     command[:] = words
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each flag that was not needed
-    owner = os.getpid()
-
-    def exit_with_a_word(status: int) -> NoReturn:
-        if os.getpid() != owner:  # a child that was forked ends as it should
-            _exit(status)
-        raise SystemExit(f"os._exit({status})")
-
-    # A part that calls it would end the process without a word.
-    for module in {os, sys.modules.get("posix", os)}:
-        module._exit = exit_with_a_word  # type: ignore[attr-defined]
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
         # changing shape would otherwise fault it in again at every step.
@@ -65,40 +51,20 @@ def hydra_raises() -> Iterator[bool]:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal has come, such as that of Ctrl-C. What a part raises is a mere KeyboardInterrupt."""
-
-
 def interrupt(*_: object) -> None:
-    raise Interrupted
-
-
-def endless_threads(since: Collection[threading.Thread] = ()) -> list[str]:
-    """The threads that were started ``since`` and would keep the process from ending."""
-    started = set(threading.enumerate()) - {threading.main_thread(), *since}
-    return sorted(thread.name for thread in started if not thread.daemon)
+    """Handle SIGTERM as Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def end() -> NoReturn:
     """End this process, which is one of several of a run and has nothing more to do."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    _exit(0)
+    os._exit(0)
 
 
 def leave(code: int) -> NoReturn:
-    """End this process; threads that do not end are named a few seconds later, and do not hold it up."""
-    for another in (signal.SIGINT, signal.SIGTERM):  # while it leaves, a second one says nothing new
+    """End this process, which a second signal does not interrupt."""
+    for another in (signal.SIGINT, signal.SIGTERM):
         signal.signal(another, signal.SIG_IGN)
-
-    def tell() -> None:
-        threads = endless_threads()
-        if threads and not threading.main_thread().is_alive():
-            print(f"error: a thread does not end: {', '.join(threads)}", file=sys.stderr, flush=True)
-            _exit(code or 1)
-
-    if endless_threads():
-        timer = threading.Timer(LINGER_SECONDS, tell)
-        timer.daemon = True
-        timer.start()
     sys.exit(code)

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import Component, no_part_exits
+from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, rounded_up
 from pe_experiments.data.randomness import named_seed
@@ -358,13 +358,12 @@ def train_model(
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with no_part_exits():
-                data = TrainingData(experiment.batches)
-                trainer.fit(
-                    module, datamodule=data, ckpt_path=checkpoint if first else None, weights_only=True
-                )
-        except SystemExit as error:  # Lightning's reaction to Ctrl-C
-            raise KeyboardInterrupt from error
+            data = TrainingData(experiment.batches)
+            trainer.fit(module, datamodule=data, ckpt_path=checkpoint if first else None, weights_only=True)
+        except SystemExit as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's reaction to Ctrl-C
+                raise KeyboardInterrupt from error
+            raise RuntimeError(f"a part ends the program with {error!r}") from error
         finally:
             if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning leaves the signal ignored
                 signal.signal(signal.SIGINT, on_interrupt)

@@ -3,7 +3,6 @@
 import os
 import random
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -225,10 +224,6 @@ class UnseededPositions(PositionPolicy):
         return torch.arange(int(declared_B.max()))[None] + start
 
 
-class Stop(BaseException):
-    """Neither an Exception nor a signal."""
-
-
 class Late(PositionalEncoding):
     """Misbehaves after some steps of training, where nothing that is tried before can see it."""
 
@@ -248,41 +243,6 @@ class ExitsLate(Late):
         sys.exit(0)
 
 
-class InterruptsLate(Late):
-    def misbehave(self) -> None:
-        raise KeyboardInterrupt
-
-
-class EndsLate(Late):
-    def misbehave(self) -> None:
-        os._exit(STATUS)
-
-
-class StopsLate(Late):
-    def misbehave(self) -> None:
-        raise Stop("enough")
-
-
-class LingersLate(Late):
-    def misbehave(self) -> None:
-        threading.Thread(target=self.linger).start()
-
-    def linger(self) -> None:
-        threading.Event().wait()
-
-
-class Ends(PositionalEncoding):
+class Exits(PositionalEncoding):
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        os._exit(STATUS)
-
-
-class Interrupts(PositionalEncoding):
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        raise KeyboardInterrupt
-
-
-class Lingers(LingersLate):
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> None:
-        if self.calls == 0:
-            self.misbehave()
-        self.calls = 1
+        sys.exit(0)
