@@ -6,8 +6,8 @@ elsewhere: from Python, and for the many runs of a sweep.
 
 from __future__ import annotations
 
-import copy
 import os
+import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -47,7 +47,7 @@ class Composer:
         texts = list(texts)
         overrides = read_overrides(texts)
         choices = [override for override in overrides if self._chooses(override)]
-        config = copy.deepcopy(self._chosen(choices))
+        config = pickle.loads(pickle.dumps(self._chosen(choices)))  # a copy, much faster than deepcopy
         for override in overrides:
             if override not in choices:
                 _apply(config, override, texts)

@@ -91,7 +91,7 @@ class Component:
     @cached_property
     def _choice(self) -> tuple[str, list[str]]:
         """The name it is known by, and the arguments it changes."""
-        choices = shipped(self.group)
+        choices = _shipped(_folder(self.group))  # not copied: this is asked for every run of a sweep
         same = {name: one for name, one in choices.items() if one["_target_"] == self.target}
         alike = {name: load_component(self.group, one).arguments for name, one in same.items()}
         if not alike:  # maybe somebody else's class by the name of one of our choices
@@ -121,10 +121,9 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
     cls = _locate(group, target)
     given = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     known, types = _parameters(cls), _types(cls)
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
     nested = {}
     for name, value in given.items():
-        if name not in known and not open_ended:
+        if name not in known and not _takes_any(cls):
             takes = nearest(name, [*known, *beside]) if known else " It takes no arguments."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
         if parts := _parts(group, value):  # with all their arguments, so that equal configurations are equal
@@ -181,7 +180,11 @@ def part_behind(error: BaseException) -> str | None:
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
     """The YAML choices of a group by name."""
-    return copy.deepcopy(_shipped(CONFIG_DIR / group.replace(".", "/")))
+    return copy.deepcopy(_shipped(_folder(group)))
+
+
+def _folder(group: str) -> Path:
+    return CONFIG_DIR / group.replace(".", "/")
 
 
 @cache
@@ -232,6 +235,12 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     stated = list(inspect.signature(cls).parameters.items())[given:]
     unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # said by the training
     return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
+
+
+@cache
+def _takes_any(cls: type) -> bool:
+    """Whether a class has ``**kwargs``."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 
 
 @cache

@@ -105,7 +105,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
 
     from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
-    from pe_experiments.store.identity import config_key
+    from pe_experiments.store.names import short_hash
     from pe_experiments.store.plan import plan
 
     def built() -> Experiment:
@@ -118,7 +118,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
     planned = plan(replace(experiment, config=checked))
     job.name, job.can_start, job.state = planned.run.name, True, planned.state
     hashed = planned.identity.hashed
-    job.key = "" if hashed["classes"] else config_key(planned.identity.trained, hashed["data"])
+    job.key = "" if hashed["classes"] else short_hash([hashed["config"], hashed["data"]])
     if job.key in published and job.state not in DONE:
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
