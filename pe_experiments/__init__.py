@@ -1,6 +1,6 @@
 """Which positional encoding should I use, and does it extrapolate?
 
-In Python: `run_experiment`, `load_model`, `load_runs` and `compare` (``docs/notebook.md`` shows each).
+In Python: `run_experiment`, `load_model`, `load_runs` and `compare` (``docs/python.md`` shows each).
 """
 
 from importlib import import_module
