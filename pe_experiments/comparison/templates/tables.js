@@ -1,6 +1,4 @@
 /* The folded part: tables and statistics of the selected task. */
-"use strict";
-
 function tableOf(caption, headings, rows) {
   const cells = (row) => row.map((cell, n) => make(n ? "td" : "th", n ? {} : { scope: "row" }, ...(Array.isArray(cell) ? cell : [cell])));
   const table = make("table");
@@ -28,7 +26,7 @@ function showTables(section) {
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
     if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
-  at("tables").replaceChildren(...made);
+  $("tables").replaceChildren(...made);
   showPairs(section);
 }
 
@@ -55,7 +53,7 @@ function resultTable(section, seeds) {
 
 function showPairs(section) {
   const tested = records(section.pairs);
-  at("statistics").hidden = !tested.length;
+  $("statistics").hidden = !tested.length;
   const headings = ["pair", "difference", "p (permutation)", "after Holm", "separated"];
   const rows = tested.map((row) => [
     `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
@@ -63,7 +61,7 @@ function showPairs(section) {
   ]);
   const made = section.limits.map((note) => make("p", {}, note));
   if (rows.length) made.unshift(tableOf(`Differences in mean ${DATA.metric.words}`, headings, rows));
-  at("pairs").replaceChildren(...made);
+  $("pairs").replaceChildren(...made);
 }
 
 start();
