@@ -25,7 +25,6 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import check
-from pe_experiments.drawing import COLOURS, MARKERS, styles
 from pe_experiments.store.directory import write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests import stranger
@@ -166,6 +165,29 @@ def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path,
     assert "Most seeds did not learn the training lengths: rope." in said(folder)
     inside = compare(folder, metric="exact_match_in_distribution").pairs
     assert inside["p"].notna().all()  # there it is the question itself
+
+
+def test_a_caveat_names_the_tasks_it_is_about(folder: Path, tiny: Tiny) -> None:
+    for task in ("reverse", "lag"):
+        write_run(tiny("pe=rope", f"task={task}"), fading(0.5, 0.01))
+    unlearned, few = compare(folder).notes
+    assert unlearned == "lag, decoder; reverse, decoder: Most seeds did not learn the training lengths: rope."
+    assert few.startswith("lag, decoder; reverse, decoder: Fewer than three seeds")
+    shutil.rmtree(folder)
+    for task in ("reverse", "lag"):
+        write_run(tiny("pe=rope", f"task={task}"), fading(1, 0.01))
+    (everywhere,) = compare(folder).notes
+    assert everywhere.startswith("all tasks: Fewer than three seeds")
+
+
+def test_too_few_seeds_to_find_anything_are_no_sign_of_equality(tiny: Tiny) -> None:
+    """Three seeds against three, all of one above all of the other: p is 0.1 at the least."""
+    for encoding, level in (("none", 0.1), ("alibi", 0.9), ("rope", 0.2)):
+        for seed in range(3):
+            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, 0.1 - 0.1 * level - 0.001 * seed))
+    (sentence,) = compare(tiny().config.results_dir).sentences.values()
+    assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
+    assert sentence.endswith("; with 3 seeds no difference from the 2 others can be significant.")
 
 
 def test_encodings_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None:
@@ -596,19 +618,6 @@ def test_nothing_sound_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no finished run to compare"):
         compare(folder, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_looks_follow_from_the_names_and_are_distinct() -> None:
-    baselines = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
-    looks = styles(baselines)
-    assert len({colour for colour, _ in looks.values()}) == len(baselines)
-    assert styles(baselines[::-1]) == looks
-    assert {label: styles([label])[label] for label in baselines} == looks  # whatever else is compared
-    for many in (list(shipped("pe"))[:40], [f"s{n}" for n in range(len(COLOURS) * len(MARKERS))]):
-        assert len(set(styles(many).values())) == len(many)
-    assert len(styles([f"s{n}" for n in range(100)])) == 100
-    more = styles([f"s{n}" for n in range(len(COLOURS) + 3)])
-    assert {colour for colour, _ in more.values()} == set(COLOURS)  # each once before one twice
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]
