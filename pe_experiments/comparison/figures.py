@@ -61,7 +61,7 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     figure, columns = _panels(len(protocols))
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = comparison.rows(protocol)
-        for axes, metric in zip(panels, protocol.shown(comparison.metric), strict=True):
+        for axes, metric in zip(panels, protocol.drawn(comparison.metric), strict=True):
             _draw_means(axes, protocol, rows, metric, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
         if alone:

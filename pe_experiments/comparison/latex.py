@@ -66,7 +66,7 @@ def _table(comparison: Comparison, protocols: list[Protocol]) -> dict[str, Any]:
     every = [cell for column in columns for cell in column.values()]
     return {
         "titles": [
-            re.sub("[_=]", " ", ", ".join([protocol.task, *protocol.told_apart_by])) for protocol in protocols
+            re.sub("[_=]", " ", ", ".join([protocol.task, *protocol.distinctive])) for protocol in protocols
         ],
         "lengths": [protocol.max_length for protocol in protocols],
         "rows": table_rows,

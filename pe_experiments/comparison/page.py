@@ -87,15 +87,15 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
     rows, pairs = comparison.rows(protocol), comparison.rows(protocol, pairs=True)
     several = len({protocol.model for protocol in comparison.protocols}) > 1
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
-    shown = protocol.shown(comparison.metric)
+    drawn = protocol.drawn(comparison.metric)
     return {
-        "heading": [protocol.task, *[protocol.model] * several, *protocol.told_apart_by],
+        "heading": [protocol.task, *[protocol.model] * several, *protocol.distinctive],
         "slug": protocol.slug,
         "title": protocol.title,
         "sentence": comparison.sentences[protocol.title],
         "max_length": protocol.max_length,
         "exact": protocol.exact,
-        "shown": shown,
+        "drawn": drawn,
         "notes": words.caveats(protocol, rows, comparison.runs.tuning),
         "limits": words.limits(pairs),
         "lengths": protocol.lengths(),
@@ -104,7 +104,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "pairs": _cells(pd.DataFrame(pairs, columns=comparison.pairs.columns).dropna(subset=["p"]), index),
         "curves": {
             column: _by_run(protocol.curves, "content_length", column, measured, index)
-            for column in dict.fromkeys((*ACCURACIES, *shown))
+            for column in dict.fromkeys((*ACCURACIES, *drawn))
         },
         "training": _training(comparison.runs.training, protocol, index),
     }

@@ -163,8 +163,8 @@ function showSection() {
   const { section } = state;
   $("sentence").textContent = section.sentence;
   for (const node of document.querySelectorAll(".title-of-task")) node.textContent = section.title;
-  const { shown } = section;
-  const charts = shown.map((accuracy) => curveChart(section, accuracy, $("curves"), shown.length));
+  const { drawn } = section;
+  const charts = drawn.map((accuracy) => curveChart(section, accuracy, $("curves"), drawn.length));
   $("curves").replaceChildren(...charts.map((chart) => chart.root));
   $("legend").replaceChildren(...(narrow() ? section.rows.map((row) => make("span", {}, ...nameOf(row))) : []));
   showCosts(section);
@@ -241,7 +241,7 @@ function aboutPoint(section, accuracy, spot, near) {
 /* All tasks at one glance. */
 function buildMultiples() {
   const panels = DATA.sections.map((section, n) => {
-    const accuracy = section.shown.includes(DATA.accuracy) ? DATA.accuracy : section.shown[0];
+    const accuracy = section.drawn.includes(DATA.accuracy) ? DATA.accuracy : section.drawn[0];
     const series = seriesOf(section, accuracy, false);
     const chart = lineChart({
       width: 200, height: 130, series, bounds: boundsOf(section, accuracy),

@@ -22,7 +22,7 @@ function showTables(section) {
   if (lengths.length) {
     if (section.exact) made.push(by("exact_match"));
     made.push(by("token_accuracy"));
-    if (section.shown.includes("loss")) made.push(by("loss"));
+    if (section.drawn.includes("loss")) made.push(by("loss"));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
     if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
@@ -42,8 +42,8 @@ function resultTable(section, seeds) {
     ["at 2x", (row) => mean(row, "exact_match_at_2x"), rows.some((row) => known(row.exact_match_at_2x))],
     [`at least ${DATA.solved} at 2x`, (row) => count(row, section.reached), rows.some((row) => known(row[section.reached]))],
     ["exact match past training", (row) => mean(row, "exact_match_extrapolation"), section.exact],
-    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.shown.includes("loss")],
-    ["loss past training", (row) => mean(row, "loss_extrapolation"), section.shown.includes("loss")],
+    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.drawn.includes("loss")],
+    ["loss past training", (row) => mean(row, "loss_extrapolation"), section.drawn.includes("loss")],
     ["token accuracy past training", (row) => mean(row, "token_accuracy_extrapolation"), true],
     ["horizon", (row) => (row.horizon_censored ? "≥ " : "") + number(row.horizon, 1), section.exact],
   ].filter(([, , applies]) => applies);

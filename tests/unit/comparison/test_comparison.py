@@ -17,7 +17,7 @@ import pytest
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.latex import printed
-from pe_experiments.comparison.protocols import protocols_of, told_apart
+from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import encoding_table
 from pe_experiments.comparison.words import caveats, listed, mean, number
@@ -314,14 +314,14 @@ def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
         wide | {"model.d_model": "128"},
         wide | {"model.d_model": "128", "trainer.precision": "bf16-mixed"},
     ]
-    assert told_apart([wide, *others]) == [
+    assert distinctive_settings([wide, *others]) == [
         ("d_model=64", "precision=32-true"),
         ("d_model=128", "precision=32-true"),
         ("d_model=128", "precision=bf16-mixed"),
     ]
     tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
-    assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
-    assert told_apart([wide]) == [()]
+    assert distinctive_settings([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
+    assert distinctive_settings([wide]) == [()]
 
 
 def test_a_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
