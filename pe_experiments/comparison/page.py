@@ -15,7 +15,7 @@ from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import ACCURACIES
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
-from pe_experiments.drawing import render, style_indices
+from pe_experiments.drawing import METRIC_NAMES, render, style_indices
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
@@ -36,6 +36,7 @@ def render_page(comparison: Comparison, title: str) -> str:
             "lower": lower,
         },
         "accuracy": column,
+        "names": METRIC_NAMES,
         "solved": SOLVED,
         "encodings": [{"name": name} | style_of[name] for name in comparison.encodings],
         "sections": [_protocol(comparison, protocol) for protocol in comparison.protocols],

@@ -82,11 +82,11 @@ def _finite(loss: Any) -> float | None:
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
-    """The settings of which these configurations have several values."""
+    """Return the settings of which these configurations have several values."""
     sections = list(configs)
-    found = []
+    several = []
     for setting in settings:
         section, _, key = setting.partition(".")
         if len({str(config[section].get(key)) for config in sections}) > 1:
-            found.append(setting)
-    return found
+            several.append(setting)
+    return several

@@ -177,7 +177,7 @@ def limits(pairs: Sequence[Row]) -> list[str]:
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
-    notes = [f"A pair is separated if its p value is at most {ALPHA:.2g} by Holm's method."]
+    notes = []
     least = len(tested) * min(smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested)
     if least > ALPHA:
         notes.append(SMALLEST_P.format(tests=len(tested), least=min(least, 1)))

@@ -57,10 +57,10 @@ function roundTicks(low, high, most) {
 }
 
 /* Ticks whose labels do not run into each other; those in `first` go first. */
-function roomy(ticks, at, apart, first = []) {
+function roomy(ticks, at, gap, first = []) {
   const kept = [];
   for (const tick of [...first, ...ticks]) {
-    if (kept.every((other) => Math.abs(at(other) - at(tick)) > apart)) kept.push(tick);
+    if (kept.every((other) => Math.abs(at(other) - at(tick)) > gap)) kept.push(tick);
   }
   return kept;
 }

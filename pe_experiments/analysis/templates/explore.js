@@ -269,16 +269,16 @@ function cosines(rows) { // mean over all pairs that far apart
   });
 }
 function notes(encoding) {
-  const said = [], masks = (encoding.lines || []).flat().includes(null);
-  if (encoding.vectors) said.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
-  if (masks) said.push("It masks far keys.");
-  else if (encoding.action in ACTIONS) said.push(ACTIONS[encoding.action]);
-  if (encoding.content && encoding.action === "bias") said.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
-  if (encoding.action === "nothing" && !encoding.vectors) said.push("It changes nothing: there is nothing to draw.");
-  if (encoding.drawn) said.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
-  if (encoding.causal_only) said.push("It is for decoders only.");
-  said.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
-  return said;
+  const sentences = [], masks = (encoding.lines || []).flat().includes(null);
+  if (encoding.vectors) sentences.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
+  if (masks) sentences.push("It masks far keys.");
+  else if (encoding.action in ACTIONS) sentences.push(ACTIONS[encoding.action]);
+  if (encoding.content && encoding.action === "bias") sentences.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
+  if (encoding.action === "nothing" && !encoding.vectors) sentences.push("It changes nothing: there is nothing to draw.");
+  if (encoding.drawn) sentences.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
+  if (encoding.causal_only) sentences.push("It is for decoders only.");
+  sentences.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
+  return sentences;
 }
 function encodingCard(number_, name) {
   const menu = make("select", { "aria-label": `encoding ${number_}` }, ...DATA.encodings.map((encoding) => make("option", { value: encoding.name }, encoding.name)));

@@ -1,6 +1,5 @@
 /* The page: a matrix that sorts and selects, charts of the selected task, small multiples, and folded tables. */
 const DATA = JSON.parse($("data").textContent);
-const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy", loss: "loss (nats)" };
 const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
 const WIDE = 4; // tasks beside which intervals fit
 const tip = $("tip");
@@ -67,8 +66,7 @@ function sortMatrix() {
   state.order = [...DATA.encodings].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
   $("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
   for (const head of $("matrix").querySelectorAll("thead th")) {
-    const mine = Number(head.dataset.column) === sorted;
-    if (mine) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+    if (Number(head.dataset.column) === sorted) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
 }
@@ -137,8 +135,8 @@ function focusEncoding(encoding) {
   const chosen = encoding ?? state.pinned;
   document.body.classList.toggle("focused", chosen !== null);
   for (const node of document.querySelectorAll("[data-encoding], [data-encodings]")) {
-    const mine = (node.dataset.encoding ?? node.dataset.encodings).split(" ").includes(String(chosen));
-    node.classList.toggle("focus", mine);
+    const encodings = (node.dataset.encoding ?? node.dataset.encodings).split(" ");
+    node.classList.toggle("focus", encodings.includes(String(chosen)));
   }
 }
 
@@ -184,8 +182,8 @@ function seriesOf(section, accuracy, seeds) {
 
 function boundsOf(section, accuracy) {
   if (accuracy !== "token_accuracy") return [];
-  const made = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
-  return made.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
+  const bounds = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
+  return bounds.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
 }
 
 function lengthAxis(section, label) {
@@ -211,9 +209,9 @@ function curveChart(section, accuracy, place, charts) {
   const chart = lineChart({
     width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
-    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: ACCURACIES[accuracy] },
+    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.names[accuracy] },
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
-    name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
+    name: `${DATA.names[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
   explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusEncoding);
   return chart;
@@ -235,7 +233,7 @@ function aboutPoint(section, accuracy, spot, near) {
     return make("div", {}, swatch(other.encoding), make("b", {}, other.encoding.name), ` ${words}`);
   });
   const more = near.length > 8 ? [make("div", {}, `and ${near.length - 8} more`)] : [];
-  return [make("div", { class: "note" }, `${ACCURACIES[accuracy]}, length ${length}`), ...lines, ...more];
+  return [make("div", { class: "note" }, `${DATA.names[accuracy]}, length ${length}`), ...lines, ...more];
 }
 
 /* All tasks at one glance. */
@@ -247,7 +245,7 @@ function buildMultiples() {
       width: 200, height: 130, series, bounds: boundsOf(section, accuracy),
       x: { ...lengthAxis(section), ticks: [section.measured[0]] },
       y: valueAxis(series, accuracy, [0, 0.5, 1]),
-      shade: { to: section.max_length }, name: `${ACCURACIES[accuracy]} over input length, ${section.title}`,
+      shade: { to: section.max_length }, name: `${DATA.names[accuracy]} over input length, ${section.title}`,
     });
     const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
     button.append(make("span", {}, section.title), chart.root);
@@ -305,8 +303,8 @@ function showTraining(section) {
 }
 
 function average(values) {
-  const there = values.filter(known);
-  return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  const measured = values.filter(known);
+  return measured.length ? measured.reduce((sum, value) => sum + value, 0) / measured.length : null;
 }
 
 function logTicks([first, last]) {

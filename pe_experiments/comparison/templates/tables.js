@@ -14,19 +14,19 @@ function showTables(section) {
   const { rows, lengths } = section;
   const seeds = rows.some((row) => known(row.solved_low)) ? ", with Gaffke's 95 % intervals" : "";
   const by = (accuracy) => tableOf(
-    `Mean ${ACCURACIES[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
+    `Mean ${DATA.names[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
     ["encoding", ...lengths.map(String)],
     rows.map((row) => [nameOf(row), ...lengths.map((length) => mean(row, `${accuracy}@${length}`))]),
   );
-  const made = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
+  const parts = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
   if (lengths.length) {
-    if (section.exact) made.push(by("exact_match"));
-    made.push(by("token_accuracy"));
-    if (section.drawn.includes("loss")) made.push(by("loss"));
+    if (section.exact) parts.push(by("exact_match"));
+    parts.push(by("token_accuracy"));
+    if (section.drawn.includes("loss")) parts.push(by("loss"));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
-    if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
+    if (section.exact) parts.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
-  $("tables").replaceChildren(...made);
+  $("tables").replaceChildren(...parts);
   showPairs(section);
 }
 
@@ -59,9 +59,9 @@ function showPairs(section) {
     `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
     row.separated ? "yes" : "no",
   ]);
-  const made = section.limits.map((note) => make("p", {}, note));
-  if (rows.length) made.unshift(tableOf(`Differences in mean ${DATA.metric.words}`, headings, rows));
-  $("pairs").replaceChildren(...made);
+  const parts = section.limits.map((note) => make("p", {}, note));
+  if (rows.length) parts.unshift(tableOf(`Differences in mean ${DATA.metric.words}`, headings, rows));
+  $("pairs").replaceChildren(...parts);
 }
 
 start();

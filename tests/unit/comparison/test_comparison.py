@@ -144,7 +144,10 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     page = (folder / "comparison" / "report.html").read_text()
-    assert "with so few seeds for 10 tests it is at least 0.079, so no pair can be separated" in page
+    assert (
+        "so few seeds for 10 tests the adjusted p value is at least 0.079, so no pair can be separated"
+        in page
+    )
     (sentence,) = made.sentences.values()
     assert sentence.endswith("significantly different from sinusoidal, learned, rope and alibi.")
     made = written(folder, baseline="alibi")
