@@ -59,9 +59,6 @@ def render_page(comparison: Comparison, title: str) -> str:
 
 def _methods(comparison: Comparison) -> Json:
     cited, bibtex = cite(comparison.runs)
-    tested = comparison.pairs[comparison.pairs["p"].notna()]
-    encodings = {*tested["encoding"], *tested["other"]}
-    in_every_pair = encodings.intersection(*({row.encoding, row.other} for row in tested.itertuples()))
     return {
         "cited": cited,
         "bibtex": bibtex,
@@ -71,10 +68,8 @@ def _methods(comparison: Comparison) -> Json:
         ),
         "exact": any(protocol.exact for protocol in comparison.protocols),
         "losses": "loss_extrapolation" in comparison.table,
-        "tests": len(tested) > 0,
-        "family": f"The differences from {min(in_every_pair)}"
-        if len(in_every_pair) == 1
-        else "All pairs of encodings",
+        "tests": bool(comparison.pairs["p"].notna().any()),
+        "baseline": comparison.baseline,
         "level": f"{LEVEL:.0%}".replace("%", " %"),
         "fewest": FEWEST,
         "mixed": words.mixed_versions(comparison.runs),

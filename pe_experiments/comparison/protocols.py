@@ -143,7 +143,7 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
     for label, name in zip(rows["label"], rows["name"], strict=True):
         identity = runs.saved[name]["identity"]
         trained, hashed = identity["trained"], identity["hashed"]
-        settings = {}
+        settings: dict[str, Any] = {}
         for group in ("task", "model", "training", "optimizer", "trainer"):
             settings |= {f"{group}.{key}": value for key, value in trained.get(group, {}).items()}
         if "optimizer._target_" in settings:

@@ -26,6 +26,7 @@ class Comparison:
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
         metric: the column that encodings are compared in.
+        baseline: the encoding that the others are tested against; None where all pairs are tested.
         files: what was written.
     """
 
@@ -34,6 +35,7 @@ class Comparison:
     runs: Runs
     protocols: list[Protocol]
     metric: str
+    baseline: str | None = None
     files: list[Path] = field(default_factory=list)
 
     @property
@@ -79,4 +81,5 @@ def compared(runs: Runs, metric: str | None = None, baseline: str | None = None)
     if metric == "loss":
         metric = "loss_extrapolation"
     table = encoding_table(protocols, metric)
-    return Comparison(table, pair_table(protocols, table, metric, baseline), runs, protocols, metric)
+    pairs = pair_table(protocols, table, metric, baseline)
+    return Comparison(table, pairs, runs, protocols, metric, baseline)
