@@ -69,17 +69,13 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
         UserError: as `read_runs`, or settings differ within a task and model, which a mean would mix.
     """
     runs = read_runs(results_dir, study, **options)
-    several: dict[str, list[str]] = {}
-    for protocol in protocols_of(runs):
-        if protocol.distinctive:
-            several.setdefault(f"{protocol.task}, {protocol.model}", []).append(
-                ", ".join(protocol.distinctive)
-            )
-    if several:
-        what, settings = next(iter(several.items()))
+    mixed = [protocol for protocol in protocols_of(runs) if protocol.distinctive]
+    if mixed:
+        task, model = mixed[0].task, mixed[0].model
+        settings = [", ".join(p.distinctive) for p in mixed if (p.task, p.model) == (task, model)]
         where = f"study={study}" if study else f"results_dir={results_dir}"
         raise UserError(
-            f"{where}: the runs of {what} have {' or '.join(settings)}, which a mean would mix; "
+            f"{where}: the runs of {task}, {model} have {' or '.join(settings)}, which a mean would mix; "
             "name a study (study=...), or use compare(...), which compares them separately"
         )
     return runs
