@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,42 +25,104 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-# Okabe and Ito (2008), with brown for their yellow, which paper swallows.
+from pe_experiments.terminal.files import CONFIG_DIR
+
+# Okabe and Ito (2008) without their yellow, which paper swallows, and five more. Where two are hard to tell
+# apart for a colour-blind reader, the encodings drawn in them have different markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31",
-           "#7A3FA0", "#9E9E9E", "#7FB800", "#A2142F", "#F032E6")  # fmt: skip
-WISHED = 8  # of them; the others serve only where these are taken
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+           "#7A1FFF", "#7FB83D", "#8B0030", "#F032E6")  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d")
+PAIRS = tuple(itertools.product(COLOURS, MARKERS))
+STYLES = {  # of encodings that are often compared: colour and marker; the first twelve are those of the bank
+    "none": ("#000000", "X"),
+    "sinusoidal": ("#8C6D31", "s"),
+    "learned": ("#CC79A7", "D"),
+    "learned+random_offset": ("#F032E6", "d"),
+    "rope": ("#0072B2", "o"),
+    "p_rope": ("#56B4E9", "p"),
+    "rope+random_subset": ("#7A1FFF", "P"),
+    "alibi": ("#D55E00", "^"),
+    "kerple_log": ("#E69F00", "v"),
+    "t5": ("#009E73", ">"),
+    "fire": ("#8B0030", "<"),
+    "fox": ("#7FB83D", "*"),
+    "rope_linear": ("#E69F00", "s"),
+    "rope_ntk": ("#CC79A7", "v"),
+    "rope_dynamic_ntk": ("#7A1FFF", "<"),
+    "rope_yarn": ("#009E73", "D"),
+    "rope_partial": ("#E69F00", "o"),
+    "path": ("#7A1FFF", "D"),
+    "stick_breaking": ("#000000", "s"),
+    "cope": ("#7A1FFF", "v"),
+    "hard_alibi": ("#E69F00", "P"),
+    "transformer_xl": ("#E69F00", "D"),
+    "transformer_xl+random_subset": ("#CC79A7", "*"),
+    "alibi+random_subset": ("#8B0030", "^"),
+    "sinusoidal+random_subset": ("#009E73", "s"),
+    "learned_sinusoidal": ("#F032E6", "s"),
+    "learned+abacus": ("#8B0030", "D"),
+    "learned+coupling": ("#56B4E9", "D"),
+}
 WIDTH = 7.2  # inches: two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
 GREY = "0.35"
 METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
-Look = tuple[str, str]  # colour and marker
-Looks = Mapping[str, Look]
+TEMPLATES = Path(__file__).parent / "templates"  # what all pages share
+
+Style = tuple[str, str]  # colour and marker
 
 
-def styles(labels: Iterable[str]) -> dict[str, Look]:
-    """Colour and marker by label: those its name hashes to, or the next ones where these are taken.
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """Return colour and marker by label, no pair for two labels (up to 144).
 
-    No colour is used twice before every colour is used once, and no two labels look the same (up to 80).
+    A shipped encoding has the same pair in every figure, whatever its arguments. A second variant of it, and
+    an encoding that is not shipped, get a pair that follows from their name, of the colours used least here.
     """
-    # With this prefix the encodings that are compared most often wish for eight different colours.
-    digests = {label: hashlib.sha256(f"439{label}".encode()).digest() for label in set(labels)}
-    wished = {label: (one[0] % WISHED, one[1] % len(MARKERS)) for label, one in digests.items()}
-    order = sorted(wished, key=lambda label: (wished[label], label))
-    looks: dict[str, Look] = {}
-    for first in (True, False):  # a wish that can be granted goes before what others get instead
-        for label in (label for label in order if label not in looks):
-            used = Counter(colour for colour, _ in looks.values())
-            turn, shift = wished[label]
-            several = COLOURS[turn:WISHED] + COLOURS[:turn] + COLOURS[WISHED:]
-            colour = next(c for c in several if used[c] == min(used[one] for one in COLOURS))
-            if not first or colour == COLOURS[turn]:
-                markers = MARKERS[shift:] + MARKERS[:shift]
-                free = (marker for marker in markers if (colour, marker) not in looks.values())
-                looks[label] = colour, next(free, markers[0])
-    return looks
+    plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
+    found: dict[str, Style] = {}
+    for label in plain_first:
+        style = _shipped_styles().get(_without_arguments(label))
+        if style and style not in found.values():
+            found[label] = style
+    for label in plain_first:
+        if label not in found:
+            free = [pair for pair in PAIRS if pair not in found.values()] or PAIRS
+            used = Counter(colour for colour, _ in found.values())
+            fewest = min(used[colour] for colour, _ in free)
+            candidates = [pair for pair in free if used[pair[0]] == fewest]
+            found[label] = candidates[_hashed(label) % len(candidates)]
+    return found
+
+
+def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return the `styles` as pages take them: indices of the colours in base.css and shapes in charts.js."""
+    return {
+        label: {"colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
+        for label, (colour, marker) in styles(labels).items()
+    }
+
+
+@cache
+def _shipped_styles() -> dict[str, Style]:
+    """Return `STYLES`, and for each other shipped encoding the first free pair from its hash on."""
+    found = dict(STYLES)
+    for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
+        if name not in found:
+            start = _hashed(name) % len(PAIRS)
+            in_turn = PAIRS[start:] + PAIRS[:start]
+            found[name] = next(pair for pair in in_turn if pair not in found.values())
+    return found
+
+
+def _without_arguments(label: str) -> str:
+    """Return ``rope+random_subset`` for ``rope(base=500)+random_subset [1a2b]``."""
+    return re.sub(r"\([^)]*\)| \[\w+\]$", "", label)
+
+
+def _hashed(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
 def text(label: str, longest: int = 40) -> str:
@@ -141,16 +205,16 @@ def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, 
 
 
 def legend_below(
-    figure: Figure, looks: Looks, labels: Iterable[str], unlearned: Collection[str] = ()
+    figure: Figure, style_of: Mapping[str, Style], labels: Iterable[str], unlearned: Collection[str] = ()
 ) -> None:
     """A legend under the panels, in as many columns as fit; the figure grows by its rows.
 
     The lines of ``unlearned`` are dashed, and the legend says why.
     """
     entries = [
-        Line2D([], [], color=looks[label][0], marker=looks[label][1], markersize=5, linewidth=1.8,
+        Line2D([], [], color=style_of[label][0], marker=style_of[label][1], markersize=5, linewidth=1.8,
                linestyle="--" if label in unlearned else "-",
-               label=text(label) + " (did not learn)" * (label in unlearned))
+               label=f"{text(label)} (did not learn)" if label in unlearned else text(label))
         for label in labels
     ]  # fmt: skip
     if not entries:
@@ -183,9 +247,12 @@ def render(template: Path, data: Any = None, **values: Any) -> str:
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     environment = Environment(
-        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader([template.parent, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
-    return environment.get_template(template.name).render(data=Markup(text), **values)
+    return environment.get_template(template.name).render(data=Markup(text), colours=COLOURS, **values)
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import causal_context, rotated_channels, scores_over_distance
-from pe_experiments.drawing import render
+from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding, is_masked
 from pe_experiments.models.attention import makes_weights
@@ -30,7 +30,9 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
-    content = content | {"encodings": [views[name] for name in sorted(views)], "opened": [*opened][:2]}
+    style_of = style_indices(views)
+    encodings = [views[name] | style_of[name] for name in sorted(views)]
+    content = content | {"encodings": encodings, "opened": [*opened][:2]}
     return render(_HERE / "templates" / "explore.html.j2", content)
 
 

@@ -157,7 +157,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
     """The extrapolation curve as a table, with a line under the longest training length."""
     table = Table(title=None, caption=ceiling_note, caption_justify="left", show_edge=False, pad_edge=False)
     exact = all(row["exact_match"] is not None for row in rows)
-    first = ("exact match", "95 % interval") if exact else ("loss (nats)", "bits per token")
+    first = ("exact match", "95 % interval") if exact else ("loss (nats)", "bits per byte")
     for heading in ("length", *first, "token accuracy", "bag ceiling", "chance", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
     in_distribution = sum(row["content_length"] <= max_length for row in rows)

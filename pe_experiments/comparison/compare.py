@@ -54,59 +54,62 @@ def compare(
         refuse_among_runs(out, results_dir)
     runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
-        why = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
-        shown = f" ({few(why)})" if why else ""
-        raise UserError(f"results_dir={results_dir}: there is no finished run to compare{shown}")
-    made = compared(runs, metric, baseline)
+        reasons = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
+        why = f" ({few(reasons)})" if reasons else ""
+        raise UserError(f"results_dir={results_dir}: there is no finished run to compare{why}")
+    comparison = compared(runs, metric, baseline)
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    return made if out is None else write_comparison(made, title, Path(out), display)
+    return comparison if out is None else write_comparison(comparison, title, Path(out), display)
 
 
 def write_comparison(
-    made: Comparison, title: str, folder: Path, display: Display | None = None
+    comparison: Comparison, title: str, folder: Path, display: Display | None = None
 ) -> Comparison:
     """Write tables, figures and page of a comparison to a folder."""
-    runs = made.runs
+    runs = comparison.runs
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
-    pictures = draw_all(made, folder / "figures", display)
-    frames = {"curves": runs.curves, "table": made.table, "pairs": made.pairs}
-    frames |= {"text": runs.text} if len(runs.text) else {}
-    texts = {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()} | {
+    figures = draw_all(comparison, folder / "figures", display)
+    tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
+    if len(runs.text):
+        tables["text"] = runs.text
+    texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()} | {
         "runs.csv": runs_csv(runs),
-        "table.tex": table_latex(made),
+        "table.tex": table_latex(comparison),
         "references.bib": cite(runs)[1],
-        "report.html": render_page(made, title),
+        "report.html": render_page(comparison, title),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text)
-    return replace(made, files=[*(folder / name for name in texts), *pictures])
+    return replace(comparison, files=[*(folder / name for name in texts), *figures])
 
 
 def runs_csv(runs: Runs) -> str:
-    """The runs, with version, source, device and command of each."""
-    made = runs.runs.copy()
+    """Return the runs as CSV, with version, source, device and command of each."""
+    table = runs.runs.copy()
     for column, key in RECORDED.items():
-        made[column] = [runs.environments[name].get(key) for name in made["name"]]
-    made["command"] = [shlex.join(typed or []) for typed in made["command"]]
-    return made.to_csv(index=False)
+        table[column] = [runs.environments[name].get(key) for name in table["name"]]
+    table["command"] = [shlex.join(typed or []) for typed in table["command"]]
+    return table.to_csv(index=False)
 
 
-def show(made: Comparison) -> None:
-    """Print the table, its caveats, the runs left out and the files."""
-    column = "exact_match" if any(protocol.exact for protocol in made.protocols) else "loss"
-    shown = made.table.rename(columns={f"{column}_{span}": span for span in SPANS})
-    shown = shown[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
-    say(shown.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
+def show(comparison: Comparison) -> None:
+    """Print the table, its caveats, what was left out and the files."""
+    column = "exact_match" if any(protocol.exact for protocol in comparison.protocols) else "loss"
+    table = comparison.table.rename(columns={f"{column}_{span}": span for span in SPANS})
+    table = table[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
+    say(table.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
     say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
-    for note in made.notes:
+    for note in comparison.notes:
         say(f"note: {note}")
-    for name, reason in made.runs.left_out.items():
+    for name, reason in comparison.runs.left_out.items():
         say(f"left out: {name}: {reason}")
-    for path in made.files:
-        if what := {"table.csv": "table", "report.html": "page"}.get(path.name):
-            say(f"{what}: {path}")
-    if drawn := [path for path in made.files if path.suffix == ".png"]:
-        say(f"figures: {drawn[0].parent} ({len(drawn)})")
+    written = {path.name: path for path in comparison.files}
+    for name, what in {"table.csv": "table", "report.html": "page"}.items():
+        if name in written:
+            say(f"{what}: {written[name]}")
+    figures = [path for path in comparison.files if path.suffix == ".png"]
+    if figures:
+        say(f"figures: {figures[0].parent} ({len(figures)})")

@@ -26,31 +26,33 @@ PANELS_FIT = 24  # tasks in a figure of small multiples; of more it is longer th
 Rows = Sequence[Row]  # of the table, of one protocol
 
 
-def draw_all(made: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
+def draw_all(comparison: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
     """Draw and write everything there is data for."""
     display = display or Display()
     paths: list[Path] = []
-    display.start("drawing figures", len(made.protocols) + 1)
+    display.start("drawing figures", len(comparison.protocols) + 1)
     with drawing():
-        for done, (slug, figure) in enumerate(_figures(made), start=1):
+        for done, (slug, figure) in enumerate(_figures(comparison), start=1):
             paths += save(figure, folder, slug)
             display.step(done)
     display.stop()
     return paths
 
 
-def _figures(made: Comparison) -> Iterator[tuple[str, Figure]]:
-    lines = made.runs.text
-    for protocol in made.protocols:
-        yield protocol.slug, curves_figure(made, [protocol])
-    if 1 < len(made.protocols) <= PANELS_FIT:
-        yield "tasks", curves_figure(made, made.protocols)
-    for protocol in made.protocols if len(lines) else ():
-        if len(own := lines.merge(protocol.runs[["name", "label"]], on="name")):
-            yield f"{protocol.slug}-context", context_figure(made, protocol, own)
+def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    for protocol in comparison.protocols:
+        yield protocol.slug, curves_figure(comparison, [protocol])
+    if 1 < len(comparison.protocols) <= PANELS_FIT:
+        yield "tasks", curves_figure(comparison, comparison.protocols)
+    if comparison.runs.text.empty:
+        return
+    for protocol in comparison.protocols:
+        text_rows = comparison.runs.text.merge(protocol.runs[["name", "label"]], on="name")
+        if len(text_rows):
+            yield f"{protocol.slug}-context", context_figure(comparison, protocol, text_rows)
 
 
-def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
+def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:
     """Values over input length, a line per encoding: the mean over seeds, with each seed as a dot.
 
     Encodings most of whose runs did not solve the training lengths are dashed; those that nowhere did, named.
@@ -58,19 +60,21 @@ def curves_figure(made: Comparison, protocols: Sequence[Protocol]) -> Figure:
     alone = len(protocols) == 1
     figure, columns = _panels(len(protocols))
     for protocol, panels in zip(protocols, columns, strict=True):
-        rows = made.rows(protocol)
-        for axes, metric in zip(panels, protocol.shown(made.metric), strict=True):
-            _draw_means(axes, protocol, rows, metric, made)
+        rows = comparison.rows(protocol)
+        for axes, metric in zip(panels, protocol.drawn(comparison.metric), strict=True):
+            _draw_means(axes, protocol, rows, metric, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
         if alone:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
             figure.suptitle("\n".join(wrap(text(title, 200), 115)))
         else:
             panels[0].set_title("\n".join(wrap(text(protocol.title, 60), 25)))
-    here = [row for protocol in protocols for row in made.rows(protocol)]
-    present = {row["encoding"] for row in here}
-    unlearned = present - {row["encoding"] for row in here if learned(row)}
-    legend_below(figure, made.looks, [s for s in made.encodings if s in present], unlearned)
+    drawn = [row for protocol in protocols for row in comparison.rows(protocol)]
+    present = {row["encoding"] for row in drawn}
+    unlearned = present - {row["encoding"] for row in drawn if learned(row)}
+    legend_below(
+        figure, comparison.styles, [name for name in comparison.encodings if name in present], unlearned
+    )
     return figure
 
 
@@ -87,9 +91,9 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
     return figure, grid[:protocols]
 
 
-def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: Comparison) -> None:
+def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, comparison: Comparison) -> None:
     for index, row in enumerate(rows):
-        colour, marker = made.looks[row["encoding"]]
+        colour, marker = comparison.styles[row["encoding"]]
         curves = protocol.curves[protocol.curves["label"] == row["encoding"]]
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
@@ -101,37 +105,40 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, made: C
 
 
 def _seeds(rows: Rows) -> str:
-    words = f"{seeds_in_words(row['seeds'] for row in rows)} per encoding"
-    diverged = [f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"]]
-    drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
-    return words + (f"; diverged (drawn {drawn}): {', '.join(diverged)}" if diverged else "")
+    seeds = seeds_in_words(row["seeds"] for row in rows)
+    diverged = ", ".join(f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"])
+    if not diverged:
+        return f"{seeds} per encoding"
+    where = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
+    return f"{seeds} per encoding; diverged (drawn {where}): {diverged}"
 
 
-def context_figure(made: Comparison, protocol: Protocol, lines: pd.DataFrame) -> Figure:
-    """Means over seeds: bits per byte over context length, by index, and of repeated 4-grams; copying."""
+def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:
+    """Draw means over seeds: bits per byte over context length, by index, of repeated 4-grams; copying."""
     figure = Figure(figsize=(WIDTH, 0.72 * WIDTH), layout="constrained")
     figure.suptitle(f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length")
-    sliding = lines["windows"] == "sliding"
-    repeated = sliding & lines["slice"].isin(["repeated_near", REPEATED_FAR])
+    sliding, part = text_rows["windows"] == "sliding", text_rows["slice"]
+    repeated = "bits per byte, repeated 4-grams"
     panels = (
-        ("length", "bits_per_byte", "bits per byte, sliding windows", sliding & (lines["slice"] == "all")),
-        ("last_index", "bits_per_byte", "bits per byte, longest windows", lines["slice"] == "index"),
-        ("length", "bits_per_byte", "bits per byte, repeated 4-grams", repeated),
-        ("length", "accuracy", "token accuracy, copied key", lines["windows"] == "copy"),
+        ("length", "bits_per_byte", "bits per byte, sliding windows", sliding & (part == "all")),
+        ("last_index", "bits_per_byte", "bits per byte, longest windows", part == "index"),
+        ("length", "bits_per_byte", repeated, sliding & part.isin(["repeated_near", REPEATED_FAR])),
+        ("length", "accuracy", "token accuracy, copied key", text_rows["windows"] == "copy"),
     )
-    for axes, (x, y, name, rows) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        shown = lines[rows]
-        ticks = [shown[x].min(), *lines["length"].unique()]
+    for axes, (x, y, name, mask) in zip(figure.subplots(2, 2).flat, panels, strict=True):
+        rows = text_rows[mask]
+        ticks = [rows[x].min(), *text_rows["length"].unique()]
         length_axis(axes, ticks, protocol.max_length, name, accuracy=y == "accuracy")
         axes.set_xlabel("context length (bytes)" if x == "length" else "index in the window")
-        for (label, part), own in shown.groupby(["label", "slice"]):
-            colour, marker = made.looks[str(label)]
-            means = own.groupby(x)[y].mean()
+        for (label, of_slice), points in rows.groupby(["label", "slice"]):
+            colour, marker = comparison.styles[str(label)]
+            means = points.groupby(x)[y].mean()
             axes.plot(means.index, means, color=colour, marker=marker, markersize=3.5,
                       markevery=max(1, len(means) // 8),
-                      linestyle="--" if part == REPEATED_FAR else "-")  # fmt: skip
-        if rows is repeated:
-            said = "solid: repeated within the training length; dashed: only farther back"
-            axes.set_title(said, fontsize=6)
-    legend_below(figure, made.looks, sorted(set(lines["label"])))
+                      linestyle="--" if of_slice == REPEATED_FAR else "-")  # fmt: skip
+        if name == repeated:
+            axes.set_title(
+                "solid: repeated within the training length; dashed: only farther back", fontsize=6
+            )
+    legend_below(figure, comparison.styles, sorted(set(text_rows["label"])))
     return figure

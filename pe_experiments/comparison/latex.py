@@ -1,5 +1,7 @@
 """Encodings x tasks as a table for a paper, with a citation per encoding and what its marks mean."""
 
+from __future__ import annotations
+
 import re
 from functools import cache
 from pathlib import Path
@@ -13,31 +15,56 @@ from pe_experiments.comparison.table import best_encodings
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 from pe_experiments.terminal.files import CONFIG_DIR
 
-TEMPLATES = FileSystemLoader(Path(__file__).parent / "templates")
-NAMED = {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}
-SIGNS = NAMED | {"[": "{[}", "–": "--", "\\": r"\textbackslash{}"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+TEMPLATES = Path(__file__).parent / "templates"
+ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "[": "{[}", "–": "--", "\\": r"\textbackslash{}",
+}  # fmt: skip
 
 
-def table_latex(made: Comparison) -> str:
-    """A table per model, from ``templates/table.tex.j2``, in which braces and % are TeX's."""
-    tex = Environment(
-        "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined, loader=TEMPLATES,
-        finalize=lambda value: "".join(SIGNS.get(sign, sign) for sign in str(value)),
+def table_latex(comparison: Comparison) -> str:
+    """Return a table per model: ``table.tex.j2``, where <% %> and << >> are Jinja's; values are escaped."""
+    environment = Environment(
+        "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(TEMPLATES),
+        finalize=lambda value: "".join(ESCAPED.get(sign, sign) for sign in str(value)),
     )  # fmt: skip
-    tex.globals |= {"words": words, "best": best_encodings, "printed": printed}
-    tex.globals |= {"solved": SOLVED, "farthest": f"{FARTHEST:g}"}
-    lower, cited = lower_is_better(made.metric), cite(made.runs)[0]
-    return tex.get_template("table.tex.j2").render(made=made, cited=cited, lower=lower)
+    metric, table = comparison.metric, comparison.table
+    rows = {(row["protocol"], row["encoding"]): row for row in table.to_dict("records")}
+    best = {
+        protocol.hash: best_encodings(protocol, comparison.rows(protocol))[0]
+        for protocol in comparison.protocols
+    }
+    return environment.get_template("table.tex.j2").render(
+        comparison=comparison,
+        words=words,
+        printed=printed,
+        cited=cite(comparison.runs)[0],
+        rows=rows,
+        best=best,
+        lower=lower_is_better(metric),
+        intervals=table[f"{metric}_low"].notna().any(),
+        unlearned=not all(words.learned(row) for row in rows.values()),
+        diverged=table["diverged"].any(),
+        solved=SOLVED,
+        farthest=f"{FARTHEST:g}",
+    )
 
 
 def printed(label: str) -> str:
-    """As a paper prints it: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
-    parts = (re.split(r"(?=\()", part, maxsplit=1) for part in label.split("+"))
-    return ", ".join(" ".join([_names().get(name, name), *rest]) for name, *rest in parts)
+    """Return ``RoPE (base=500), random subset``, as papers print it, for ``rope(base=500)+random_subset``."""
+    parts = []
+    for part in label.split("+"):
+        name, bracket, arguments = part.partition("(")
+        parts.append(f"{_names().get(name, name)}{' ' if bracket else ''}{bracket}{arguments}")
+    return ", ".join(parts)
 
 
 @cache
 def _names() -> dict[str, str]:
-    """Of encodings and position policies, from the comment ``# printed:`` of their YAML."""
-    texts = {path.stem: path.read_text("utf-8") for path in CONFIG_DIR.glob("p[eo]*/*.yaml")}
-    return {name: said for name, text in texts.items() for said in re.findall(r"(?m)^# printed: (.+)$", text)}
+    """Return the names of encodings and position policies, from the comment ``# printed:`` of their YAML."""
+    names = {}
+    for path in CONFIG_DIR.glob("p[eo]*/*.yaml"):
+        for name in re.findall(r"(?m)^# printed: (.+)$", path.read_text("utf-8")):
+            names[path.stem] = name
+    return names

@@ -13,7 +13,7 @@ from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
 from pe_experiments.comparison.words import caveats, result_in_words
-from pe_experiments.drawing import Look, styles
+from pe_experiments.drawing import Style, styles
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Comparison:
         runs: one row per run, per length and per training step, and the runs left out.
         protocols: the runs that were compared with each other.
         metric: the column that encodings are compared in.
+        baseline: the encoding that the others are tested against; None where all pairs are tested.
         files: what was written.
     """
 
@@ -34,6 +35,7 @@ class Comparison:
     runs: Runs
     protocols: list[Protocol]
     metric: str
+    baseline: str | None = None
     files: list[Path] = field(default_factory=list)
 
     @property
@@ -42,7 +44,7 @@ class Comparison:
         return list(map(str, self.table["encoding"].unique()))
 
     @cached_property
-    def looks(self) -> dict[str, Look]:
+    def styles(self) -> dict[str, Style]:
         """Colour and marker by encoding."""
         return styles(self.encodings)
 
@@ -55,20 +57,29 @@ class Comparison:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """The result of each protocol in one sentence, by its title."""
-        return {s.title: result_in_words(s, self.rows(s)) for s in self.protocols}
+        return {protocol.title: result_in_words(protocol, self.rows(protocol)) for protocol in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:
-        """Its caveats."""
-        found = (caveats(protocol, self.rows(protocol), self.runs.tuning) for protocol in self.protocols)
-        return list(dict.fromkeys(note for notes in found for note in notes))
+        """The caveats, each after the tasks that it is about."""
+        titles: dict[str, list[str]] = {}
+        for protocol in self.protocols:
+            for caveat in caveats(protocol, self.rows(protocol), self.runs.tuning):
+                titles.setdefault(caveat, []).append(protocol.title)
+        everywhere = len(self.protocols) if len(self.protocols) > 1 else None
+        return [
+            f"{'all tasks' if len(about) == everywhere else '; '.join(about)}: {caveat}"
+            for caveat, about in titles.items()
+        ]
 
 
 def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
-    """The comparison of these runs; writes nothing. The other arguments are those of `compare`."""
+    """Return the comparison of these runs; write nothing. The other arguments are those of `compare`."""
     protocols = protocols_of(runs)
-    metric = metric or ("exact_match_extrapolation" if any(s.exact for s in protocols) else "loss")
-    metric = "loss_extrapolation" if metric == "loss" else metric
+    if metric is None:
+        metric = "exact_match_extrapolation" if any(protocol.exact for protocol in protocols) else "loss"
+    if metric == "loss":
+        metric = "loss_extrapolation"
     table = encoding_table(protocols, metric)
     pairs = pair_table(protocols, table, metric, baseline)
-    return Comparison(table, pairs, runs, protocols, metric)
+    return Comparison(table, pairs, runs, protocols, metric, baseline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ MOST_LENGTHS = 1_000  # that one run is drawn at
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
+EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend on the task alone
 
@@ -37,8 +38,9 @@ class Runs:
     runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
     curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
         summary uses the length (``in_summary``). A diverged run is 0 throughout.
+    left_out: by name what is not compared (unfinished and damaged runs, copies, and evaluations under
+        another encoding, task, decoding or number of examples), with the reason.
     training: one row per run and recorded step: loss, and exact match where it was measured.
-    left_out: directories that hold no completed or diverged run, with the reason.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per encoding, one entry per choice (see `tuning`).
@@ -59,7 +61,7 @@ class Runs:
 class _Run:
     directory: RunDirectory
     row: Row
-    curve: dict[int, Row]
+    curve: dict[int, Row]  # by length
     saved: Row
     examples: int
 
@@ -79,36 +81,34 @@ def read_runs(
         UserError: no such directory, study or encoding.
     """
     left_out: dict[str, str] = {}
-    listed = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
-    paths = _directories(Path(results_dir), study, listed)
-    read, display = list[_Run](), display or Display()
+    manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
+    tuned = manifest.get("tuned", [])
+    paths = _directories(Path(results_dir), study, manifest)
+    finished: list[_Run] = []
+    display = display or Display()
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
         display.step(number)
         with _or_left_out(path.name, left_out):
-            read.append(_read_run(RunDirectory(path), listed.get("tuned", []), left_out))
+            finished.append(_read_run(RunDirectory(path), tuned, left_out))
     display.stop()
-    best, tuning = best_of_each(read, listed.get("tuned", []))
-    read = [run for run in read if run.directory.name in best]
-    if not read:
+    best, tuning = best_of_each(finished, tuned)
+    finished = [run for run in finished if run.directory.name in best]
+    if not finished:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
-    table = _labelled(_without_duplicates(read, left_out), pe)
-    by_name = {run.directory.name: run for run in read}
+    table = _labelled(_without_duplicates(finished, left_out), pe)
+    by_name = {run.directory.name: run for run in finished}
     runs = {name: by_name[name] for name in table["name"]}
     for _, names in table.groupby("protocol")["name"]:
         _fill_diverged([runs[name] for name in names])
-
-    def keyed(rows: Iterable[tuple[str, Iterable[Row]]]) -> pd.DataFrame:
-        found = pd.DataFrame([{"name": name} | row for name, own in rows for row in own])
-        return table[[*KEYS]].merge(found, on="name") if len(found) else found
-
-    curves = keyed((name, run.curve.values()) for name, run in runs.items())
+    curves = _with_keys(table, {name: list(run.curve.values()) for name, run in runs.items()})
     curves["in_summary"] = shared(curves)
+    training = {name: _training(run.directory, left_out) for name, run in runs.items()}
     labels = set(table["label"])
     return Runs(
         runs=summarised(table, curves),
         curves=curves,
-        training=keyed((name, _training(run.directory, left_out)) for name, run in runs.items()),
+        training=_with_keys(table, training),
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
@@ -117,11 +117,17 @@ def read_runs(
     )
 
 
-def _directories(results_dir: Path, study: str | None, listed: Mapping[str, Any]) -> list[Path]:
+def _with_keys(table: pd.DataFrame, rows: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
+    """Return the rows of every run after its `KEYS`."""
+    named = pd.DataFrame([{"name": name} | row for name, of_run in rows.items() for row in of_run])
+    return table[[*KEYS]].merge(named, on="name") if len(named) else named
+
+
+def _directories(results_dir: Path, study: str | None, manifest: Mapping[str, Any]) -> list[Path]:
     if study is not None:
-        if any(Path(name).name != name for name in listed["runs"]):
+        if any(Path(name).name != name for name in manifest["runs"]):
             raise UserError(f"study={study}: its manifest lists something that is no run's name")
-        return sorted({run_directory(results_dir, name).path for name in listed["runs"]})
+        return sorted({run_directory(results_dir, name).path for name in manifest["runs"]})
     folder = results_dir / "runs"
     if not folder.is_dir():
         raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
@@ -132,9 +138,10 @@ def _directories(results_dir: Path, study: str | None, listed: Mapping[str, Any]
 def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
     try:
         yield
+    except UserError as error:
+        left_out[printable(name)] = one_line(str(error))
     except Exception as error:  # whatever is wrong with one, the others are compared
-        damaged = f"damaged ({type(error).__name__}: {shown(error)})"
-        left_out[printable(name)] = one_line(str(error) if isinstance(error, UserError) else damaged)
+        left_out[printable(name)] = one_line(f"damaged ({type(error).__name__}: {shown(error)})")
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
@@ -148,12 +155,13 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     saved = directory.read_config()
     identity = saved["identity"]
     trained = identity["trained"]
-    if printable(text := f"{directory.name} {result['label']}") != text:
+    names = f"{directory.name} {result['label']}"
+    if printable(names) != names:
         raise UserError("its name or label has characters that no terminal shows")
-    said = f"{result['name']}, seed {result['seed']}"
-    meant = f"{identity['name']}, seed {trained['seed']}"
-    if said != meant:
-        raise UserError(f"its result.json belongs to {said}, and its config.yaml to {meant}")
+    of_result = f"{result['name']}, seed {result['seed']}"
+    of_config = f"{identity['name']}, seed {trained['seed']}"
+    if of_result != of_config:
+        raise UserError(f"its result.json belongs to {of_result}, and its config.yaml to {of_config}")
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged (a section that is none)")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
@@ -219,27 +227,30 @@ def _finite(value: Any) -> float | None:
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
-    """Add the lengths of a later evaluation that is otherwise that of the run."""
+    """Add the lengths of a later evaluation; one that differs in more than its lengths is left out."""
     result = later.read_result()
-    if result is None or "evaluated_on" in result:
+    if result is None:
         return
-    again, measured = ({**one, "lengths": None} for one in (result["evaluation"], evaluation))
-    if again == measured:
-        run.curve = {point["content_length"]: point for point in _sound_curve(later, result)} | run.curve
+    differing = [
+        name for key, name in EVALUATION.items() if result["evaluation"].get(key) != evaluation.get(key)
+    ]
+    if differing:
+        other = " and ".join(differing)
+        raise UserError(f"evaluated with another {other} than the run; its values are in {later.curve}")
+    points = {point["content_length"]: point for point in _sound_curve(later, result)}
+    run.curve = points | run.curve
 
 
 def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(directory.curve)
+    damaged = f"{directory.curve} is damaged"
     # A language model has no exact match at any length.
     accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
-    measured = [row[key] for row in rows for key in accuracies]
-    asked = [row["length"] for row in rows]
-    sound = {
-        "an accuracy that is none": all(isinstance(x, int | float) and 0 <= x <= 1 for x in measured),
-        "not the lengths result.json names": asked == result["evaluation"]["lengths"],
-    }
-    if wrong := [what for what, right in sound.items() if not right]:
-        raise UserError(f"{directory.curve} is damaged ({wrong[0]}); add rerun=true")
+    for value in (row[key] for row in rows for key in accuracies):
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise UserError(f"{damaged} (an accuracy that is none); add rerun=true")
+    if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
+        raise UserError(f"{damaged} (not the lengths result.json names); add rerun=true")
     return rows
 
 
@@ -267,31 +278,32 @@ def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
     """The rows of the runs, one per training; of copies the one with the run's own name is kept."""
-    own_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
-    table = pd.DataFrame([run.row for run in own_first])
-    kept = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
-    copies = table["name"] != kept
-    for name, same in zip(table.loc[copies, "name"], kept[copies], strict=True):
+    originals_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
+    table = pd.DataFrame([run.row for run in originals_first])
+    original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
+    copies = table["name"] != original
+    for name, same in zip(table.loc[copies, "name"], original[copies], strict=True):
         left_out[name] = f"a duplicate: the same training as {same}"
     return table[~copies].sort_values("name", ignore_index=True)
 
 
 def _labelled(table: pd.DataFrame, wanted: Collection[str] | None) -> pd.DataFrame:
-    """The wanted encodings: one label for each, whatever its runs were called, and none for two."""
+    """Return the wanted encodings, one label for each whatever its runs were called, and none for two."""
     by_encoding = table.groupby(["protocol", "encoding"])["label"]
     table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
     if wanted:
         known = set(table["label"])
-        if unknown := [label for label in wanted if label not in known]:
-            raise UserError(f"pe={unknown[0]}: no finished run has it.{nearest(unknown[0], known)}")
+        for label in wanted:
+            if label not in known:
+                raise UserError(f"pe={label}: no finished run has it.{nearest(label, known)}")
         table = table[table["label"].isin(wanted)].reset_index(drop=True)
     several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or an edited source
-    told_apart = table["label"] + " [" + table["encoding"].str[:4] + "]"
-    return table.assign(label=table["label"].mask(several, told_apart))
+    with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
+    return table.assign(label=table["label"].mask(several, with_hash))
 
 
 def _fill_diverged(runs: list[_Run]) -> None:
-    """Never averaged away, at all lengths the others share: accuracies of 0, the loss of a uniform guess."""
+    """Give diverged runs a curve over the lengths the others share: accuracy 0, loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
     known = {length: point for run in completed for length, point in run.curve.items()}
     lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
@@ -314,8 +326,8 @@ def _fill_diverged(runs: list[_Run]) -> None:
 
 def shared(curves: pd.DataFrame) -> pd.Series:
     """Whether all runs of the protocol have the length, so that an area is over the same lengths for all."""
-    having = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
-    return having == curves.groupby("protocol")["name"].transform("nunique")
+    runs_with_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
+    return runs_with_length == curves.groupby("protocol")["name"].transform("nunique")
 
 
 def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -331,9 +343,9 @@ def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 
 def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
     """`evaluation.summary.summarise` with NaN for unknown values; past training a diverged run scores 0."""
-    summarised = summarise(points, max_length)
-    summary = {key: math.nan if value is None else value for key, value in summarised.items()}
-    for accuracy in ACCURACIES if status == DIVERGED else ():
-        if not math.isnan(summary[f"{accuracy}_extrapolation"]):
-            summary[f"{accuracy}_extrapolation"] = 0.0
+    known = summarise(points, max_length)
+    summary = {key: math.nan if value is None else value for key, value in known.items()}
+    for metric in (f"{accuracy}_extrapolation" for accuracy in ACCURACIES):
+        if status == DIVERGED and not math.isnan(summary[metric]):
+            summary[metric] = 0.0
     return summary

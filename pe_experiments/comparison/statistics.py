@@ -102,25 +102,31 @@ def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] |
     Exact up to ten seeds against ten, else from a fixed sample of permutations. With five against five it is
     at least 2 / 252. NaN below three seeds or where a value is missing.
     """
-    if min(len(first), len(second)) < FEWEST or np.isnan([*first, *second]).any():
+    pooled = np.concatenate([first, second]).astype(float)
+    if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
         return math.nan
-    one, other = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    n, m = len(one), len(other)
-    observed, total = abs(one.mean() - other.mean()), one.sum() + other.sum()
-    if observed <= ROUNDING:
+    if abs(np.mean(first) - np.mean(second)) <= ROUNDING:
         return 1.0
-    # The means of a split are this far apart where the sum of its first group is outside ``low`` to ``high``.
-    apart = observed - ROUNDING
-    low, high = ((total / m + side) / (1 / n + 1 / m) for side in (-apart, apart))
-    if math.comb(n + m, n) > RESAMPLES:
-        sums = np.concatenate([one, other]) @ _drawn(n, m)
-        return float(((sums <= low) | (sums >= high)).mean())
-    count = 0  # the sums of k of the first seeds and n - k of the second: all pairs of two short lists
-    for k in range(max(0, n - m), n + 1):
-        mine, others = _subsets(n, k) @ one, np.sort(_subsets(m, n - k) @ other)
-        count += int(np.searchsorted(others, low - mine, "right").sum())
-        count += int((len(others) - np.searchsorted(others, high - mine, "left")).sum())
-    return count / math.comb(n + m, n)
+    # Not `stats.permutation_test`, which takes 1.6 s for ten seeds against ten: 20 minutes for the pairs of
+    # twelve encodings on twelve tasks.
+    splits = _splits(len(first), len(second))
+    first_sums = pooled @ splits
+    differences = np.abs(first_sums / len(first) - (pooled.sum() - first_sums) / len(second))
+    return float((differences >= abs(np.mean(first) - np.mean(second)) - ROUNDING).mean())
+
+
+@cache
+def _splits(first: int, second: int) -> np.ndarray:
+    """Return which seeds form the first group [seeds, splits]: all splits, or the real one and a sample."""
+    seeds = first + second
+    if math.comb(seeds, first) <= RESAMPLES:
+        members = np.array(list(itertools.combinations(range(seeds), first)))
+    else:
+        drawn = np.random.default_rng(0).random((RESAMPLES, seeds)).argsort(axis=1)
+        members = np.vstack([np.arange(seeds), drawn])[:, :first]
+    splits = np.zeros((seeds, len(members)))
+    np.put_along_axis(splits, members.T, 1.0, axis=0)
+    return splits
 
 
 def paired_ps(differences: np.ndarray) -> np.ndarray:
@@ -177,22 +183,6 @@ def _subset_means(pairs: int) -> np.ndarray:
 def smallest_p(first: int, second: int) -> float:
     """The smallest value that `permutation_p` of so many seeds can have."""
     return (2 if first == second else 1) / math.comb(first + second, first)
-
-
-@cache
-def _drawn(first: int, second: int) -> np.ndarray:
-    """Which of the pooled seeds form the first group: a column of zeros and ones per split of a sample."""
-    drawn = np.random.default_rng(0).random((RESAMPLES, first + second)).argsort(axis=1)
-    splits = np.zeros((first + second, RESAMPLES + 1))
-    np.put_along_axis(splits, np.vstack([np.arange(first + second), drawn])[:, :first].T, 1.0, axis=0)
-    return splits
-
-
-@cache
-def _subsets(seeds: int, size: int) -> np.ndarray:
-    """A row of zeros and ones for every choice of ``size`` of so many seeds."""
-    chosen = itertools.combinations(range(seeds), size)
-    return np.array([[float(seed in those) for seed in range(seeds)] for those in chosen])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -37,8 +37,9 @@ def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     encodings are compared in one, and where exact match was not measured. ``seconds_per_step`` is the median
     of several runs, where all runs of the protocol had the same kind of machine.
     """
-    if metric not in (known := (*METRICS, *LOSSES)):
-        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, known)}")
+    metrics = (*METRICS, *LOSSES)
+    if metric not in metrics:
+        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, metrics)}")
     rows = []
     for protocol in protocols:
         rows += sorted(_rows(protocol, metric), key=_rank)
@@ -49,7 +50,8 @@ def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
 
 
 def _values(protocol: Protocol, metric: str) -> dict[str, np.ndarray]:
-    return {str(label): own.to_numpy(float) for label, own in protocol.runs.groupby("label")[metric]}
+    """Return the values of a metric by encoding, one per seed."""
+    return {str(label): values.to_numpy(float) for label, values in protocol.runs.groupby("label")[metric]}
 
 
 def _rank(row: Row) -> tuple[float, str]:
@@ -103,12 +105,14 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
         yield row
 
 
-def _cells(name: str, made: Interval) -> Row:
-    return {name: made.estimate, f"{name}_low": made.low, f"{name}_high": made.high}
+def _cells(name: str, interval: Interval) -> Row:
+    return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def _count(name: str, held: pd.Series) -> Row:
-    return _cells(name, statistics.share_interval(int(held.sum()), len(held))) | {name: int(held.sum())}
+def _count(name: str, holds: pd.Series) -> Row:
+    """Return the number of seeds for which something holds, and the interval of its share."""
+    count = int(holds.sum())
+    return _cells(name, statistics.share_interval(count, len(holds))) | {name: count}
 
 
 def _lowest(protocol: Protocol, metric: str) -> float:
@@ -134,44 +138,49 @@ def pair_table(
         raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(encodings)}")
     rows: list[Row] = []
     for protocol in protocols:
-        mine = table[table["protocol"] == protocol.hash]
-        learned = dict(zip(mine["encoding"].astype(str), mine["compared"].astype(bool), strict=True))
+        of_protocol = table[table["protocol"] == protocol.hash]
+        learned = dict(
+            zip(of_protocol["encoding"].astype(str), of_protocol["compared"].astype(bool), strict=True)
+        )
         values = _values(protocol, metric)
-        made = [
-            _pair(first, second, values, learned)
-            for first, second in itertools.combinations(learned, 2)
-            if baseline in (None, first, second)
-        ]
+        pairs = [pair for pair in itertools.combinations(learned, 2) if baseline is None or baseline in pair]
+        tests = [_test(first, second, values, learned) for first, second in pairs]
         common = {"section": protocol.slug, "protocol": protocol.hash, "metric": metric}
-        for row, adjusted in zip(made, statistics.holm([row["p"] for row in made]), strict=True):
-            rows.append(common | row | {"p_holm": adjusted, "separated": adjusted <= ALPHA})
+        for test, adjusted in zip(tests, statistics.holm([test["p"] for test in tests]), strict=True):
+            rows.append(common | test | {"p_holm": adjusted, "separated": adjusted <= ALPHA})
     return pd.DataFrame(rows, columns=PAIRS)
 
 
 def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """The encoding with the best mean and those not separated from it; and those that are.
+    """Return the encoding with the best mean and those not separated from it; and those that are.
 
     Separated: by tests of the best against each other encoding that learned the task, Holm over these alone.
     Both are empty where the best mean is 0 or has too few seeds. ``rows`` are the protocol's of the table.
     """
-    metric, values = str(rows[0]["metric"]), _values(protocol, str(rows[0]["metric"]))
+    metric = str(rows[0]["metric"])
+    lower, values = lower_is_better(metric), _values(protocol, metric)
     means = {str(row["encoding"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
-    best, *others = sorted(means, key=means.__getitem__, reverse=not lower_is_better(metric)) or [""]
-    if not best or len(values[best]) < FEWEST or (means[best] < LEAST and not lower_is_better(metric)):
+    ordered = sorted(means, key=lambda encoding: means[encoding] if lower else -means[encoding])
+    if not ordered:
         return [], []
-    pairs = [_pair(best, other, values, dict.fromkeys(means, True)) for other in others]
-    ps = dict(zip(others, statistics.holm([pair["p"] for pair in pairs]), strict=True))
-    alike = [pair["other"] for pair in pairs if pair["not_tested"] in (None, SAME)]
-    near = [other for other in alike if not ps[other] <= ALPHA]
-    return [best, *near], [other for other in others if ps[other] <= ALPHA]
+    best, *others = ordered
+    if len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
+        return [], []
+    tests = [_test(best, other, values, dict.fromkeys(means, True)) for other in others]
+    adjusted = dict(zip(others, statistics.holm([test["p"] for test in tests]), strict=True))
+    separated = [other for other in others if adjusted[other] <= ALPHA]
+    testable = [test["other"] for test in tests if test["not_tested"] in (None, SAME)]
+    return [best, *(other for other in testable if other not in separated)], separated
 
 
-def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:
-    one, other = values[first], values[second]
-    pooled, why = np.concatenate([one, other]), None
-    if unlearned := " and ".join(name for name in (first, second) if not learned[name]):
-        why = f"{unlearned} did not learn the task"
-    elif min(len(one), len(other)) < FEWEST:
+def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:
+    """Return the test of a pair of encodings, or why there is none."""
+    pooled = np.concatenate([values[first], values[second]])
+    unlearned = [name for name in (first, second) if not learned[name]]
+    why = None
+    if unlearned:
+        why = f"{' and '.join(unlearned)} did not learn the task"
+    elif min(len(values[first]), len(values[second])) < FEWEST:
         why = "under three seeds"
     elif np.isnan(pooled).any():
         why = "not measured"
@@ -180,11 +189,11 @@ def _pair(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
     return {
         "encoding": first,
         "other": second,
-        "seeds": len(one),
-        "other_seeds": len(other),
+        "seeds": len(values[first]),
+        "other_seeds": len(values[second]),
         "not_tested": why,
-        "difference": sum(one) / len(one) - sum(other) / len(other),
-        "p": math.nan if why else statistics.permutation_p(one, other),
+        "difference": sum(values[first]) / len(values[first]) - sum(values[second]) / len(values[second]),
+        "p": math.nan if why else statistics.permutation_p(values[first], values[second]),
     }
 
 

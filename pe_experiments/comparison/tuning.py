@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from statistics import fmean
 from typing import Any, Protocol
+
+import pandas as pd
 
 from pe_experiments.store.csv_files import Row, validation_loss
 from pe_experiments.store.directory import DIVERGED, RunDirectory
+
+Choice = dict[str, Any]
 
 
 class ReadRun(Protocol):
@@ -23,51 +26,42 @@ class ReadRun(Protocol):
     saved: Row
 
 
-Choice = dict[str, Any]
-
-
 def best_of_each(runs: Sequence[ReadRun], tuned: Collection[str]) -> tuple[set[str], list[Choice]]:
-    """The names of the runs at the best value of each encoding, and how each value was chosen."""
-    names, choices = {run.directory.name for run in runs}, list[Choice]()
+    """Return the names of the runs at the best value of each encoding, and how each value was chosen."""
+    names = {run.directory.name for run in runs}
+    choices = []
     for setting in tuned:
-        groups: dict[tuple[str, str], dict[str, list[ReadRun]]] = {}
-        for run in runs:
-            key = run.row["protocol"], run.row["encoding"]
-            groups.setdefault(key, {}).setdefault(_value(run, setting), []).append(run)
-        for values in groups.values():
-            if len(values) > 1:
-                choice = _choose(values, setting)
-                choices.append(choice)
-                names -= {row["name"] for row in choice["losses"] if row["value"] != choice["chosen"]}
+        section, _, key = setting.partition(".")
+        values = [str(run.saved["identity"]["trained"][section].get(key)) for run in runs]
+        grid = pd.DataFrame([run.row for run in runs]).assign(
+            value=values, loss=[_loss(run) for run in runs], settings=[run.saved["task"] for run in runs]
+        )
+        for _, rows in grid.groupby(["protocol", "encoding"], sort=False):
+            if rows["value"].nunique() > 1:
+                choices.append(_choose(rows, setting))
+                names -= set(rows.loc[rows["value"] != choices[-1]["chosen"], "name"])
     return names, choices
 
 
-def _value(run: ReadRun, setting: str) -> str:
-    section, _, key = setting.partition(".")
-    return str(run.saved["identity"]["trained"][section].get(key))
-
-
-def _choose(values: dict[str, list[ReadRun]], setting: str) -> Choice:
-    """The value with the lowest mean loss; of values with fewer seeds than others none is chosen."""
-    losses = {value: {run.directory.name: _loss(run) for run in runs} for value, runs in values.items()}
-    most = max(map(len, losses.values()))
-    means = {value: fmean(own.values()) for value, own in losses.items()}
-    chosen = min((value for value in means if len(losses[value]) == most), key=lambda value: means[value])
-    first = values[chosen][0]
-    seeds = {run.directory.name: run.row["seed"] for runs in values.values() for run in runs}
-    rows = [(name, value, loss) for value, own in losses.items() for name, loss in own.items()]
+def _choose(rows: pd.DataFrame, setting: str) -> Choice:
+    """Choose the value with the lowest mean loss; a value with fewer seeds than others is never chosen."""
+    by_value = rows.groupby("value", sort=False)["loss"].agg(["mean", "size"])
+    complete = by_value.loc[by_value["size"] == by_value["size"].max(), "mean"]
+    first = rows.iloc[0]
     return {
-        "encoding": first.row["label"],
-        "task": first.row["task"],
-        "model": first.row["model"],
-        "settings": first.saved["task"],
+        "encoding": first["label"],
+        "task": first["task"],
+        "model": first["model"],
+        "settings": first["settings"],
         "setting": setting,
-        "seed": sorted(set(seeds.values())),
-        "tried": {value: _finite(means[value]) for value in sorted(means, key=_number)},
-        "chosen": chosen,
+        "seed": sorted(set(rows["seed"].tolist())),
+        "tried": {
+            value: _finite(by_value.loc[value, "mean"]) for value in sorted(by_value.index, key=_number)
+        },
+        "chosen": str(complete.idxmin()),
         "losses": [
-            {"name": name, "seed": seeds[name], "value": value, "loss": _finite(loss)}
-            for name, value, loss in rows
+            {"name": row["name"], "seed": row["seed"], "value": row["value"], "loss": _finite(row["loss"])}
+            for row in rows.to_dict("records")
         ],
     }
 
@@ -83,16 +77,16 @@ def _number(text: str) -> tuple[float, str]:
         return math.inf, text
 
 
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
+def _finite(loss: Any) -> float | None:
+    return float(loss) if math.isfinite(loss) else None
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
-    """The settings of which these configurations have several values."""
+    """Return the settings of which these configurations have several values."""
     sections = list(configs)
-    found = []
+    several = []
     for setting in settings:
         section, _, key = setting.partition(".")
         if len({str(config[section].get(key)) for config in sections}) > 1:
-            found.append(setting)
-    return found
+            several.append(setting)
+    return several

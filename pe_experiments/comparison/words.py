@@ -19,146 +19,169 @@ WORDS = {
     "at_2x": "at twice the training length",
     "extrapolation": "past the training lengths",
 }
+BEST = "{best} has the {highest} mean {metric}, {mean}"
+FEW_SEEDS = BEST + "; with fewer than three seeds this is no finding."
+TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can be significant."
+TIED = BEST + "; no other encoding differs significantly."
+SEPARATED = BEST + "; significantly different from {separated}."
+EDGE = "{setting} of {encoding}: the best of {tried} is {chosen}, an end of the grid; try values beyond it."
+SMALLEST_P = (
+    "With so few seeds for {tests} tests the adjusted p value is at least {least:.2g}, so no pair can be "
+    "separated: this needs more seeds, or fewer tests (baseline=)."
+)
 
 
 def column_of(metric: str) -> str:
-    """The column of the curves that a metric summarises."""
+    """Return the column of the curves that a metric summarises."""
     return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
 
 
 def metric_in_words(metric: str) -> str:
-    """``exact match past the training lengths`` for ``exact_match_extrapolation``."""
-    accuracy = column_of(metric)
-    return f"{WORDS[accuracy]} {WORDS[metric.removeprefix(accuracy + '_')]}"
+    """Return ``exact match past the training lengths`` for ``exact_match_extrapolation``."""
+    column = column_of(metric)
+    return f"{WORDS[column]} {WORDS[metric.removeprefix(f'{column}_')]}"
 
 
 def number(value: Any, style: str = ".2f") -> str:
     if not finite(value):
         return NO_NUMBER
-    shown = f"{value:{style}}"
-    return shown if float(shown) else shown.lstrip("-")
+    text = f"{value:{style}}"
+    return text if float(text) else text.lstrip("-")
 
 
 def mean(row: Mapping[Any, Any], column: str) -> str:
-    """``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
-    shown, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
-    return shown if low == NO_NUMBER else f"{shown} [{low}, {high}]"
+    """Return ``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
+    estimate, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
+    return estimate if low == NO_NUMBER else f"{estimate} [{low}, {high}]"
 
 
 def digits(metric: str) -> str:
-    """How a value is written: losses of good encodings differ in the third digit."""
+    """Return how a value is written: losses of good encodings differ in the third digit."""
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
+def counts_in_words(counts: Iterable[int]) -> str:
+    """Return ``3 to 5``."""
+    distinct = sorted(set(counts))
+    return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
+
+
 def seeds_in_words(counts: Iterable[int]) -> str:
-    """``3 to 5 seeds``."""
-    numbers = list(counts)
-    low, high = min(numbers), max(numbers)
-    return (f"{low}" if low == high else f"{low} to {high}") + (" seed" if high == 1 else " seeds")
+    """Return ``3 to 5 seeds``."""
+    text = counts_in_words(counts)
+    return "1 seed" if text == "1" else f"{text} seeds"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def learned(row: Mapping[Any, Any]) -> bool:
-    """Whether at least half of the runs solved the training lengths; True where that was not measured."""
+    """Return whether at least half of the runs solved the training lengths, or that was not measured."""
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
 
 def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
-    """The best encoding that learned the task, and the encodings that its seeds separate it from."""
+    """Return the best encoding that learned the task, and the encodings that its seeds separate it from."""
     metric = str(rows[0]["metric"])
-    words, lower = metric_in_words(metric), lower_is_better(metric)
+    in_words, lower = metric_in_words(metric), lower_is_better(metric)
+    compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not any(row["compared"] for row in rows):
         return "No encoding learned the task."
-    if not (compared := [row for row in rows if row["compared"] and finite(row[metric])]):
-        return f"There is no {words}: not measured."
-    best = (min if lower else max)(compared, key=lambda row: row[metric])
+    if not compared:
+        return f"There is no {in_words}: not measured."
+    best = min(compared, key=lambda row: row[metric] if lower else -row[metric])
     if abs(best[metric]) < LEAST and not lower:
-        return f"No encoding that learned the task has more than {number(best[metric])} in mean {words}."
+        return f"No encoding that learned the task has more than {number(best[metric])} in mean {in_words}."
     if len(compared) == 1:
-        return f"{best['encoding']}: {words} {mean(best, metric)}."
+        return f"{best['encoding']}: {in_words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         who = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
-        return f"{who} have the same mean {words}, {number(best[metric], digits(metric))}."
-    start = (
-        f"{best['encoding']} has the {'lowest' if lower else 'highest'} mean {words}, {mean(best, metric)}"
+        return f"{who} have the same mean {in_words}, {number(best[metric], digits(metric))}."
+    tied, separated = best_encodings(protocol, rows)
+    others = [row for row in compared if row is not best]
+    least = len(others) * min(smallest_p(best["seeds"], row["seeds"]) for row in others)
+    if all(row["seeds"] < FEWEST for row in compared):
+        template = FEW_SEEDS
+    elif separated:
+        template = SEPARATED
+    elif not tied:
+        template = BEST + "."
+    else:
+        template = TOO_FEW_SEEDS if least > ALPHA else TIED
+    return template.format(
+        best=best["encoding"],
+        highest="lowest" if lower else "highest",
+        metric=in_words,
+        mean=mean(best, metric),
+        seeds=seeds_in_words(row["seeds"] for row in compared),
+        others="other" if len(others) == 1 else f"{len(others)} others",
+        separated=listed(separated) if len(separated) <= 4 else f"{len(separated)} of {len(others)} others",
     )
-    near, apart = best_encodings(protocol, rows)
-    if not near:
-        few = "; with fewer than three seeds this is no finding"
-        return f"{start}{few * all(row['seeds'] < FEWEST for row in compared)}."
-    if not apart:
-        return f"{start}; no other encoding differs significantly."
-    others = listed(apart) if len(apart) <= 4 else f"{len(apart)} of {len(compared) - 1} others"
-    return f"{start}; significantly different from {others}."
-
-
-def listed(names: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """The caveats of a protocol; entries of ``tuning`` (of `Runs`) of other protocols are ignored."""
-    found = []
-    if unlearned := [str(row["encoding"]) for row in rows if not learned(row)]:
-        found.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
-    if few := [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]:
+    """Return the caveats of a protocol; entries of ``tuning`` (of `Runs`) of other protocols are ignored."""
+    notes = []
+    unlearned = [str(row["encoding"]) for row in rows if not learned(row)]
+    if unlearned:
+        notes.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
+    few = [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]
+    if few:
         who = "every encoding" if len(few) == len(rows) else listed(few)
-        found.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
+        notes.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
+    unshared = [str(length) for length in protocol.lengths(shared=False)]
     if not protocol.lengths():
-        found.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
-    elif apart := protocol.lengths(shared=False):
-        lengths = listed(list(map(str, apart)))
-        found.append(f"Left out of summaries, because some runs lack them: lengths {lengths}.")
-    return found + [note for choice in tuning if _is_of(choice, protocol) and (note := _edge(choice))]
+        notes.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
+    elif unshared:
+        notes.append(f"Left out of summaries, because some runs lack them: lengths {listed(unshared)}.")
+    return notes + [EDGE.format_map(edge) for edge in _edges(protocol, tuning)]
 
 
-def _is_of(choice: Mapping[str, Any], protocol: Protocol) -> bool:
-    settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
-    return (choice["task"], choice["model"]) == (protocol.task, protocol.model) and all(
-        protocol.settings.get(key, value) in (value, "null") for key, value in settings.items()
-    )
-
-
-def _edge(choice: Mapping[str, Any]) -> str:
-    """A warning where the best of a grid is its smallest or largest value."""
-    try:
-        tried = sorted(map(float, choice["tried"]))
-    except ValueError:  # not a number: a grid without edges
-        return ""
-    if float(choice["chosen"]) not in (tried[0], tried[-1]):
-        return ""
-    best = f"the best of {', '.join(f'{value:g}' for value in tried)} is {choice['chosen']}"
-    what = f"{choice['setting']} of {choice['encoding']}"
-    return f"{what}: {best}, an end of the grid; a better value may lie beyond it."
+def _edges(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Give the choices of a protocol of which the best value is the smallest or largest of its grid."""
+    for choice in tuning:
+        settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
+        same_task = (choice["task"], choice["model"]) == (protocol.task, protocol.model)
+        if not same_task or any(
+            protocol.settings.get(key, v) not in (v, "null") for key, v in settings.items()
+        ):
+            continue
+        try:
+            tried = sorted(map(float, choice["tried"]))
+        except ValueError:  # not numbers: a grid without ends
+            continue
+        if float(choice["chosen"]) in (tried[0], tried[-1]):
+            yield {**choice, "tried": ", ".join(f"{value:g}" for value in tried)}
 
 
 def mixed_versions(runs: Runs) -> str:
-    """Return a sentence where the runs were made by several versions, and nothing where by one."""
-    made_with: dict[str, set[str]] = {
-        "commits": set(),
-        "values of NUMERICS": set(),
-        "PyTorch versions": set(),
+    """Return a sentence where several versions made the runs, and nothing where one did."""
+    environments = [runs.environments.get(name, {}) for name in runs.saved]
+    versions = {
+        "commits": {str(made.get("commit") or "")[:8] for made in environments},
+        "values of NUMERICS": {str(saved["identity"]["hashed"]["numerics"]) for saved in runs.saved.values()},
+        "PyTorch versions": {str(made.get("libraries", {}).get("torch", "")) for made in environments},
     }
-    for name, saved in runs.saved.items():
-        environment = runs.environments.get(name, {})
-        if commit := environment.get("commit"):
-            made_with["commits"].add(str(commit)[:8])
-        made_with["values of NUMERICS"].add(str(saved["identity"]["hashed"]["numerics"]))
-        if torch := environment.get("libraries", {}).get("torch"):
-            made_with["PyTorch versions"].add(str(torch))
-    several = [f"{what} {listed(sorted(values))}" for what, values in made_with.items() if len(values) > 1]
+    several = [
+        f"{what} {listed(sorted(filter(None, values)))}"
+        for what, values in versions.items()
+        if len(values - {""}) > 1
+    ]
     return f"The runs were trained with several {'; '.join(several)}." if several else ""
 
 
-def limits(rows: Sequence[Row], pairs: Sequence[Row]) -> list[str]:
-    """What the tests of a protocol cannot find, and the pairs not tested."""
+def limits(pairs: Sequence[Row]) -> list[str]:
+    """Return what the tests of a protocol cannot find, and why pairs were not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
-    said = f"A pair is separated if its p value is at most {ALPHA:.2g} by Holm's method"
+    notes = []
     least = len(tested) * min(smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested)
     if least > ALPHA:
-        said += f"; with so few seeds for {len(tested)} tests it is at least {min(least, 1):.2g}, so no pair "
-        said += "can be separated: this needs more seeds, or fewer tests (baseline=)"
+        notes.append(SMALLEST_P.format(tests=len(tested), least=min(least, 1)))
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
-    return [f"{said}.", *([f"Not tested: {'; '.join(reasons)}."] if reasons else [])]
+    if reasons:
+        notes.append(f"Not tested: {'; '.join(reasons)}.")
+    return notes

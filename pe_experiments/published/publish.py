@@ -31,7 +31,8 @@ def publish(named: str, results_dir: Path) -> None:
     published = finished
     if (folder / archive.FILES[-1]).exists():
         published = archive.joined(archive.read_archive(folder), finished)
-    if waiting := set(finished.left_out) - set(published.saved):
+    runs_left_out = {name for name in finished.left_out if "/" not in name}  # not a part of a run alone
+    if waiting := runs_left_out - set(published.saved):
         say(f"{study}: {len(waiting)} runs are not finished yet")
     new = set(finished.saved) & set(published.saved)
     say(f"{study}: {len(published.saved)} runs, {len(new)} of them from {results_dir / 'runs'}")

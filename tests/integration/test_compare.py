@@ -108,13 +108,26 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluations_on_another_task_stand_apart(results: Path, script: Script) -> None:
-    """They are never in the curve of the task trained on."""
+def test_an_evaluation_of_something_else_is_left_out_and_named(
+    results: Path, script: Script, tmp_path: Path
+) -> None:
+    """Under another task, decoding or encoding: never in the curve of what was trained."""
     script("train", *TINY, "pe=none", f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
     evaluate = ("evaluate", f"run={run}", "task=reverse", "evaluation.lengths=[3,5]")
     assert script(*evaluate).code == 0
     assert script(*evaluate, "evaluation.decoding=greedy").code == 0
+    assert script("evaluate", f"run={run}", "pe=sinusoidal", "evaluation.lengths=[7]").code == 0
     runs = load_runs(results)
     assert set(runs.curves["content_length"]) == {4, 6, 9}
-    assert runs.left_out == {}
+    reasons = sorted(
+        reason.partition(" than the run; its values are in ")[0] for reason in runs.left_out.values()
+    )
+    assert reasons == [
+        "evaluated with another encoding",
+        "evaluated with another task",
+        "evaluated with another task and decoding",
+    ]
+    assert all(name.startswith(f"{run.name}/evaluations/") for name in runs.left_out)
+    compare(results, out=tmp_path)
+    assert "evaluated with another encoding than the run" in (tmp_path / "report.html").read_text()

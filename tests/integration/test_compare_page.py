@@ -218,7 +218,7 @@ def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
 
 
 def test_dark_and_print(browser: Any, written: Path) -> None:
-    page = opened(browser, written, color_encoding="dark")
+    page = opened(browser, written, color_scheme="dark")
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     assert page.locator("body").evaluate(lightness) < 150
     assert page.locator("body").evaluate(lightness.replace("backgroundColor", "color")) > 500

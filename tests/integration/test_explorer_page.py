@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pe_experiments.drawing import styles
 from results.encodings import study
 from tests.conftest import ROOT, TINY, Outcome
 
@@ -123,10 +124,14 @@ def test_any_encoding_stands_beside_another(page: Any) -> None:
     for name in menus.first.locator("option").all_inner_texts():
         menus.first.select_option(name)
         card = page.locator(".encoding").first
-        assert card.locator("svg").is_visible() == (name != "none")
+        assert card.locator("svg.chart").is_visible() == (name != "none")
         assert card.locator("li").count() >= 2
     menus.nth(1).select_option("alibi")
-    chart = page.locator(".encoding").nth(1).locator("svg")
+    colour = styles(["alibi"])["alibi"][0]
+    line = page.locator(".encoding").nth(1).locator("path.main")
+    as_css = f"rgb({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))})"
+    assert line.evaluate("e => getComputedStyle(e).stroke") == as_css  # as in every figure
+    chart = page.locator(".encoding").nth(1).locator("svg.chart")
     chart.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
@@ -153,7 +158,7 @@ def test_trained_models_answer_token_by_token(page: Any) -> None:
 
 @pytest.mark.parametrize("encoding", ["light", "dark"])
 def test_it_fits_a_phone_in_light_and_dark(browser: Any, encoding: str) -> None:
-    page = opened(browser, viewport=PHONE, color_encoding=encoding)
+    page = opened(browser, viewport=PHONE, color_scheme=encoding)
     assert page.evaluate(FITS)
     assert page.locator("#vectors canvas").bounding_box()["y"] < PHONE["height"] * 0.7
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"

@@ -1,6 +1,154 @@
-/* The seven views. */
+/* What the views are made of, then the seven views. */
+
+const redraws = []; // everything whose colours or width may change
+
+/* Three significant digits, with a real minus. */
+function number(value) {
+  if (value === null) return "masked";
+  const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
+  return text.replace("-", "−");
+}
+
+/* A slider with its value beside it; `show` writes the value. */
+function slider(host, name, { min, max, step = 1, value, show = String }, changed) {
+  const output = make("output");
+  const input = make("input", { type: "range", min, max, step, value, "aria-label": name });
+  const say = () => {
+    output.textContent = show(Number(input.value));
+    input.setAttribute("aria-valuetext", output.textContent);
+  };
+  input.addEventListener("input", () => (say(), changed(Number(input.value))));
+  host.append(make("label", {}, make("span", {}, name), output, input));
+  say();
+  return {
+    get value() { return Number(input.value); },
+    set(next) { input.value = next; say(); },
+    limit(most) { input.max = most; say(); },
+  };
+}
+
+/* Colours from --low over --mid to --high for -1 .. 1. */
+let palette;
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  palette = ["--low", "--mid", "--high"].map((name) => style.getPropertyValue(name).trim().match(/\w\w/g).map((part) => parseInt(part, 16)));
+}
+function colour(share) {
+  const [low, mid, high] = palette;
+  const end = share < 0 ? low : high, t = Math.min(1, Math.abs(share));
+  return mid.map((part, n) => Math.round(part + (end[n] - part) * t));
+}
+const css = (share) => `rgb(${colour(share).join(" ")})`;
+
+/* A heatmap. `show` takes {rows, columns, value(row, column), limit, ends: {rows, columns}, tell(row, column), name,
+   hint (said before anything is pointed at), mark: [share of the width, text], choose(row, column)}. */
+function heatmap(host) {
+  const canvas = make("canvas", { role: "img" }), cell = make("div", { class: "cell", hidden: "" }), mark = make("div", { class: "mark", hidden: "" });
+  const sides = { rows: make("div", { class: "rows" }), columns: make("div", { class: "columns" }) };
+  const told = make("p", { class: "told", role: "status" });
+  const frame = make("div", { class: "heat" }, sides.rows, make("div", { class: "picture" }, canvas, cell, mark), sides.columns);
+  host.append(frame, told);
+  let spec = null, at = null;
+  function move(row, column) {
+    at = [Math.max(0, Math.min(spec.rows - 1, row)), Math.max(0, Math.min(spec.columns - 1, column))];
+    cell.hidden = false;
+    const [height, width] = [100 / spec.rows, 100 / spec.columns];
+    Object.assign(cell.style, { left: `${at[1] * width}%`, top: `${at[0] * height}%`, width: `${width}%`, height: `${height}%` });
+    told.textContent = spec.tell(...at);
+  }
+  follow(canvas, {
+    point: (x, y) => move(Math.floor(y * spec.rows), Math.floor(x * spec.columns)),
+    step: (x, y) => (at ? move(at[0] + y, at[1] + x) : move(0, 0)),
+    leave: () => { cell.hidden = true; },
+    choose: () => at && spec.choose?.(...at),
+  });
+  function paint() {
+    if (!spec) return;
+    canvas.width = spec.columns;
+    canvas.height = spec.rows;
+    const context = canvas.getContext("2d"), image = context.createImageData(spec.columns, spec.rows);
+    for (let n = 0; n < spec.rows * spec.columns; n++) {
+      const share = spec.value(Math.floor(n / spec.columns), n % spec.columns) / spec.limit;
+      image.data.set([...colour(share), 255], 4 * n);
+    }
+    context.putImageData(image, 0, 0);
+  }
+  redraws.push(paint);
+  return {
+    frame,
+    show(next) {
+      const grown = !spec || spec.rows !== next.rows || spec.columns !== next.columns;
+      spec = next;
+      canvas.setAttribute("aria-label", spec.name);
+      mark.hidden = !spec.mark;
+      if (spec.mark) {
+        mark.style.left = `${100 * spec.mark[0]}%`;
+        mark.textContent = spec.mark[1];
+      }
+      for (const [side, words] of Object.entries(spec.ends)) sides[side].replaceChildren(...words.map((word) => make("span", {}, word)));
+      if (grown) {
+        at = null;
+        cell.hidden = true;
+        told.textContent = spec.hint || "";
+      } else if (at && !cell.hidden) move(...at);
+      paint();
+    },
+    move,
+  };
+}
+
+/* Lines over 0, 1, 2, ...; `show` takes {height, lines: [{encoding, values, kind}], dots: [[x, y]], training: the longest
+   training length, x, y, name, tell(n)}. */
+function curveView(host) {
+  const told = make("p", { class: "told", role: "status" }), holder = make("div");
+  host.append(holder, told);
+  let spec = null, at = null;
+  function paint() {
+    const width = holder.clientWidth;
+    if (!spec || !width) return;
+    const dots = spec.dots || [], last = spec.lines[0].values.length - 1;
+    const values = [0, ...spec.lines.flatMap((line) => line.values).filter(known), ...dots.map((dot) => dot[1])];
+    const low = Math.min(...values), high = Math.max(...values), pad = (high - low || 1) * 0.05;
+    const { root, box, x, y } = lineChart({
+      width, height: spec.height, name: spec.name,
+      series: spec.lines.map((line) => ({ ...line, points: line.values.map((value, n) => [n, value]) })),
+      x: { kind: "linear", domain: [0, last], ticks: roundTicks(0, last, width / 70), label: spec.x },
+      y: { kind: "linear", domain: [low - pad, high + pad], ticks: roundTicks(low, high, 5), label: spec.y, format: number },
+    });
+    if (spec.training) {
+      root.append(draw("path", { d: `M${x(spec.training)},${box.top}V${box.bottom}`, class: "training" }));
+      root.append(draw("text", { x: x(spec.training) - 4, y: box.bottom - 4, "text-anchor": "end" }, "training length"));
+    }
+    root.append(...dots.map(([n, value]) => draw("circle", { cx: x(n), cy: y(value), r: 3, class: "dot" })));
+    const hair = draw("line", { y1: box.top, y2: box.bottom, class: "hair", visibility: "hidden" });
+    root.append(hair);
+    function move(n) {
+      at = Math.max(0, Math.min(last, n));
+      hair.setAttribute("visibility", "visible");
+      for (const end of ["x1", "x2"]) hair.setAttribute(end, x(at));
+      told.textContent = spec.tell(at);
+    }
+    follow(root, {
+      point: (share) => move(Math.round(((share * width - box.left) / (box.right - box.left)) * last)),
+      step: (right) => move(at === null ? 0 : at + right),
+      leave: () => hair.setAttribute("visibility", "hidden"),
+    });
+    holder.replaceChildren(root);
+  }
+  redraws.push(paint);
+  new ResizeObserver(() => holder.firstChild?.clientWidth !== holder.clientWidth && paint()).observe(holder);
+  return {
+    show(next) {
+      spec = next;
+      at = null;
+      told.textContent = "";
+      paint();
+    },
+  };
+}
 
 const DATA = JSON.parse($("data").textContent);
+const encodingOf = (name) => DATA.encodings.find((encoding) => encoding.name === name);
 readPalette();
 
 /* Sinusoids, from their formula. */
@@ -31,7 +179,7 @@ function showVectors() {
 }
 
 /* 2. Similarity. */
-const curve = lineChart($("similarity"));
+const curve = curveView($("similarity"));
 const start = slider($("start"), "start position of the dots", { min: 0, max: 49, value: 10 }, showSimilarity);
 function showSimilarity() {
   const { width, base, length } = shape;
@@ -44,7 +192,7 @@ function showSimilarity() {
     dots.push([position - from, dot]);
   }
   curve.show({
-    height: 260, lines: [{ values, main: true }], dots, x: "distance between two positions", y: "dot product",
+    height: 260, lines: [{ encoding: encodingOf("sinusoidal"), values, kind: "main" }], dots, x: "distance between two positions", y: "dot product",
     name: "dot product of two sinusoidal vectors over their distance",
     tell: (n) => `distance ${n}: dot product ${number(values[n])} of ${number(width / 2)} at distance 0`,
   });
@@ -121,26 +269,26 @@ function cosines(rows) { // mean over all pairs that far apart
   });
 }
 function notes(encoding) {
-  const said = [], masks = (encoding.lines || []).flat().includes(null);
-  if (encoding.vectors) said.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
-  if (masks) said.push("It masks far keys.");
-  else if (encoding.action in ACTIONS) said.push(ACTIONS[encoding.action]);
-  if (encoding.content && encoding.action === "bias") said.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
-  if (encoding.action === "nothing" && !encoding.vectors) said.push("It changes nothing: there is nothing to draw.");
-  if (encoding.drawn) said.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
-  if (encoding.causal_only) said.push("It is for decoders only.");
-  said.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
-  return said;
+  const sentences = [], masks = (encoding.lines || []).flat().includes(null);
+  if (encoding.vectors) sentences.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
+  if (masks) sentences.push("It masks far keys.");
+  else if (encoding.action in ACTIONS) sentences.push(ACTIONS[encoding.action]);
+  if (encoding.content && encoding.action === "bias") sentences.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
+  if (encoding.action === "nothing" && !encoding.vectors) sentences.push("It changes nothing: there is nothing to draw.");
+  if (encoding.drawn) sentences.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
+  if (encoding.causal_only) sentences.push("It is for decoders only.");
+  sentences.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
+  return sentences;
 }
 function encodingCard(number_, name) {
   const menu = make("select", { "aria-label": `encoding ${number_}` }, ...DATA.encodings.map((encoding) => make("option", { value: encoding.name }, encoding.name)));
   const about = make("p", { class: "about" }), picture = make("div"), chart = make("div"), list = make("ul");
   $("encodings").append(make("div", { class: "encoding" }, menu, about, picture, chart, list));
-  const heat = heatmap(picture), lines = lineChart(chart);
+  const heat = heatmap(picture), lines = curveView(chart);
   menu.value = name;
   function show() {
-    const encoding = DATA.encodings.find((one) => one.name === menu.value), trained = encoding.train_length;
-    about.textContent = encoding.about;
+    const encoding = encodingOf(menu.value);
+    about.replaceChildren(swatch(encoding), " ", encoding.about);
     list.replaceChildren(...notes(encoding).map((text) => make("li", {}, text)));
     const windows = (encoding.lines || []).flat().includes(null), rows = encoding.vectors || encoding.channels || (windows ? encoding.lines : null);
     picture.hidden = !rows;
@@ -158,14 +306,15 @@ function encodingCard(number_, name) {
     }
     chart.hidden = !(rows || encoding.lines);
     if (chart.hidden) return;
-    const all = encoding.lines || [cosines(encoding.vectors)], seen = all[0].map((_, n) => all.map((line) => line[n]).filter((value) => value !== null));
+    const all = encoding.lines || [cosines(encoding.vectors)];
+    const seen = all[0].map((_, n) => all.map((line) => line[n]).filter((value) => value !== null));
     const mean = seen.map((values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null));
     const masked = seen.findIndex((values) => values.length < all.length);
     lines.show({
       height: 220, x: encoding.lines ? "distance from query back to key" : "distance between two positions",
       y: !encoding.lines ? "cosine similarity, mean over pairs" : encoding.action === "weights" ? "log of the weight, by head" : "change of the logit of a key equal to the query, by head",
-      lines: [...(all.length > 1 ? all.map((values) => ({ values })) : []), { values: mean, main: true }],
-      marks: encoding.lines ? [[trained, "training length"]] : [], name: `${encoding.name} over distance`,
+      lines: [...(all.length > 1 ? all.map((values) => ({ encoding, values })) : []), { encoding, values: mean, kind: "main" }],
+      training: encoding.lines ? encoding.train_length : null, name: `${encoding.name} over distance`,
       tell: (n) => `distance ${n}: ${seen[n].length ? `mean ${number(mean[n])}` : "masked in every head"}${encoding.lines && seen[n].length > 1 ? ` (${number(Math.min(...seen[n]))} to ${number(Math.max(...seen[n]))})` : ""}`,
     });
     if (masked > 0) list.append(make("li", {}, `From distance ${masked} on, ${seen[masked].length ? "some heads" : "no head"} ${seen[masked].length ? "do not see" : "sees"} the key.`));
@@ -202,16 +351,16 @@ function showAnswers() {
   const which = slider($("length"), "input", { min: 1, max: inputs[lengths[0]].length, value: 1 }, show);
   function show() {
     const now = length.value, input = inputs[now][which.value - 1];
-    const row = (name, tokens, verdict, kind) => make("div", { class: `answer ${kind}` }, make("span", {}, name), make("div", { class: "tokens" }, ...tokens), make("span", {}, verdict));
+    const row = (name, tokens, verdict, kind) => make("div", { class: `answer ${kind}` }, make("span", {}, ...name), make("div", { class: "tokens" }, ...tokens), make("span", {}, verdict));
     const rows = models.map((model) => {
       const answer = model.answers[now][which.value - 1], good = right(input, answer);
       const tokens = Array.from({ length: Math.max(input.length, answer.length) }, (_, n) => {
         const kind = n >= input.length ? "wrong more" : answer[n] === input[n] ? "right" : "wrong";
         return make("b", { class: kind, title: kind === "right" ? "right" : `expected ${input[n] ?? "the end"}` }, answer[n] ?? "–");
       });
-      return row(model.name, tokens, good === input.length && answer.length === good ? "all right" : `${good} of ${input.length} right`, "model");
+      return row([swatch(encodingOf(model.name)), " ", model.name], tokens, good === input.length && answer.length === good ? "all right" : `${good} of ${input.length} right`, "model");
     });
-    $("answers").replaceChildren(row("input", [...input].map((sign) => make("b", {}, sign)), `length ${now}`, "input"), ...rows);
+    $("answers").replaceChildren(row(["input"], [...input].map((sign) => make("b", {}, sign)), `length ${now}`, "input"), ...rows);
   }
   map.show({
     rows: models.length, columns: lengths.length, limit: 1, value: (row, column) => share(models[row], lengths[column]),
@@ -241,4 +390,4 @@ DATA.opened.forEach((name, n) => encodingCard(n + 1, name));
 showOrder();
 redraws.push(showCounter, showOrder);
 showAnswers();
-matchMedia("(prefers-color-encoding: dark)").addEventListener("change", () => (readPalette(), redraws.forEach((redraw) => redraw())));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (readPalette(), redraws.forEach((redraw) => redraw())));

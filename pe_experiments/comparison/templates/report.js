@@ -1,12 +1,8 @@
 /* The page: a matrix that sorts and selects, charts of the selected task, small multiples, and folded tables. */
-"use strict";
-
-const DATA = JSON.parse(document.getElementById("data").textContent);
-const ACCURACIES = { exact_match: "exact match", token_accuracy: "token accuracy", loss: "loss (nats)" };
+const DATA = JSON.parse($("data").textContent);
 const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
 const WIDE = 4; // tasks beside which intervals fit
-const at = (id) => document.getElementById(id);
-const tip = at("tip");
+const tip = $("tip");
 const records = ({ columns, data }) => data.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
 DATA.encodings.forEach((encoding, index) => Object.assign(encoding, { index }));
 for (const section of DATA.sections) {
@@ -17,7 +13,6 @@ for (const section of DATA.sections) {
 const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: true, order: [] };
 
 /* Numbers as they are read: 0.32 [0.20, 0.48], 3 of 5. */
-const known = (value) => value !== null && value !== undefined;
 const number = (value, digits = 2) => (known(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : "–");
 function mean(row, column) {
   const digits = column.startsWith("loss") ? 3 : 2;
@@ -39,15 +34,15 @@ const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 /* The matrix: a row per encoding, a column per task. */
 function buildMatrix() {
   const head = make("tr", {}, columnHead(-1, ["encoding"]), ...DATA.sections.map((s, n) => columnHead(n, s.heading)));
-  at("matrix").append(make("thead", {}, head), make("tbody"));
-  at("matrix").classList.toggle("many", DATA.sections.length > 6);
-  at("matrix").classList.toggle("tall", DATA.encodings.length > 14);
-  at("matrix").addEventListener("keydown", moveInMatrix);
-  at("matrix").addEventListener("click", (event) => activate(event.target.closest("th, td")));
-  at("matrix").addEventListener("pointerover", (event) => focusEncoding(encodingOf(event.target)));
-  at("matrix").addEventListener("pointerleave", () => focusEncoding(null));
+  $("matrix").append(make("thead", {}, head), make("tbody"));
+  $("matrix").classList.toggle("many", DATA.sections.length > 6);
+  $("matrix").classList.toggle("tall", DATA.encodings.length > 14);
+  $("matrix").addEventListener("keydown", moveInMatrix);
+  $("matrix").addEventListener("click", (event) => activate(event.target.closest("th, td")));
+  $("matrix").addEventListener("pointerover", (event) => focusEncoding(encodingOf(event.target)));
+  $("matrix").addEventListener("pointerleave", () => focusEncoding(null));
   sortMatrix();
-  at("matrix").querySelector("th").tabIndex = 0;
+  $("matrix").querySelector("th").tabIndex = 0;
 }
 
 function columnHead(n, [first, ...rest]) {
@@ -69,10 +64,9 @@ function sortMatrix() {
   const sign = DATA.metric.lower ? -1 : 1;
   const value = (encoding) => sign * (section.byEncoding.get(encoding.index)?.[DATA.metric.column] ?? -sign * Infinity);
   state.order = [...DATA.encodings].sort((a, b) => (section ? value(b) - value(a) : a.name < b.name ? 1 : -1) * (falling ? 1 : -1));
-  at("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
-  for (const head of at("matrix").querySelectorAll("thead th")) {
-    const mine = Number(head.dataset.column) === sorted;
-    if (mine) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
+  $("matrix").tBodies[0].replaceChildren(...state.order.map(matrixRow));
+  for (const head of $("matrix").querySelectorAll("thead th")) {
+    if (Number(head.dataset.column) === sorted) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
 }
@@ -113,7 +107,7 @@ function activate(cell) {
   }
   if (column >= 0) select(DATA.sections[column]);
   else markSelected();
-  const again = [...at("matrix").rows].find((row) => encodingOf(row) === encoding)?.cells[cell.cellIndex];
+  const again = [...$("matrix").rows].find((row) => encodingOf(row) === encoding)?.cells[cell.cellIndex];
   if (again && document.activeElement !== document.body) enter(again);
 }
 
@@ -124,13 +118,13 @@ function moveInMatrix(event) {
   else if (!(event.key in steps)) return;
   event.preventDefault();
   if (!(event.key in steps)) return;
-  const rows = at("matrix").rows;
+  const rows = $("matrix").rows;
   const row = rows[Math.max(0, Math.min(rows.length - 1, cell.parentNode.rowIndex + steps[event.key][0]))];
   enter(row.cells[Math.max(0, Math.min(row.cells.length - 1, cell.cellIndex + steps[event.key][1]))]);
 }
 
 function enter(cell) {
-  for (const other of at("matrix").querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
+  for (const other of $("matrix").querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
   cell.tabIndex = 0;
   cell.focus();
   focusEncoding(encodingOf(cell));
@@ -141,8 +135,8 @@ function focusEncoding(encoding) {
   const chosen = encoding ?? state.pinned;
   document.body.classList.toggle("focused", chosen !== null);
   for (const node of document.querySelectorAll("[data-encoding], [data-encodings]")) {
-    const mine = (node.dataset.encoding ?? node.dataset.encodings).split(" ").includes(String(chosen));
-    node.classList.toggle("focus", mine);
+    const encodings = (node.dataset.encoding ?? node.dataset.encodings).split(" ");
+    node.classList.toggle("focus", encodings.includes(String(chosen)));
   }
 }
 
@@ -156,21 +150,21 @@ function select(section) {
 
 function markSelected() {
   const column = DATA.sections.indexOf(state.section);
-  for (const cell of at("matrix").querySelectorAll("[data-column]")) {
+  for (const cell of $("matrix").querySelectorAll("[data-column]")) {
     cell.classList.toggle("selected", Number(cell.dataset.column) === column);
   }
-  for (const panel of at("multiples").children) panel.setAttribute("aria-pressed", Number(panel.dataset.section) === column);
+  for (const panel of $("multiples").children) panel.setAttribute("aria-pressed", Number(panel.dataset.section) === column);
   focusEncoding(null);
 }
 
 function showSection() {
   const { section } = state;
-  at("sentence").textContent = section.sentence;
+  $("sentence").textContent = section.sentence;
   for (const node of document.querySelectorAll(".title-of-task")) node.textContent = section.title;
-  const { shown } = section;
-  const charts = shown.map((accuracy) => curveChart(section, accuracy, at("curves"), shown.length));
-  at("curves").replaceChildren(...charts.map((chart) => chart.root));
-  at("legend").replaceChildren(...(narrow() ? section.rows.map((row) => make("span", {}, ...nameOf(row))) : []));
+  const { drawn } = section;
+  const charts = drawn.map((accuracy) => curveChart(section, accuracy, $("curves"), drawn.length));
+  $("curves").replaceChildren(...charts.map((chart) => chart.root));
+  $("legend").replaceChildren(...(narrow() ? section.rows.map((row) => make("span", {}, ...nameOf(row))) : []));
   showCosts(section);
   showTraining(section);
   showTables(section);
@@ -188,8 +182,8 @@ function seriesOf(section, accuracy, seeds) {
 
 function boundsOf(section, accuracy) {
   if (accuracy !== "token_accuracy") return [];
-  const made = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
-  return made.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
+  const bounds = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
+  return bounds.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
 }
 
 function lengthAxis(section, label) {
@@ -215,9 +209,9 @@ function curveChart(section, accuracy, place, charts) {
   const chart = lineChart({
     width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
-    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: ACCURACIES[accuracy] },
+    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.names[accuracy] },
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
-    name: `${ACCURACIES[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
+    name: `${DATA.names[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
   explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusEncoding);
   return chart;
@@ -239,27 +233,27 @@ function aboutPoint(section, accuracy, spot, near) {
     return make("div", {}, swatch(other.encoding), make("b", {}, other.encoding.name), ` ${words}`);
   });
   const more = near.length > 8 ? [make("div", {}, `and ${near.length - 8} more`)] : [];
-  return [make("div", { class: "note" }, `${ACCURACIES[accuracy]}, length ${length}`), ...lines, ...more];
+  return [make("div", { class: "note" }, `${DATA.names[accuracy]}, length ${length}`), ...lines, ...more];
 }
 
 /* All tasks at one glance. */
 function buildMultiples() {
   const panels = DATA.sections.map((section, n) => {
-    const accuracy = section.shown.includes(DATA.accuracy) ? DATA.accuracy : section.shown[0];
+    const accuracy = section.drawn.includes(DATA.accuracy) ? DATA.accuracy : section.drawn[0];
     const series = seriesOf(section, accuracy, false);
     const chart = lineChart({
       width: 200, height: 130, series, bounds: boundsOf(section, accuracy),
       x: { ...lengthAxis(section), ticks: [section.measured[0]] },
       y: valueAxis(series, accuracy, [0, 0.5, 1]),
-      shade: { to: section.max_length }, name: `${ACCURACIES[accuracy]} over input length, ${section.title}`,
+      shade: { to: section.max_length }, name: `${DATA.names[accuracy]} over input length, ${section.title}`,
     });
     const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
     button.append(make("span", {}, section.title), chart.root);
     button.addEventListener("click", () => select(section));
     return button;
   });
-  at("multiples").append(...panels);
-  at("all-tasks").hidden = panels.length < 2;
+  $("multiples").append(...panels);
+  $("all-tasks").hidden = panels.length < 2;
 }
 
 /* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. Times only where they can be compared. */
@@ -269,20 +263,20 @@ function showCosts(section) {
     ["parameters", (row) => number(row.parameters, 0), "parameters"],
     ["of the encoding", (row) => number(row.encoding_parameters, 0), "encoding_parameters"],
   ].filter(([, , key]) => section.rows.some((row) => known(row[key])));
-  at("costs").hidden = !columns.length;
-  at("times").hidden = columns[0]?.[2] !== "seconds_per_step";
+  $("costs").hidden = !columns.length;
+  $("times").hidden = columns[0]?.[2] !== "seconds_per_step";
   const rows = state.order.filter((encoding) => section.byEncoding.has(encoding.index)).map((encoding) => {
     const row = section.byEncoding.get(encoding.index);
     return [[swatch(encoding), encoding.name], ...columns.map(([, show, key]) => (known(row[key]) ? show(row) : "–"))];
   });
-  at("cost-table").replaceChildren(tableOf(null, ["encoding", ...columns.map(([heading]) => heading)], rows));
+  $("cost-table").replaceChildren(tableOf(null, ["encoding", ...columns.map(([heading]) => heading)], rows));
 }
 
 function showTraining(section) {
   const { training } = section;
-  at("training").hidden = !training;
+  $("training").hidden = !training;
   if (!training) return;
-  const width = Math.max(280, Math.min(620, at("training").clientWidth / (narrow() ? 1 : 2) - 10));
+  const width = Math.max(280, Math.min(620, $("training").clientWidth / (narrow() ? 1 : 2) - 10));
   const charts = [["loss", "training loss (nats)"], ["exact_match", "exact match on the training lengths"]].map(([key, label]) => {
     const { steps, values } = training[key];
     if (!steps.length) return null;
@@ -298,31 +292,25 @@ function showTraining(section) {
     });
     const ticks = key === "loss" ? logTicks(domain) : [0, 0.5, 1];
     const chart = lineChart({
-      width, height: 220, series, marks: 3, labels: labelRoom(section), shade: { to: -1 }, name: `${label} over steps, ${section.title}`,
-      x: { kind: "linear", domain: [0, steps.at(-1) * 1.02], ticks: roundTicks(steps.at(-1)), label: "step" },
+      width, height: 220, series, marks: 3, labels: labelRoom(section), name: `${label} over steps, ${section.title}`,
+      x: { kind: "linear", domain: [0, steps.at(-1) * 1.02], ticks: roundTicks(0, steps.at(-1), 5), label: "step" },
       y: { kind: key === "loss" ? "log" : "linear", domain, ticks, format: (v) => String(v), label },
     });
     explain(chart, tip, (spot) => [swatch(spot.encoding), make("b", {}, spot.encoding.name), ` step ${steps[spot.n]}`], focusEncoding);
     return chart.root;
   });
-  at("training-charts").replaceChildren(...charts.filter(Boolean));
+  $("training-charts").replaceChildren(...charts.filter(Boolean));
 }
 
 function average(values) {
-  const there = values.filter(known);
-  return there.length ? there.reduce((sum, value) => sum + value, 0) / there.length : null;
+  const measured = values.filter(known);
+  return measured.length ? measured.reduce((sum, value) => sum + value, 0) / measured.length : null;
 }
 
 function logTicks([first, last]) {
   const all = [-6, -5, -4, -3, -2, -1, 0, 1, 2].flatMap((n) => [1, 3].map((digit) => Number(`${digit}e${n}`)));
   const inside = all.filter((tick) => tick >= first && tick <= last);
   return inside.length > 1 ? inside : [first, last].map((value) => Number(value.toPrecision(2)));
-}
-
-function roundTicks(last) {
-  const step = 10 ** Math.floor(Math.log10(last / 2));
-  const wide = [1, 2, 5].map((n) => n * step).find((n) => last / n <= 5) || step * 10;
-  return Array.from({ length: Math.floor(last / wide) + 1 }, (_, n) => n * wide);
 }
 
 /* The page is laid out anew where its width changes. */

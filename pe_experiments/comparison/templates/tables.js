@@ -1,6 +1,4 @@
 /* The folded part: tables and statistics of the selected task. */
-"use strict";
-
 function tableOf(caption, headings, rows) {
   const cells = (row) => row.map((cell, n) => make(n ? "td" : "th", n ? {} : { scope: "row" }, ...(Array.isArray(cell) ? cell : [cell])));
   const table = make("table");
@@ -16,19 +14,19 @@ function showTables(section) {
   const { rows, lengths } = section;
   const seeds = rows.some((row) => known(row.solved_low)) ? ", with Gaffke's 95 % intervals" : "";
   const by = (accuracy) => tableOf(
-    `Mean ${ACCURACIES[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
+    `Mean ${DATA.names[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
     ["encoding", ...lengths.map(String)],
     rows.map((row) => [nameOf(row), ...lengths.map((length) => mean(row, `${accuracy}@${length}`))]),
   );
-  const made = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
+  const parts = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
   if (lengths.length) {
-    if (section.exact) made.push(by("exact_match"));
-    made.push(by("token_accuracy"));
-    if (section.shown.includes("loss")) made.push(by("loss"));
+    if (section.exact) parts.push(by("exact_match"));
+    parts.push(by("token_accuracy"));
+    if (section.drawn.includes("loss")) parts.push(by("loss"));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
-    if (section.exact) made.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
+    if (section.exact) parts.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
-  at("tables").replaceChildren(...made);
+  $("tables").replaceChildren(...parts);
   showPairs(section);
 }
 
@@ -44,8 +42,8 @@ function resultTable(section, seeds) {
     ["at 2x", (row) => mean(row, "exact_match_at_2x"), rows.some((row) => known(row.exact_match_at_2x))],
     [`at least ${DATA.solved} at 2x`, (row) => count(row, section.reached), rows.some((row) => known(row[section.reached]))],
     ["exact match past training", (row) => mean(row, "exact_match_extrapolation"), section.exact],
-    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.shown.includes("loss")],
-    ["loss past training", (row) => mean(row, "loss_extrapolation"), section.shown.includes("loss")],
+    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.drawn.includes("loss")],
+    ["loss past training", (row) => mean(row, "loss_extrapolation"), section.drawn.includes("loss")],
     ["token accuracy past training", (row) => mean(row, "token_accuracy_extrapolation"), true],
     ["horizon", (row) => (row.horizon_censored ? "≥ " : "") + number(row.horizon, 1), section.exact],
   ].filter(([, , applies]) => applies);
@@ -55,15 +53,15 @@ function resultTable(section, seeds) {
 
 function showPairs(section) {
   const tested = records(section.pairs);
-  at("statistics").hidden = !tested.length;
+  $("statistics").hidden = !tested.length;
   const headings = ["pair", "difference", "p (permutation)", "after Holm", "separated"];
   const rows = tested.map((row) => [
     `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
     row.separated ? "yes" : "no",
   ]);
-  const made = section.limits.map((note) => make("p", {}, note));
-  if (rows.length) made.unshift(tableOf(`Differences in mean ${DATA.metric.words}`, headings, rows));
-  at("pairs").replaceChildren(...made);
+  const parts = section.limits.map((note) => make("p", {}, note));
+  if (rows.length) parts.unshift(tableOf(`Differences in mean ${DATA.metric.words}`, headings, rows));
+  $("pairs").replaceChildren(...parts);
 }
 
 start();

@@ -17,7 +17,7 @@ import pytest
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.latex import printed
-from pe_experiments.comparison.protocols import protocols_of, told_apart
+from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import encoding_table
 from pe_experiments.comparison.words import caveats, listed, mean, number
@@ -25,7 +25,6 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import check
-from pe_experiments.drawing import COLOURS, MARKERS, styles
 from pe_experiments.store.directory import write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests import stranger
@@ -145,7 +144,10 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     page = (folder / "comparison" / "report.html").read_text()
-    assert "with so few seeds for 10 tests it is at least 0.079, so no pair can be separated" in page
+    assert (
+        "so few seeds for 10 tests the adjusted p value is at least 0.079, so no pair can be separated"
+        in page
+    )
     (sentence,) = made.sentences.values()
     assert sentence.endswith("significantly different from sinusoidal, learned, rope and alibi.")
     made = written(folder, baseline="alibi")
@@ -166,6 +168,29 @@ def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path,
     assert "Most seeds did not learn the training lengths: rope." in said(folder)
     inside = compare(folder, metric="exact_match_in_distribution").pairs
     assert inside["p"].notna().all()  # there it is the question itself
+
+
+def test_a_caveat_names_the_tasks_it_is_about(folder: Path, tiny: Tiny) -> None:
+    for task in ("reverse", "lag"):
+        write_run(tiny("pe=rope", f"task={task}"), fading(0.5, 0.01))
+    unlearned, few = compare(folder).notes
+    assert unlearned == "lag, decoder; reverse, decoder: Most seeds did not learn the training lengths: rope."
+    assert few.startswith("lag, decoder; reverse, decoder: Fewer than three seeds")
+    shutil.rmtree(folder)
+    for task in ("reverse", "lag"):
+        write_run(tiny("pe=rope", f"task={task}"), fading(1, 0.01))
+    (everywhere,) = compare(folder).notes
+    assert everywhere.startswith("all tasks: Fewer than three seeds")
+
+
+def test_too_few_seeds_to_find_anything_are_no_sign_of_equality(tiny: Tiny) -> None:
+    """Three seeds against three, all of one above all of the other: p is 0.1 at the least."""
+    for encoding, level in (("none", 0.1), ("alibi", 0.9), ("rope", 0.2)):
+        for seed in range(3):
+            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, 0.1 - 0.1 * level - 0.001 * seed))
+    (sentence,) = compare(tiny().config.results_dir).sentences.values()
+    assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
+    assert sentence.endswith("; with 3 seeds no difference from the 2 others can be significant.")
 
 
 def test_encodings_that_are_the_same_throughout_are_not_tested(tiny: Tiny) -> None:
@@ -292,14 +317,14 @@ def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
         wide | {"model.d_model": "128"},
         wide | {"model.d_model": "128", "trainer.precision": "bf16-mixed"},
     ]
-    assert told_apart([wide, *others]) == [
+    assert distinctive_settings([wide, *others]) == [
         ("d_model=64", "precision=32-true"),
         ("d_model=128", "precision=32-true"),
         ("d_model=128", "precision=bf16-mixed"),
     ]
     tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
-    assert told_apart([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
-    assert told_apart([wide]) == [()]
+    assert distinctive_settings([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
+    assert distinctive_settings([wide]) == [()]
 
 
 def test_a_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
@@ -596,19 +621,6 @@ def test_nothing_sound_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no finished run to compare"):
         compare(folder, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_looks_follow_from_the_names_and_are_distinct() -> None:
-    baselines = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
-    looks = styles(baselines)
-    assert len({colour for colour, _ in looks.values()}) == len(baselines)
-    assert styles(baselines[::-1]) == looks
-    assert {label: styles([label])[label] for label in baselines} == looks  # whatever else is compared
-    for many in (list(shipped("pe"))[:40], [f"s{n}" for n in range(len(COLOURS) * len(MARKERS))]):
-        assert len(set(styles(many).values())) == len(many)
-    assert len(styles([f"s{n}" for n in range(100)])) == 100
-    more = styles([f"s{n}" for n in range(len(COLOURS) + 3)])
-    assert {colour for colour, _ in more.values()} == set(COLOURS)  # each once before one twice
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from pe_experiments.commands.command_line import curve_table
 from pe_experiments.comparison import compare, compared, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, joined, read_archive, where, write_archive
@@ -118,3 +119,11 @@ def test_any_runs_can_be_compared_in_their_loss(tiny: Tiny, tmp_path: Path) -> N
     assert "same mean loss (nats) past the training lengths, 1.000." in "".join(made.sentences.values())
     with pytest.raises(UserError, match="metric=losses is not a metric of a run"):
         compare(folder, metric="losses")
+
+
+def test_a_curve_of_text_is_in_bits_per_byte() -> None:
+    """As in ``text.csv`` and in every figure: a token of a text is a byte."""
+    row = {"length": 6, "content_length": 6, "exact_match": None, "loss": math.log(2), "token_accuracy": 0.5}
+    row |= {"bag_ceiling": None, "chance": 1 / 256, "untrained_positions": 0}
+    columns = {str(column.header): list(column.cells) for column in curve_table([row], 6, "").columns}
+    assert columns["bits per byte"] == ["1.000"]
