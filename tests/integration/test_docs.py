@@ -21,6 +21,9 @@ PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if "\n```bash\n" in pag
 def test_the_first_example_of_a_page_runs(name: str, tmp_path: Path) -> None:
     (commands, *_) = re.findall(r"```bash\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    defaults = tmp_path / "configs" / "local" / "default.yaml"
+    defaults.parent.mkdir(parents=True)
+    defaults.write_text("# @package _global_\nevaluation: {examples: 20}\ntraining: {check_examples: 20}\n")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e", "-c", commands],
