@@ -16,7 +16,8 @@ from pe_experiments.comparison.tuning import best_of_each
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
-from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
+from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
+from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown

@@ -20,7 +20,7 @@ import yaml
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 
@@ -483,7 +483,7 @@ def test_several_places_in_one_sweep_are_compared_apart(script: Script, tmp_path
 def test_a_dry_run_says_that_another_process_has_the_run(
     many: list[str], script: Script, results: Path, tiny: Tiny
 ) -> None:
-    run = plan(tiny()).run
+    run = run_status(tiny()).run
     run.path.mkdir(parents=True)
     command = ("train", *many, *TINY, f"results_dir={results}", "dry_run=true")
     with run.lock():

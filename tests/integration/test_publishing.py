@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import pages
 from pe_experiments.published.publish import publish
-from pe_experiments.store.directory import RunDirectory, list_in_study, write_manifest
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.conftest import Outcome

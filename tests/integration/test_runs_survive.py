@@ -19,10 +19,11 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.directory import RunDirectory, read_manifest
-from pe_experiments.store.finished import read_checkpoint
+from pe_experiments.store.checkpoint import read_checkpoint
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.plan import plan
+from pe_experiments.store.manifest import read_manifest
+from pe_experiments.store.status import run_status
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
@@ -124,10 +125,10 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(
 @pytest.mark.parametrize("lost", ["config", "curve"])
 def test_a_result_without_its_run_is_no_result(lost: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    assert plan(tiny()).state == "finished"
+    assert run_status(tiny()).state == "finished"
     getattr(run, lost).unlink()
     run.checkpoint.unlink(missing_ok=True)
-    assert plan(tiny()).state == "new"
+    assert run_status(tiny()).state == "new"
 
 
 @pytest.mark.slow
@@ -237,7 +238,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.store.record.Loggers", refuse)
+    monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
     for error in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(error, "study=s"))
@@ -309,7 +310,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny()).done == "found"
     monkeypatch.setattr(training, "save_atomically", save)
-    monkeypatch.setattr("pe_experiments.store.record.Record.curve", full)  # full again after a checkpoint
+    monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
     with pytest.raises(UserError, match="No space left"):
         run_experiment(tiny("seed=1"))
     monkeypatch.undo()

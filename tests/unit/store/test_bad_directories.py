@@ -21,10 +21,11 @@ import pe_experiments.run as run_module
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
+from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.csv_files import METRICS
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import load_model, read_checkpoint
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal import files
 from pe_experiments.terminal.console import say
@@ -157,7 +158,7 @@ def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
     experiment, home = tiny(), tmp_path / "home"
     (home / "docs").mkdir(parents=True)
     (home / "docs" / "thesis.tex").write_text("years")
-    run = plan(experiment).run
+    run = run_status(experiment).run
     run.path.parent.mkdir(parents=True, exist_ok=True)
     run.path.symlink_to(home)
     with pytest.raises(UserError, match="is a link"):
@@ -170,7 +171,7 @@ def test_a_run_that_vanishes_is_not_called_trained(
     lost: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
-        path = plan(experiment).run.path
+        path = run_status(experiment).run.path
         if lost == "config.yaml":
             (path / lost).unlink()
         else:
@@ -183,7 +184,7 @@ def test_a_run_that_vanishes_is_not_called_trained(
     monkeypatch.setattr(run_module, "evaluate_model", vanish)
     with pytest.raises(UserError, match="was deleted during the run"):
         run_experiment(experiment)
-    assert not plan(experiment).run.result.exists()
+    assert not run_status(experiment).run.result.exists()
 
 
 LESS: dict[str, Spoil] = {

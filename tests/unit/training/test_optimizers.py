@@ -19,8 +19,8 @@ from pe_experiments.configuration.schema import check
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
-from pe_experiments.store.finished import load_model
 from pe_experiments.store.identity import identify
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop
