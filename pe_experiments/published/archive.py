@@ -105,6 +105,8 @@ def read_archive(folder: Path) -> Runs:
     try:
         finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
+        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
+        _refuse_torn(runs, curves, training, provenance, text)
         saved, made = dict[str, Any](), dict[str, Any]()
         for row in provenance.ffill().to_dict("records"):
             hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
@@ -115,8 +117,6 @@ def read_archive(folder: Path) -> Runs:
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
-        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
-        _refuse_torn(runs, curves, training, provenance, text)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, made, tuning, text=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -47,7 +48,7 @@ def _write(text: str, stream: TextIO) -> None:
 
 def on_terminal() -> bool:
     """Whether stdout is a terminal."""
-    with suppress(ValueError):  # closed
+    with suppress(OSError, ValueError):  # closed
         return sys.stdout is not None and sys.stdout.isatty()
     return False
 
@@ -124,7 +125,7 @@ def duration(seconds: float) -> str:
 
 def print_table(table: Table) -> None:
     """Print a table as wide as it needs to be when there is no terminal to fit."""
-    console = Console(color_system=None, width=None if on_terminal() else 120)
-    with console.capture() as lines:
-        console.print(table)
-    say(lines.get(), end="")
+    lines = io.StringIO()
+    width = get_terminal_size().columns if on_terminal() else 120
+    Console(file=lines, color_system=None, width=width).print(table)
+    say(lines.getvalue(), end="")

@@ -667,3 +667,27 @@ def test_a_closed_pipe_ends_the_output_and_not_the_run(results: Path) -> None:
     subprocess.run(command, shell=True, check=True, executable="/bin/bash")
     (run,) = (results / "runs").iterdir()
     assert json.loads((run / "result.json").read_text())["status"] == "completed"
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "results", "show_encoding"])
+def test_a_deleted_working_directory_is_one_sentence(
+    name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said = script(name)
+    assert (said.code, said.err) == (
+        1,
+        "error: the working directory was deleted; change to one that exists\n",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&- 2>&-", "| true"])
+def test_a_run_ends_well_wherever_its_words_go(streams: str, tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "train.py"), *TINY, f"results_dir={tmp_path}"]
+    command = ["bash", "-c", f"set -o pipefail; {shlex.join(words)} {streams}"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    (result,) = tmp_path.glob("runs/*/result.json")
+    assert json.loads(result.read_text())["status"] == "completed"

@@ -122,6 +122,40 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(
     assert again.directory.config.exists()
 
 
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "RECORD_EVERY", 2)
+
+    def interrupted(step: int) -> dict[str, Any]:
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(tiny("trainer.threads=1"), StopAt(step, KeyboardInterrupt()))
+        (run,) = Path(tiny().config.results_dir).glob("runs/*")
+        return RunDirectory(run).read_environment()
+
+    assert "earlier" not in interrupted(3)
+    assert "earlier" not in interrupted(5)
+    assert "another environment" not in capsys.readouterr().out
+    monkeypatch.setattr("pe_experiments.store.environment.processor", lambda: "another")
+    again = run_experiment(tiny("trainer.threads=2"))
+    recorded = again.directory.read_environment()
+    (earlier,) = recorded["earlier"]
+    assert (earlier["threads"], recorded["threads"]) == (1, 2)
+    assert (earlier["until_step"], recorded["processor"]) == (4, "another")
+    (remark,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
+    assert "threads 2 instead of 1" in remark
+    assert "environment.json records both" in remark
+
+
+def test_a_study_that_is_a_file_is_one_sentence_and_leaves_no_run(tiny: Tiny, results: Path) -> None:
+    results.mkdir()
+    (results / "notes").write_text("text")
+    with pytest.raises(UserError, match="notes is a file where a folder belongs"):
+        run_experiment(tiny("study=notes"))
+    assert not list(results.glob("runs/*"))
+
+
 @pytest.mark.parametrize("lost", ["config", "curve"])
 def test_a_result_without_its_run_is_no_result(lost: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))

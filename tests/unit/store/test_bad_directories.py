@@ -22,7 +22,7 @@ from pe_experiments.comparison import compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
-from pe_experiments.store.csv_files import METRICS
+from pe_experiments.store.csv_files import METRICS, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import run_status
 from pe_experiments.store.trained_model import load_model
@@ -248,6 +248,45 @@ def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> 
     torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
     with pytest.raises(UserError, match="has other parameters than the encoding"):
         load_model(run.path)
+
+
+def with_weights(experiment: Experiment, spoil: Callable[[torch.Tensor], torch.Tensor]) -> RunDirectory:
+    """A finished run whose first weights are spoilt."""
+    run, weights = write_run(experiment, fading(1, 0)), experiment.untrained_model().state_dict()
+    name = next(iter(weights))
+    weights[name] = spoil(weights[name])
+    run.checkpoint.parent.mkdir()
+    torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda weights: weights * math.nan, "NaN or infinite"),
+        (lambda weights: weights / 0, "NaN or infinite"),
+        (lambda weights: weights.to(torch.complex64), "complex"),
+    ],
+)
+def test_weights_that_no_run_writes_are_damaged(
+    spoil: Callable[[torch.Tensor], torch.Tensor], sentence: str, tiny: Tiny
+) -> None:
+    run = with_weights(tiny(), spoil)
+    with pytest.raises(UserError, match=rf"last.ckpt is damaged \(its weights are {sentence}\); delete it"):
+        load_model(run.path)
+    assert load_model(with_weights(tiny("seed=1"), lambda weights: weights).path)
+
+
+@pytest.mark.parametrize("column", ["exact_match", "exact_match_high", "token_accuracy"])
+@pytest.mark.parametrize("value", ["7.5", "-0.1", "nan"])
+def test_an_accuracy_is_from_0_to_1(column: str, value: str, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    cells(run, column, value)
+    with pytest.raises(UserError, match=rf"csv is missing or damaged .*{column}={value}: expected a number"):
+        run_experiment(tiny())
+    run.metrics.write_text(f"step,loss,exact_match\n6,1.0,{value}\n")
+    with pytest.raises(UserError, match=rf"metrics.csv is damaged .*exact_match={value}"):
+        read_metrics(run.metrics)
 
 
 def deflated(path: Path) -> None:
