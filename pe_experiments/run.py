@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
@@ -141,9 +141,7 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
     first = checkpoint["global_step"] if checkpoint else 0
     if first:
         console.say(f"{run.name}: resuming at step {first} of {experiment.config.training.steps}")
-    with RunWriter(status, run, first) as writer:
-        assert writer.loggers
-        loggers = writer.loggers.loggers.values()
+    with closing(RunWriter(status, run, first)) as writer:
 
         def record(row: Row) -> None:
             writer.metrics(row)
@@ -153,17 +151,17 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
         try:
             writer.begin_training(ranks.device)
             model = _model_to_train(experiment, checkpoint, run.checkpoint)
+            loggers = writer.loggers.loggers.values()
             with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
-                trained = _train(
-                    experiment, model, checkpoint, run.checkpoint, ranks, record, display, loggers
-                )
-                curve, tables = evaluate_model(experiment, model.to(ranks.device), trained.step, display)
+                begun = (model, checkpoint, run.checkpoint)
+                last, seconds = _train(experiment, *begun, ranks, record, display, loggers)
+                curve, tables = evaluate_model(experiment, model.to(ranks.device), last, display)
             described = describe_model(model, experiment.source)
             summary = writer.curve(status.identity.label, curve, tables)
-            outcome = {"status": COMPLETED, "finished_step": trained.step, **described, **summary}
-            if trained.seconds_per_step is not None:
-                outcome["seconds_per_step"] = trained.seconds_per_step
-            summary = summary | {key: described[key] for key in SIZE}
+            outcome = {"status": COMPLETED, "finished_step": last, **described, **summary}
+            if last > first:
+                outcome["seconds_per_step"] = round(seconds / (last - first), 5)
+            summary |= {key: described[key] for key in SIZE}
         except Exception as error:
             outcome = training_failure(run, error)
         writer.finish({**_about(status), "resumed_from": first, **outcome}, summary)
@@ -192,13 +190,6 @@ def _model_to_train(experiment: Experiment, checkpoint: dict[str, Any] | None, p
     return model
 
 
-class Trained(NamedTuple):
-    """What came of a training."""
-
-    step: int  # the last one
-    seconds_per_step: float | None  # None where nothing was left to train
-
-
 def _train(
     experiment: Experiment,
     model: Backbone,
@@ -208,19 +199,18 @@ def _train(
     record: Callable[[Row], None],
     display: console.Display,
     loggers: Iterable[Logger] = (),
-) -> Trained:
-    """Train the model in place, on every rank, from the checkpoint on."""
+) -> tuple[int, float]:
+    """Train the model in place, on every rank, from the checkpoint on; returns the last step, and seconds."""
     from pe_experiments.training.loop import train_model
 
     first = checkpoint["global_step"] if checkpoint else 0
     if checkpoint and checkpoint["finished"]:
-        return Trained(first, None)
+        return first, 0.0
     display.start("training", experiment.config.training.steps, first)
     started = time.monotonic()
     last = train_model(model, experiment, ranks.device, path, first, record, display.step, ranks, loggers)
     display.stop()
-    seconds = (time.monotonic() - started) / max(1, last - first)
-    return Trained(last, round(seconds, 5))
+    return last, time.monotonic() - started
 
 
 def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
@@ -228,8 +218,8 @@ def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
     experiment, checkpoint, display = resolve(config), read_checkpoint(path), console.Display()
     model = _model_to_train(experiment, checkpoint, path)
     with use_device(config), suppress(Diverged):  # rank 0 says so
-        trained = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
-        evaluate_model(experiment, model.to(ranks.device), trained.step, display)
+        last, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
+        evaluate_model(experiment, model.to(ranks.device), last, display)
 
 
 def _finished_run(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
@@ -247,9 +237,8 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     """Evaluate at other lengths, with another encoding or decoding, or on another task."""
     experiment, directory = status.experiment, status.directory
     assert status.result
-    result: dict[str, Any] = {
-        key: status.result[key] for key in ("status", "name", "task", "model", "seed", "steps")
-    }
+    kept = ("status", "name", "task", "model", "seed", "steps")
+    result: dict[str, Any] = {key: status.result[key] for key in kept}
     result |= {"label": status.identity.label, "evaluation": status.evaluation}
     if status.evaluation["pe"] != status.result["evaluation"]["pe"]:
         result["label"] += f" evaluated as {experiment.components['pe'].label}"
@@ -260,7 +249,7 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     model = trained_model(status)
     with directory.opened() as created:
         try:
-            with RunWriter(status, directory) as writer:
+            with closing(RunWriter(status, directory)) as writer:
                 with ranks.all_doing(_evaluate_along, experiment.config, task, status.run.checkpoint, steps):
                     curve, tables = evaluate_model(experiment, model.to(ranks.device), steps, display)
                 summary = writer.curve(result["label"], curve, tables)

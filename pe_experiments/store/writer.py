@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import traceback
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -24,7 +23,7 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class RunWriter:
-    """Writes one training or evaluation; a context manager, so that its loggers are closed in any case.
+    """Writes one training or evaluation; close it in any case, for its loggers.
 
     Args:
         status: the run.
@@ -38,19 +37,12 @@ class RunWriter:
         self.first = first
         rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first] if first else []
         write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(status.saved_config)))
-        self.loggers: Loggers | None = Loggers(status, directory)
+        self.loggers = Loggers(status, directory)
+        self._closed = False
         if directory is status.run:
             write_atomically(directory.metrics, to_csv(METRICS, rows))
         for row in rows:
             self.loggers.metrics(row)
-
-    def __enter__(self) -> RunWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(None)
 
     def begin_training(self, device: str) -> None:
         """Record the environment, list the run in its study, and delete what an earlier attempt left."""
@@ -68,7 +60,6 @@ class RunWriter:
 
     def metrics(self, row: Row) -> None:
         """Append a row to the training curve."""
-        assert self.loggers
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(METRICS, [row], header=False))
         self.loggers.metrics(row)
@@ -77,7 +68,6 @@ class RunWriter:
         """Write the extrapolation curve, further tables and the figure; returns the summary of the curve."""
         from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
 
-        assert self.loggers
         experiment = self.status.experiment
         write_curve(self.directory, curve, tables)
         self.loggers.curve(curve, tables.get("text", []))
@@ -87,12 +77,15 @@ class RunWriter:
 
     def finish(self, result: dict[str, Any], summary: Row | None) -> None:
         """Close the loggers and write the result; without a summary, the training has failed."""
-        upload = self._close(summary)
+        upload = self.close(summary)
         self.directory.write_result(result | {"upload": upload})
 
-    def _close(self, summary: Row | None) -> str | None:
-        loggers, self.loggers = self.loggers, None
-        return loggers.close(summary, self.directory.figure) if loggers else None
+    def close(self, summary: Row | None = None) -> str | None:
+        """Close the loggers once; returns the command that uploads an offline run to W&B."""
+        if self._closed:
+            return None
+        self._closed = True
+        return self.loggers.close(summary, self.directory.figure)
 
 
 def list_run(status: RunStatus) -> None:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import no_part_exits, user_errors
+from pe_experiments.configuration.parts import user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
@@ -77,19 +77,13 @@ def refuse_large(experiment: Experiment) -> None:
 
 
 def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
-    """Refuse an optimizer that needs more than gradients, such as a closure; the model is stepped."""
+    """Refuse an optimizer that needs more than gradients, such as a closure; the model takes a step."""
     component = experiment.components["optimizer"]
     gpu = experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    try:
-        with no_part_exits():
-            model.to("cuda" if gpu else "cpu")
-            TrainingOptimizer(model, component, experiment.config.training).step()
-    except UserError:
-        raise
-    except Exception as error:
-        why = f"it cannot step from the gradients of a batch alone ({sentence(error)})"
-        allowed_ones = "allowed: a torch.optim.Optimizer that can, such as torch.optim.AdamW"
-        raise UserError(f"optimizer._target_={component.target}: {why}; {allowed_ones}") from error
+    needs = "needs more than the gradients of a batch; allowed: one that does not, such as torch.optim.AdamW"
+    with user_errors(f"optimizer._target_={component.target}", needs):
+        model.to("cuda" if gpu else "cpu")
+        TrainingOptimizer(model, component, experiment.config.training).step()
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:
