@@ -98,3 +98,31 @@ def test_nothing_is_put_back_from_behind_a_link(finished: RunDirectory, tiny: Ti
     with pytest.raises(UserError, match="is a link"):
         run_status(tiny())
     assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
+    backwards: bool, finished: RunDirectory, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rerun of a run whose first rerun was interrupted, in whatever order a folder lists its files."""
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path), reverse=backwards)))
+    runs, before = finished.path.parent, content(finished.path)
+    with pytest.raises(KeyboardInterrupt):
+        rerun(finished.path, "interrupted")
+    interrupted = content(finished.path)
+    shutil.copytree(runs, runs.parent / "backup")
+
+    def begin() -> None:
+        with finished.held(rerun=True):
+            pass
+
+    for operation in count():
+        killed = killed_at(operation, begin)
+        state = run_status(tiny()).state
+        assert content(finished.path) == (before if state == "finished" else interrupted)
+        shutil.rmtree(runs)
+        shutil.copytree(runs.parent / "backup", runs)
+        if not killed:
+            break
+    assert state == "finished"
