@@ -146,6 +146,7 @@ def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
+    directory.restore()
     if not (directory.config.exists() or directory.result.exists()):
         raise UserError("no run: it has neither config.yaml nor result.json")
     result = directory.read_result()

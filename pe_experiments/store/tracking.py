@@ -121,13 +121,9 @@ def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    config, trained, run_id, job = (
-        status.experiment.config,
-        status.identity.trained,
-        status.run.name,
-        "training",
-    )
-    label, task = status.identity.label[:MOST_TAG], status.experiment.components["task"].choice[:MOST_TAG]
+    experiment, trained, run_id, job = status.experiment, status.identity.trained, status.run.name, "training"
+    config, model = experiment.config, experiment.model_choice[:MOST_TAG]
+    label, task = status.identity.label[:MOST_TAG], experiment.components["task"].choice[:MOST_TAG]
     name, settings = f"{label}, {task}, seed {config.seed}", config.logger.wandb
     assert settings
     alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # in all but the seed
@@ -137,12 +133,7 @@ def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     if settings.mode == "offline":
         for old in directory.path.glob("wandb/offline-run-*"):
             shutil.rmtree(old)
-    tags = (
-        *(tag[:MOST_TAG] for tag in settings.tags),
-        label,
-        task,
-        status.experiment.model_choice[:MOST_TAG],
-    )
+    tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
     said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
     said |= {"group": group, "tags": list(dict.fromkeys(tags))}
     said["resume"] = "allow" if settings.mode == "online" else None

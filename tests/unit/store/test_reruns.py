@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import run_status
@@ -98,6 +99,16 @@ def test_nothing_is_put_back_from_behind_a_link(finished: RunDirectory, tiny: Ti
     with pytest.raises(UserError, match="is a link"):
         run_status(tiny())
     assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirectory) -> None:
+    finished.path.rename(finished.path.with_name(f".{finished.name}.aside"))
+    finished.path.mkdir()
+    draft = finished.path / ".metrics.csv.1.tmp"
+    draft.touch()
+    with finished.opened():
+        assert not draft.exists()
+    assert list(load_runs(finished.path.parents[1]).runs["name"]) == [finished.name]
 
 
 @pytest.mark.parametrize("backwards", [True, False])
