@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import user_errors
+from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.errors import UserError, allowed
+from pe_experiments.terminal.errors import UserError, allowed, sentence
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
@@ -79,11 +79,18 @@ def refuse_large(experiment: Experiment) -> None:
 def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
     """Refuse an optimizer that needs more than gradients, such as a closure; the model takes a step."""
     component = experiment.components["optimizer"]
+    if component.choice in shipped("optimizer"):
+        return
     gpu = experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    needs = "needs more than the gradients of a batch; allowed: one that does not, such as torch.optim.AdamW"
-    with user_errors(f"optimizer._target_={component.target}", needs):
+    try:
         model.to("cuda" if gpu else "cpu")
         TrainingOptimizer(model, component, experiment.config.training).step()
+    except UserError:
+        raise
+    except Exception as error:
+        needs = f"it needs more than the gradients of a batch ({sentence(error)})"
+        other = "allowed: one that does not, such as torch.optim.AdamW"
+        raise UserError(f"optimizer._target_={component.target}: {needs}; {other}") from error
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:
