@@ -308,4 +308,8 @@ def output_folder(out: str | Path, results_dir: str | Path) -> Path:
     """Make the folder that a command writes to; inside ``results_dir`` no link is followed."""
     refuse_among_runs(out, results_dir)
     folder = Path(out)
-    return make_folder(folder, Path(results_dir) if folder.is_relative_to(results_dir) else folder)
+    root = Path(results_dir) if folder.is_relative_to(results_dir) else folder
+    try:
+        return make_folder(folder, root)
+    except OSError as error:
+        raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error

@@ -50,7 +50,7 @@ def make_folder(folder: Path, root: Path) -> Path:
     """Make a folder that lies in ``root``, which may be anybody's: no link leads out of it.
 
     Raises:
-        UserError: something between the two is a link or a file, or nothing can be written there.
+        UserError: something between the two is a link or a file.
     """
     step = root
     for part in folder.relative_to(root).parts:
@@ -59,10 +59,7 @@ def make_folder(folder: Path, root: Path) -> Path:
             raise UserError(f"{step} is a link, and nothing is written through one; delete it")
         if step.exists() and not step.is_dir():
             raise UserError(f"{step} is a file where a folder belongs; delete it or choose another name")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write there ({error.strerror})") from error
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
