@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 NUMERICS = 1  # raised whenever the package computes other results on purpose; see tests/golden
 _HOMES = {
     "run_experiment": "run",
-    "load_model": "store.finished",
+    "load_model": "store.trained_model",
     "load_runs": "comparison",
     "compare": "comparison",
 }

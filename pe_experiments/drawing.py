@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -25,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 # Okabe and Ito (2008) without their yellow, which paper swallows, and five more. Where two are hard to tell
 # apart for a colour-blind reader, the encodings drawn in them have different markers.
@@ -146,10 +147,15 @@ def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
     if layout := figure.get_layout_engine():  # once, for all three
         layout.execute(figure)
         figure.set_layout_engine(None)
-    paths = [folder / f"{slug}.{kind}" for kind in FORMATS]
-    for path, metadata in zip(paths, FORMATS.values(), strict=True):
-        figure.savefig(path, dpi=150, metadata=metadata)
-    return paths
+    for kind, metadata in FORMATS.items():
+        _write_figure(figure, folder / f"{slug}.{kind}", metadata)
+    return [folder / f"{slug}.{kind}" for kind in FORMATS]
+
+
+def _write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=150, metadata=metadata)
+    write_atomically(path, content.getvalue())
 
 
 def length_axis(
@@ -238,7 +244,7 @@ def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path
             axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
         axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
-    figure.savefig(path, dpi=150)
+    _write_figure(figure, path)
 
 
 def render(template: Path, data: Any = None, **values: Any) -> str:

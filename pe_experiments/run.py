@@ -15,21 +15,24 @@ from pytorch_lightning.loggers import Logger
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config, check
-from pe_experiments.evaluation.evaluate import Curve, Tables, describe_model, evaluate_model
+from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
-from pe_experiments.store.csv_files import read_curve, validation_loss
+from pe_experiments.store.checkpoint import load_weights, read_checkpoint
+from pe_experiments.store.csv_files import Row, read_curve, validation_loss
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
-from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.identity import UNTRACKED
 from pe_experiments.store.names import leaves
-from pe_experiments.store.plan import Plan, plan
-from pe_experiments.store.record import Record, list_run, recorded
+from pe_experiments.store.status import RunStatus, run_status
+from pe_experiments.store.trained_model import finished_status, trained_model
+from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged
 from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import preflight
 from pe_experiments.training.ranks import Ranks
+
+SIZE = ("parameters", "encoding_parameters")  # what loggers show of a model besides its summary
 
 
 @dataclass(frozen=True)
@@ -70,32 +73,15 @@ def run_experiment(
     if isinstance(config, dict | DictConfig):
         config = check(composed("config", config) if isinstance(config, dict) else config)
     experiment = resolve(config) if isinstance(config, Config) else config
-    display = display or console.Display()
-    try:
-        with use_device(experiment.config) as device, _ranks(experiment, device) as ranks:
-            planned = plan(experiment)
-            if planned.trained:
-                return _evaluate_finished(planned, ranks, display)
-            for remark in preflight(experiment):
-                console.say(remark)
-            if other := planned.not_the_run():
-                display.say(f"This is a new run, {other}.")
-            for path, digest in leaves(planned.identity.hashed["classes"]):
-                if digest == UNTRACKED:
-                    console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
-            with planned.run.held(experiment.config.rerun):
-                planned = plan(experiment)  # another process may have trained it since
-                if not planned.trained:
-                    return _train_and_evaluate(planned, ranks, display)
-            return _evaluate_finished(planned, ranks, display)
-    finally:
-        display.stop()
-
-
-def try_out(experiment: Experiment) -> None:
-    """Check all that can be checked without writing anything (``dry_run=true``)."""
-    with use_device(experiment.config):
-        preflight(experiment)
+    with _prepared(experiment, display) as (ranks, display):
+        status = run_status(experiment)
+        if not status.trained:
+            _check_before_training(status, display)
+            with status.run.held(experiment.config.rerun):
+                status = status.updated()  # another process may have trained it since
+                if not status.trained:
+                    return _train_and_evaluate(status, ranks, display)
+        return _finished_run(status, ranks, display)
 
 
 def evaluate_run(
@@ -111,50 +97,96 @@ def evaluate_run(
     Raises:
         UserError: as `load_model`, or the weights do not fit the changed encoding.
     """
-    finished = finished_run(RunDirectory(path), changes, trust)
+    status = finished_status(RunDirectory(path), changes, trust)
+    with _prepared(status.experiment, display) as (ranks, display):
+        return _finished_run(status, ranks, display)
+
+
+def try_out(experiment: Experiment) -> None:
+    """Check all that can be checked without writing anything (``dry_run=true``)."""
+    with use_device(experiment.config):
+        preflight(experiment)
+
+
+@contextmanager
+def _prepared(
+    experiment: Experiment, display: console.Display | None
+) -> Iterator[tuple[Ranks, console.Display]]:
+    """The device and the processes of a run, and a display that is stopped in the end."""
     display = display or console.Display()
     try:
-        with use_device(finished.experiment.config) as device, _ranks(finished.experiment, device) as ranks:
-            return _evaluate_finished(finished, ranks, display)
+        with use_device(experiment.config) as device:
+            ranks = Ranks(experiment.config.trainer, device)
+            with ranks.assembled():
+                yield ranks, display
     finally:
         display.stop()
 
 
-@contextmanager
-def _ranks(experiment: Experiment, device: str) -> Iterator[Ranks]:
-    ranks = Ranks(experiment.config.trainer, device)
-    with ranks.assembled():
-        yield ranks
+def _check_before_training(status: RunStatus, display: console.Display) -> None:
+    """Refuse what would fail or go unnoticed; say what the user may not expect."""
+    for remark in preflight(status.experiment):
+        console.say(remark)
+    if other := status.not_the_run():
+        display.say(f"This is a new run, {other}.")
+    for path, digest in leaves(status.identity.hashed["classes"]):
+        if digest == UNTRACKED:
+            console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
 
 
-def _train_and_evaluate(planned: Plan, ranks: Ranks, display: console.Display) -> RunResult:
+def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
     """Load or build the model, train it, evaluate it, keep what came out."""
-    experiment, run = planned.experiment, planned.run
+    experiment, run = status.experiment, status.run
     checkpoint = read_checkpoint(run.checkpoint)
-    from_step = checkpoint["global_step"] if checkpoint else 0
-    if from_step:
-        console.say(f"{run.name}: resuming at step {from_step} of {experiment.config.training.steps}")
-    with recorded(planned, from_step, ranks.device) as record:
-        model = _model_to_train(experiment, checkpoint, run.checkpoint)
+    first = checkpoint["global_step"] if checkpoint else 0
+    if first:
+        console.say(f"{run.name}: resuming at step {first} of {experiment.config.training.steps}")
+    with closing(RunWriter(status, run, first)) as writer:
 
-        def keep(row: dict[str, Any]) -> None:
-            record.metrics(row)
+        def record(row: Row) -> None:
+            writer.metrics(row)
             display.row(row)
 
-        with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
-            begun = (model, checkpoint, run.checkpoint)
-            loggers = record.loggers.loggers.values()
-            curve, tables = _train(experiment, *begun, ranks, record.result, keep, display, loggers)
-        record.result |= describe_model(model, experiment.source)
-        record.curve(curve, tables)
-    return _outcome(planned, "resumed" if from_step else "trained")
+        summary = None
+        try:
+            writer.begin_training(ranks.device)
+            model = _model_to_train(experiment, checkpoint, run.checkpoint)
+            loggers = writer.loggers.loggers.values()
+            with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
+                begun = (model, checkpoint, run.checkpoint)
+                last, seconds = _train(experiment, *begun, ranks, record, display, loggers)
+                curve, tables = evaluate_model(experiment, model.to(ranks.device), last, display)
+            described = describe_model(model, experiment.source)
+            summary = writer.curve(status.identity.label, curve, tables)
+            outcome = {"status": COMPLETED, "finished_step": last, **described, **summary}
+            if last > first:
+                outcome["seconds_per_step"] = round(seconds / (last - first), 5)
+            summary |= {key: described[key] for key in SIZE}
+        except Exception as error:
+            outcome = training_failure(run, error)
+        writer.finish({**_about(status), "resumed_from": first, **outcome}, summary)
+    return _outcome(status, "resumed" if first else "trained")
+
+
+def _about(status: RunStatus) -> dict[str, Any]:
+    """Return what the result says of a run whatever comes of it."""
+    experiment, trained = status.experiment, status.identity.trained
+    return {
+        "name": status.run.name,
+        "label": status.identity.label,
+        "task": experiment.components["task"].choice,
+        "model": experiment.model_choice,
+        "seed": trained["seed"],
+        "steps": trained["training"]["steps"],
+        "evaluation": status.evaluation,
+    }
 
 
 def _model_to_train(experiment: Experiment, checkpoint: dict[str, Any] | None, path: Path) -> Backbone:
     model = experiment.untrained_model()
     if checkpoint:
-        another = f"{path} holds the weights of another model; delete it to train this run"
-        load_weights(model, checkpoint, f"{another} from the start, or add rerun=true")
+        cure = "delete it to train this run from the start, or add rerun=true"
+        load_weights(model, checkpoint, path, f"{path} holds the weights of another model; {cure}")
     return model
 
 
@@ -164,33 +196,69 @@ def _train(
     checkpoint: dict[str, Any] | None,
     path: Path,
     ranks: Ranks,
-    result: dict[str, Any],
-    keep: Callable[[dict[str, Any]], None],
+    record: Callable[[Row], None],
     display: console.Display,
     loggers: Iterable[Logger] = (),
-) -> tuple[Curve, Tables]:
-    """Train and evaluate, on every rank; ``result`` gets the last step and the time each took."""
+) -> tuple[int, float]:
+    """Train the model in place, on every rank, from the checkpoint on; returns the last step, and seconds."""
     from pe_experiments.training.loop import train_model
 
     first = checkpoint["global_step"] if checkpoint else 0
-    result["finished_step"] = first
-    if not (checkpoint and checkpoint["finished"]):
-        display.start("training", experiment.config.training.steps, first)
-        started = time.monotonic()
-        device, step = ranks.device, display.step
-        last = train_model(model, experiment, device, path, first, keep, step, ranks, loggers)
-        display.stop()
-        seconds = (time.monotonic() - started) / max(1, last - first)
-        result |= {"finished_step": last, "seconds_per_step": round(seconds, 5)}
-    return evaluate_model(experiment, model.to(ranks.device), result["finished_step"], display)
+    if checkpoint and checkpoint["finished"]:
+        return first, 0.0
+    display.start("training", experiment.config.training.steps, first)
+    started = time.monotonic()
+    last = train_model(model, experiment, ranks.device, path, first, record, display.step, ranks, loggers)
+    display.stop()
+    return last, time.monotonic() - started
 
 
 def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
     """Train and evaluate on a rank other than 0, which keeps nothing."""
-    experiment, checkpoint = resolve(config), read_checkpoint(path)
+    experiment, checkpoint, display = resolve(config), read_checkpoint(path), console.Display()
     model = _model_to_train(experiment, checkpoint, path)
     with use_device(config), suppress(Diverged):  # rank 0 says so
-        _train(experiment, model, checkpoint, path, ranks, {}, lambda row: None, console.Display())
+        last, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
+        evaluate_model(experiment, model.to(ranks.device), last, display)
+
+
+def _finished_run(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
+    """Return a finished run as it is, or evaluate it as it is asked for."""
+    list_run(status)
+    if status.state == "to evaluate":
+        _evaluate_again(status, ranks, display)
+        return _outcome(status, "evaluated")
+    for remark in code_changes(status.experiment, status.run.read_environment()):
+        display.say(f"{status.run.name}: {remark}")
+    return _outcome(status, "found")
+
+
+def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -> None:
+    """Evaluate at other lengths, with another encoding or decoding, or on another task."""
+    experiment, directory = status.experiment, status.directory
+    assert status.result
+    kept = ("status", "name", "task", "model", "seed", "steps")
+    result: dict[str, Any] = {key: status.result[key] for key in kept}
+    result |= {"label": status.identity.label, "evaluation": status.evaluation}
+    if status.evaluation["pe"] != status.result["evaluation"]["pe"]:
+        result["label"] += f" evaluated as {experiment.components['pe'].label}"
+    if experiment.other_task:
+        result["evaluated_on"] = experiment.other_task.label
+    task = experiment.other_task.section if experiment.other_task else None
+    steps = status.result.get("finished_step", experiment.config.training.steps)
+    model = trained_model(status)
+    with directory.opened() as created:
+        try:
+            with closing(RunWriter(status, directory)) as writer:
+                with ranks.all_doing(_evaluate_along, experiment.config, task, status.run.checkpoint, steps):
+                    curve, tables = evaluate_model(experiment, model.to(ranks.device), steps, display)
+                summary = writer.curve(result["label"], curve, tables)
+                sizes = {key: status.result[key] for key in SIZE if key in status.result}
+                writer.finish(result | summary, summary | sizes)
+        except BaseException:
+            if created:
+                directory.remove()
+            raise
 
 
 def _evaluate_along(
@@ -203,43 +271,8 @@ def _evaluate_along(
         evaluate_model(experiment, model.to(ranks.device), steps, console.Display())
 
 
-def _evaluate_finished(planned: Plan, ranks: Ranks, display: console.Display) -> RunResult:
-    """A finished run: as it is, or measured otherwise without training."""
-    list_run(planned)
-    if planned.state != "to evaluate":
-        for remark in code_changes(planned.experiment, planned.run.read_environment()):
-            display.say(f"{planned.run.name}: {remark}")
-        return _outcome(planned, "found")
-    return _outcome(planned, _evaluate_otherwise(planned, ranks, display))
-
-
-def _evaluate_otherwise(planned: Plan, ranks: Ranks, display: console.Display) -> str:
-    """Other lengths, another encoding, decoding or task: into ``evaluations/<hash8>``."""
-    experiment, directory, result = planned.experiment, planned.directory, planned.result or {}
-    label, model = planned.identity.label, trained_model(planned)
-    if planned.evaluation["pe"] != result["evaluation"]["pe"]:
-        label = f"{label} evaluated as {experiment.components['pe'].label}"
-    kept = {key: result[key] for key in ("status", "name", "task", "model", "seed", "steps")}
-    if experiment.other_task:
-        kept["evaluated_on"] = experiment.other_task.label
-    with directory.opened() as created:
-        try:
-            record = Record(planned, directory, kept | {"label": label, "evaluation": planned.evaluation})
-            with closing(record):
-                steps = result.get("finished_step", experiment.config.training.steps)
-                task = experiment.other_task.section if experiment.other_task else None
-                with ranks.all_doing(_evaluate_along, experiment.config, task, planned.run.checkpoint, steps):
-                    measured = evaluate_model(experiment, model.to(ranks.device), steps, display)
-                record.curve(*measured)
-        except BaseException:
-            if created:
-                directory.remove()
-            raise
-        directory.write_result(record.result)
-    return "evaluated"
-
-
-def _outcome(planned: Plan, done: str) -> RunResult:
-    result = (directory := planned.directory).read_result() or {}
+def _outcome(status: RunStatus, done: str) -> RunResult:
+    directory = status.directory
+    result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
-    return RunResult(planned.experiment, directory, result, done, curve)
+    return RunResult(status.experiment, directory, result, done, curve)

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+ON_FILES = ((Path, "rename"), (Path, "unlink"), (Path, "rmdir"), (os, "replace"), (shutil, "rmtree"),
+            (shutil, "copyfile"))  # fmt: skip
 LIBRARIES = ["pytorch_lightning", "hydra", "pandas", "pydantic", "scipy.stats", "matplotlib.pyplot", "jinja2"]
 
 
@@ -40,6 +45,7 @@ class _Serving(ForkServerContext):
     Process = _Served
 
 
+KILLED = 77  # exit code
 # In place of ``multiprocessing.get_context("spawn")``.
 CONTEXT = _Serving()
 CONTEXT.set_forkserver_preload(LIBRARIES)
@@ -59,6 +65,42 @@ def run_script(
         out, err = (output.read_text() for output in outputs)
     assert process.exitcode is not None
     return subprocess.CompletedProcess(command, process.exitcode, out, err)
+
+
+def killed_at(operation: int, work: Callable[[], object]) -> bool:
+    """Do work on files in a forked process that is killed before its n-th operation; whether it was."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of a fork beside threads; this child starts none
+        child = os.fork()
+    if child == 0:
+        try:
+            _die_at(operation)
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, KILLED)
+    return code == KILLED
+
+
+def _die_at(operation: int) -> None:
+    left = operation
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os._exit(KILLED)
+            return function(*arguments, **options)
+
+        return call
+
+    for place, name in ON_FILES:
+        setattr(place, name, counted(getattr(place, name)))
 
 
 def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path]) -> None:

@@ -14,7 +14,7 @@ from pe_experiments.evaluation.curve import wilson_interval
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
 
 Accuracies = Callable[[int], tuple[float, float]]
 
@@ -45,10 +45,10 @@ def write_run(
         result: entries of ``result.json`` to put over the regular ones.
         losses: by length, of a language model: then there is no exact match.
     """
-    planned = plan(experiment)
-    run, identity = planned.run, planned.identity
+    asked = run_status(experiment)
+    run, identity = asked.run, asked.identity
     run.path.mkdir(parents=True)
-    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(planned.saved_config)))
+    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(asked.saved_config)))
     environment = {"python": "3", "commit": "a" * 40, "edited": False, "libraries": {"torch": "2"}}
     environment["command"] = ["train.py", f"seed={experiment.config.seed}"]
     run.environment.write_text(json.dumps(environment))
@@ -67,7 +67,7 @@ def write_run(
         "model": experiment.model_choice,
         "seed": experiment.config.seed,
         "steps": experiment.config.training.steps,
-        "evaluation": planned.evaluation,
+        "evaluation": asked.evaluation,
     }
     if status == COMPLETED:
         run.curve.write_text(to_csv(CURVE, rows))

@@ -18,7 +18,7 @@ from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.store.directory import refuse_among_runs
+from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.store.names import safe_name
 from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.errors import UserError, nearest
@@ -53,9 +53,11 @@ def show_encodings(asked: ShowSettings) -> None:
             print_table(_audit_table(label, encoding))
             say("")
     print_table(_blindness_table(components, asked.seed, encoder))
-    folder.mkdir(parents=True, exist_ok=True)
     # explore.html is published
-    page = folder / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"
+    page = (
+        output_folder(folder, asked.results_dir)
+        / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"
+    )
     views = [encoding_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")

@@ -16,7 +16,7 @@ from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, re
 from pe_experiments.published.scores import SCORE, factors_of
 from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.files import write_atomically
+from pe_experiments.terminal.files import make_folder, write_atomically
 
 KEY = (
     "+ better, - worse, = not separated, . too few settings; (+) only yours learned the task in three\n"
@@ -44,10 +44,10 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
     """
     folder = versus.results_dir / str(versus.study)
     rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.scored()
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    figures_folder = make_folder(folder / "figures", versus.results_dir)
     with drawing():
-        _draw_curves(versus, table, standings, folder / "figures")
-        _draw_scores(versus, standings, folder / "figures")
+        _draw_curves(versus, table, standings, figures_folder)
+        _draw_scores(versus, standings, figures_folder)
     done = sum(len(one.mine) for one in standings)
     cost = f"{done} settings were run on {len(standings)} tasks"
     figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]

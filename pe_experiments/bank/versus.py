@@ -16,7 +16,7 @@ from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive, where
 from pe_experiments.published.scores import FLOORS, SCORE, SECTIONS, scored, scores_of
-from pe_experiments.store.directory import list_in_study
+from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import jsonable, safe_name
 from pe_experiments.sweeps.jobs import DONE, PENDING, Job
 from pe_experiments.sweeps.report import Comparison

@@ -23,7 +23,7 @@ from pe_experiments.configuration.mistakes import explained
 from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Row, print_table, say
+from pe_experiments.terminal.console import Row, complain, print_table, say
 from pe_experiments.terminal.errors import UserError, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -72,10 +72,14 @@ def command(
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:
+            sys.exit(_complain("the working directory was deleted; change to one that exists"))
         process.own([*process.typed_command(name), *arguments])
         signal.signal(signal.SIGTERM, process.interrupt)  # a sweep then ends its workers, as on Ctrl-C
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # encodings and tasks of the user's own lie in the working directory
+        if folder not in sys.path:
+            sys.path.append(folder)  # encodings and tasks of the user's own lie in the working directory
         how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
         OmegaConf.register_new_resolver("help", lambda: help_text(primary, how), replace=True)
         with process.hydra_raises() as full_error:
@@ -123,8 +127,7 @@ def _unexpected(error: BaseException) -> str:
 
 
 def _complain(text: str, code: int = 1) -> int:
-    sys.stdout.flush()
-    print(f"error: {one_line(text)}", file=sys.stderr)
+    complain(one_line(text))
     return code
 
 

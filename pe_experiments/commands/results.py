@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command, settings_of
-from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
+from pe_experiments.configuration.schema import Folder, Section, Study, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
@@ -23,7 +23,7 @@ class ResultsSettings(Section):
     """What ``configs/results.yaml`` may say."""
 
     results_dir: Folder
-    publish: Words | None
+    publish: Study | None
     check: bool
     reproduce: Study | None
     runs: Annotated[int, Field(ge=1)]
@@ -46,7 +46,7 @@ def main(config: DictConfig) -> None:
         if asked.check:
             drifted += pages.differences(folder)
         else:
-            pages.regenerate(folder)
+            pages.regenerate(folder, results_dir)
     if results_dir.resolve() == readme.parent / "results":
         text = pages.project_readme(readme.read_text(), results_dir)
         if not asked.check:

@@ -25,15 +25,15 @@ def train(config: DictConfig) -> float:
     checked = check(settings_of(config))  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out
-    from pe_experiments.store.plan import plan
+    from pe_experiments.store.status import run_status
 
     experiment, alone = resolve(checked), HydraConfig.get().mode != RunMode.MULTIRUN
     if checked.dry_run:
         try_out(experiment)
-        planned = plan(experiment)
+        status = run_status(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
-        why = f" ({planned.remark})" if planned.remark else ""
-        say(f"{planned.state}: {planned.run.path}{why}\nevaluated at {lengths}")
+        why = f" ({status.remark})" if status.remark else ""
+        say(f"{status.state}: {status.run.path}{why}\nevaluated at {lengths}")
         return float("nan")
     result = run_experiment(experiment, Lines() if alone else None)
     if alone:
@@ -46,8 +46,8 @@ def train(config: DictConfig) -> float:
         raise UserError(reason)
     measured = ((words, result.result.get(key)) for key, words in METRICS.items())
     metrics = "".join(f", {words} {value:.3f}" for words, value in measured if value is not None)
-    status = "finished" if result.status == "completed" else f"{result.status} ({reason})"
-    say(f"{result.result['name']}: {result.done}, {status}{metrics}")
+    outcome = "finished" if result.status == "completed" else f"{result.status} ({reason})"
+    say(f"{result.result['name']}: {result.done}, {outcome}{metrics}")
     return result.validation_loss
 
 

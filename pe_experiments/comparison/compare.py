@@ -15,10 +15,10 @@ from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import Comparison, compared
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
-from pe_experiments.store.directory import refuse_among_runs
+from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.terminal.files import write_atomically
+from pe_experiments.terminal.files import make_folder, write_atomically
 
 # Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
 RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
@@ -59,7 +59,9 @@ def compare(
         raise UserError(f"results_dir={results_dir}: there is no finished run to compare{why}")
     comparison = compared(runs, metric, baseline)
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    return comparison if out is None else write_comparison(comparison, title, Path(out), display)
+    if out is None:
+        return comparison
+    return write_comparison(comparison, title, output_folder(out, results_dir), display)
 
 
 def write_comparison(
@@ -67,11 +69,7 @@ def write_comparison(
 ) -> Comparison:
     """Write tables, figures and page of a comparison to a folder."""
     runs = comparison.runs
-    try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
-    figures = draw_all(comparison, folder / "figures", display)
+    figures = draw_all(comparison, make_folder(folder / "figures", folder), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
     if len(runs.text):
         tables["text"] = runs.text

@@ -16,7 +16,8 @@ from pe_experiments.comparison.tuning import best_of_each
 from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
-from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, read_manifest, run_directory
+from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
+from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
@@ -145,6 +146,7 @@ def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
+    directory.restore()
     if not (directory.config.exists() or directory.result.exists()):
         raise UserError("no run: it has neither config.yaml nor result.json")
     result = directory.read_result()

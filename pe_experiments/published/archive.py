@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ import pandas as pd
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
+from pe_experiments.store.csv_files import ACCURACIES
 from pe_experiments.store.identity import config_key
-from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the project
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
@@ -79,9 +81,10 @@ def write_archive(runs: Runs, folder: Path) -> None:
     training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
-        identity, environment = saved["identity"], dict(runs.environments[name])
-        environment.pop("platform", None)  # it identifies the machine's kernel build
-        environment.pop("user_files", None)
+        identity, environment = saved["identity"], deepcopy(runs.environments[name])
+        for part in (environment, *environment.get("earlier", [])):
+            part.pop("platform", None)  # it identifies the machine's kernel build
+            part.pop("user_files", None)
         row = {"name": name, "numerics": identity["hashed"]["numerics"], "commit": environment.pop("commit")}
         row |= {"torch": environment["libraries"]["torch"], "trained": identity["trained"]}
         row |= {"data": identity["hashed"]["data"], "command": environment.pop("command")}
@@ -100,7 +103,10 @@ def write_archive(runs: Runs, folder: Path) -> None:
 def read_archive(folder: Path) -> Runs:
     """The runs of a published study, with the summaries that their curves give today."""
     try:
+        finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
+        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
+        _refuse_torn(runs, curves, training, provenance, text)
         saved, made = dict[str, Any](), dict[str, Any]()
         for row in provenance.ffill().to_dict("records"):
             hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
@@ -111,10 +117,34 @@ def read_archive(folder: Path) -> Runs:
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
-        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
+
+
+def _refuse_torn(
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    training: pd.DataFrame,
+    provenance: pd.DataFrame,
+    text: pd.DataFrame,
+) -> None:
+    """Raise a ValueError where the tables are not of the same runs, or a curve is not of all lengths."""
+    names = set(runs["name"])
+    for file, table, whole in (
+        ("curves.csv", curves, True),
+        ("provenance.csv", provenance, True),
+        ("training.csv", training, False),  # a run may have diverged before its first check
+        (TEXT, text, False),
+    ):
+        named = set(table["name"]) if len(table) else set()
+        if differing := sorted(named ^ names if whole else named - names):
+            raise ValueError(f"runs.csv and {file} disagree on {few(differing)}")
+    if not (curves["in_summary"] == shared(curves)).all():
+        raise ValueError("curves.csv lacks lengths of some runs")
+    for column in ACCURACIES:
+        if not curves[column].dropna().between(0, 1).all():
+            raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
 
 def published_keys(folder: Path) -> dict[str, float]:
@@ -125,6 +155,7 @@ def published_keys(folder: Path) -> dict[str, float]:
     """
     if not (folder / FILES[-1]).exists():
         return {}
+    finish_replacing(folder)
     provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
     keys, by_label = dict[str, float](), dict[str, tuple[dict[str, Any], dict[str, str]]]()
     labels = read_table(folder / FILES[0]).set_index("name")["label"]

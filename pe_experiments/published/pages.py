@@ -25,6 +25,7 @@ from pe_experiments.drawing import drawing
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.files import READY, finish_replacing, make_folder, replace_together
 
 FACTS = (".csv", ".json")
 PUBLISHED = (*FACTS, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
@@ -34,10 +35,10 @@ COLOURS = 128  # of a published picture; a third of its size
 BLOCK = re.compile(r"(<!-- from ([\w/.]+): make results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def regenerate(folder: Path) -> None:
+def regenerate(folder: Path, results_dir: Path | None = None) -> None:
     """Make everything in a study's folder from its CSVs."""
     with _made_anew(folder) as made:
-        mirror(made, folder)
+        mirror(made, folder, results_dir or folder.parent)
 
 
 def differences(folder: Path) -> list[Path]:
@@ -65,10 +66,12 @@ def _made_anew(folder: Path) -> Iterator[Path]:
 
 
 def published(results_dir: Path) -> list[Path]:
-    """The folders of the studies that are there."""
+    """Return the folders of the studies that are there."""
     named = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
     found = {path.parent for pattern in named for path in results_dir.glob(pattern)}
-    found = {folder for folder in found if any(map(_kept, folder.iterdir()))}
+    found = {folder for folder in found if folder.name != READY and any(map(_kept, folder.iterdir()))}
+    for folder in found:
+        finish_replacing(folder)
     if not found:
         raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")
     return sorted(found)
@@ -107,14 +110,13 @@ def make(folder: Path, code: ModuleType) -> None:
         small.save(path, optimize=True)
 
 
-def mirror(made: Path, folder: Path) -> None:
+def mirror(made: Path, folder: Path, results_dir: Path) -> None:
+    """Replace the files of a study by those that were made, all or none; figures made no more are deleted."""
     names = {path.relative_to(made) for path in made.rglob("*") if _kept(path)}
+    replace_together(made, make_folder(folder, results_dir), names)
     for path in folder.glob("figures/*.png"):
         if path.relative_to(folder) not in names:
             path.unlink()
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(made / name, folder / name)
 
 
 def _kept(path: Path) -> bool:

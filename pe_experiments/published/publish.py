@@ -42,7 +42,7 @@ def publish(named: str, results_dir: Path) -> None:
         if hasattr(code, "measure"):
             code.measure(made, published, results_dir)
         make(made, code)
-        mirror(made, folder)
+        mirror(made, folder, results_dir)
 
 
 def require_committed_code(study: str, runs: Runs) -> None:

@@ -20,6 +20,7 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
          "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
          "answer_tokens", "tokens", "largest_position", "untrained_positions",
          "exact_match_without_end")  # fmt: skip
+ACCURACIES = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
 MOST = 1e100  # its square is a number, too
 MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
 SPLITS = ("in_distribution", "extrapolation", "other_task")
@@ -36,7 +37,7 @@ def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Se
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
-    """Rows as CSV text; floats with all their digits, so that equal files mean equal numbers."""
+    """Return rows as CSV text; floats have all their digits, so that equal files mean equal numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
     if header:
@@ -46,7 +47,7 @@ def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The complete rows of a CSV file; none where there is no file. A torn last row (a kill) is left out."""
+    """Return the complete rows of a CSV file, none where there is no file; a torn last row is left out."""
     if not path.exists():
         return []
     text = read_text(path)
@@ -57,7 +58,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """The rows of a ``metrics.csv`` with their types, without the cells that are empty."""
+    """Return the rows of a ``metrics.csv`` with their types, without the cells that are empty."""
     try:
         rows = read_csv(path)
         if rows and not set(rows[0]) <= set(METRICS):
@@ -66,6 +67,7 @@ def read_metrics(path: Path) -> list[Row]:
         steps: list[Any] = [row.get("step") for row in typed]
         if not all(isinstance(step, int) for step in steps) or steps != sorted(steps):
             raise ValueError("a step that is none, or out of order")
+        _require_shares(typed)
         return typed
     except (ValueError, csv.Error) as error:
         cure = "delete it to go on from the checkpoint without these rows, or add rerun=true"
@@ -73,13 +75,13 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def validation_loss(run: RunDirectory) -> float:
-    """The last loss on fresh examples of the training lengths; infinite where that is no finite number."""
+    """Return the last loss on fresh examples of the training lengths, infinity if it is not finite."""
     losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
     return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
 
 
 def read_curve(path: Path) -> list[Row]:
-    """The rows of an ``extrapolation.csv`` with their types; None where a cell is empty."""
+    """Return the rows of an ``extrapolation.csv`` with their types; None where a cell is empty."""
     try:
         rows = read_csv(path)
         if not rows:
@@ -92,10 +94,20 @@ def read_curve(path: Path) -> list[Row]:
         possible = all(0 <= float(row["chance"] or 0) < 1 for row in typed)
         if not possible or not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a length, a number of examples or a chance that is none")
+        _require_shares(typed)
         return typed
     except (KeyError, ValueError, csv.Error) as error:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
+
+
+def _require_shares(rows: Sequence[Row]) -> None:
+    """Raise a ValueError where an accuracy is no number from 0 to 1; an empty cell is none."""
+    for row in rows:
+        for key in ACCURACIES:
+            value = row.get(key)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{key}={value:g}: expected a number from 0 to 1")
 
 
 def _number(text: str) -> int | float | None:

@@ -1,4 +1,4 @@
-"""The layout of ``results_dir``: a run's directory with its files, and the list of runs of each study."""
+"""The directory of a run: its files, its lock, how far the run is, and its earlier result during a rerun."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
-from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
+from pe_experiments.terminal.files import make_folder, read_json, read_yaml, write_atomically
 
-COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"
+COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
 TEXTS = ("name", "label", "task", "model")  # of a result, shown as cells and titles
-_HELD: dict[Path, int] = {}  # which file the lock of a directory is that this process has opened
 
 
 class RunDirectory:
@@ -35,36 +34,48 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
+        self._locked_inode = 0  # of the lock file that this object has opened
+        self._earlier = path.parent / f".{path.name}.aside"  # the files that a rerun replaces
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
-        """Where another evaluation of this training lives; the same files, less those of training."""
+        """Return the directory of another evaluation: the same files, less those of training."""
         path = self.path / "evaluations" / evaluation_hash
         _refuse_links(path.parent, path)
         return RunDirectory(path)
 
     def evaluations(self) -> list[str]:
-        _refuse_links(folder := self.path / "evaluations")
+        """Return the names of the other evaluations."""
+        folder = self.path / "evaluations"
+        _refuse_links(folder)
         return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
 
+    def state(self, rerun: bool = False) -> str:
+        """Return how far the run is: new, in progress, interrupted, failed, diverged or finished.
+
+        Under ``rerun`` it is new whatever lies there.
+        """
+        # The configuration is written first: without it, what lies there is left of a deleted run.
+        begun = self.config.exists() and not rerun
+        result = self.read_result() if begun else None
+        if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
+            state = "interrupted" if begun and self.checkpoint.exists() else "new"
+        else:
+            state = {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
+        waits = state in ("new", "interrupted", "failed")
+        return "in progress" if waits and self.in_use else state
+
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None where there is none yet."""
+        """Return the result, or None where there is none yet."""
         _refuse_links(self.path)
         if not self.result.exists():
             return None
         try:
             result = read_json(self.result)
-            if result["status"] not in (COMPLETED, DIVERGED, ERROR):
-                raise KeyError("status")
-            for key in TEXTS:
-                if not isinstance(result[key], str):
-                    raise ValueError(f"{key}={shown(result[key])} is no name")
-            result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
-            if not isinstance(step := result.get("finished_step", 0), int):
-                raise ValueError(f"finished_step={shown(step)}")
+            _require_result(result)
             return result
         except (ValueError, KeyError, TypeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
@@ -77,7 +88,7 @@ class RunDirectory:
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
-        """The saved configuration, with its ``derived`` and ``identity`` sections."""
+        """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
         _refuse_links(self.path)
         if not self.config.exists():
             there = "there is no run (no config.yaml); finished ones lie under results/runs"
@@ -123,14 +134,18 @@ class RunDirectory:
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
-        """Make the directory and hold it; gives whether it was made, or was there."""
+        """Make the directory and hold it; gives whether it is new."""
         created = not self.path.exists()
-        _refuse_links(self.path, *self.path.glob("*"), *self.checkpoint.parent.glob("*"))
+        _refuse_links(self.path, self._earlier, *self.path.glob("*"), *self.checkpoint.parent.glob("*"))
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
-                _HELD[self.path] = self._lock_file.stat().st_ino
+                self._locked_inode = self._lock_file.stat().st_ino
+                for draft in self.path.glob(
+                    ".*.tmp"
+                ):  # of a process that was killed: nobody else writes here
+                    draft.unlink()
             except OSError as error:
                 why = f"cannot write there ({error.strerror})"
                 raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
@@ -140,62 +155,115 @@ class RunDirectory:
     def held(self, rerun: bool) -> Iterator[None]:
         """Hold it while it is trained: nothing half-written is left there, and nothing finished is lost.
 
-        Under ``rerun`` an earlier result is moved aside, and comes back unless there is a new one.
+        Under ``rerun`` the earlier result is set aside. It comes back unless there is a new one.
         """
         with self.opened() as created:
             if not self.config.exists():
                 self._clear()
-            aside = self._set_aside() if rerun else None
+            elif rerun:
+                self._set_aside()
             try:
                 yield
-                if aside and (self.read_result() or {})["status"] == ERROR:
-                    self._put_back(aside)
-            except (UserError, KeyboardInterrupt, OSError) as error:
+            except BaseException as error:
                 self.refuse_deleted()
-                if isinstance(error, UserError) or not self.checkpoint.exists():  # nothing new to go on from
-                    if created:
-                        self.remove()
-                    elif aside:
-                        self._put_back(aside)
+                begun = self.checkpoint.exists()  # there is something to go on from
+                if created and (isinstance(error, UserError) or not begun):
+                    self.remove()
+                elif not begun or (rerun and isinstance(error, UserError)):
+                    self._put_back()
                 if problem := disk_problem(error):
                     safe = "what is finished is safe, and the same command goes on from the last checkpoint"
                     raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
-            finally:
-                if aside:
-                    shutil.rmtree(aside, ignore_errors=True)
+            with suppress(OSError):  # else the next command does it
+                self._settle()
+
+    def restore(self) -> None:
+        """Put back the result that a rerun had set aside, if that was killed before there was a new one."""
+        if not (self._earlier.exists() and self.path.exists()):
+            return
+        _refuse_links(self.path, self._earlier, self._lock_file)
+        with suppress(InUse, OSError), self.lock():  # InUse: the rerun is at work
+            self._settle()
 
     def refuse_deleted(self, *files: Path) -> None:
         """Refuse to go on where somebody has deleted these files, or the directory that is held."""
-        locked = self._lock_file.exists()
-        mine = locked and self._lock_file.stat().st_ino == _HELD[self.path]  # or made anew by another process
-        if not (mine and all(path.exists() for path in files)):
-            if not locked:
+        exists = self._lock_file.exists()
+        # Another process may have made the directory anew.
+        held = exists and self._lock_file.stat().st_ino == self._locked_inode
+        if not (held and all(path.exists() for path in files)):
+            if not exists:
                 self.remove()  # what was written since
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")
 
-    def _clear(self) -> None:
-        for entry in self.path.iterdir() if self.path.exists() else []:
-            if entry.name != ".lock":
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-
-    def _set_aside(self) -> Path:
-        aside = self.path.parent / f".{self.name}.aside"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        for entry in self.path.iterdir():
-            if entry.name != ".lock":
-                entry.rename(aside / entry.name)
-        return aside
-
-    def _put_back(self, aside: Path) -> None:
-        self._clear()
-        for entry in aside.iterdir():
-            entry.rename(self.path / entry.name)
-
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def _clear(self) -> None:
+        for entry in reversed(_entries(self.path)):
+            _delete(entry)
+
+    # A kill at any moment leaves the earlier run whole: if its config.yaml lies in ``_earlier``, all of it
+    # does; if not, the rest of it is here.
+
+    def _set_aside(self) -> None:
+        if (self._earlier / self.config.name).exists():  # by a rerun that was killed
+            self._clear()
+            return
+        self._earlier.mkdir(exist_ok=True)
+        for entry in _entries(self.path):
+            entry.rename(self._earlier / entry.name)
+
+    def _put_back(self) -> None:
+        if not self._earlier.exists():
+            return
+        if (self._earlier / self.config.name).exists():
+            self._clear()
+        for entry in reversed(_entries(self._earlier)):
+            entry.rename(self.path / entry.name)
+        self._earlier.rmdir()
+
+    def _settle(self) -> None:
+        """Delete the earlier result if there is a new one, or put it back if the new run cannot go on."""
+        if not self._earlier.exists():
+            return
+        status = None
+        with suppress(UserError):  # a damaged result is none
+            status = (self.read_result() or {}).get("status")
+        is_whole = (self._earlier / self.config.name).exists()
+        if is_whole and status in (COMPLETED, DIVERGED):
+            for entry in _entries(self._earlier):
+                _delete(entry)
+            self._earlier.rmdir()
+        elif not is_whole or status == ERROR or not (self.config.exists() and self.checkpoint.exists()):
+            self._put_back()
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what lies in the directory of a run but for its lock, config.yaml last."""
+    entries = [entry for entry in folder.iterdir() if entry.name != ".lock"]
+    return sorted(entries, key=lambda entry: entry.name == "config.yaml")
+
+
+def _require_result(result: Any) -> None:
+    """Raise a ValueError, KeyError or TypeError unless this is the content of a ``result.json``."""
+    if result["status"] not in (COMPLETED, DIVERGED, ERROR):
+        raise KeyError("status")
+    for key in TEXTS:
+        if not isinstance(result[key], str):
+            raise ValueError(f"{key}={shown(result[key])} is no name")
+    result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
+    step = result.get("finished_step", 0)
+    if not isinstance(step, int):
+        raise ValueError(f"finished_step={shown(step)}")
+
+
+def _delete(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def _refuse_links(*paths: Path) -> None:
@@ -205,7 +273,7 @@ def _refuse_links(*paths: Path) -> None:
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
-    """Where the run of that name lives, or the same run under another label: seed and hash find it."""
+    """Return where the run of that name lies, or the same run under another label: seed and hash find it."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
         name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
@@ -213,7 +281,7 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
 
 
 def same_label(run: Path) -> list[RunDirectory]:
-    """The other runs there that are called like this one but for the hash."""
+    """Return the other runs there that are called like this one but for the hash."""
     runs = run.parent
     names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
     return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
@@ -225,7 +293,7 @@ def _names(runs: Path, changed_at: int) -> dict[str, str]:
 
 
 def seed_and_hash(name: str) -> str:
-    """The part of a name that identifies a run, whatever its label."""
+    """Return the part of a name that identifies a run, whatever its label."""
     return name[name.rfind("-s") :]
 
 
@@ -236,45 +304,12 @@ def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
         raise UserError(f"out={shown(out)} lies among the runs; allowed: any folder outside {runs}")
 
 
-def list_in_study(results_dir: Path, study: str, *names: str) -> None:
-    """Add runs to ``results_dir/<study>/manifest.json``; writers take turns."""
-    manifest = results_dir / study / "manifest.json"
-    if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
-        return  # also where nothing can be written any more
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(manifest.with_name(".manifest.lock")):
-        there = read_manifest(manifest) if manifest.exists() else {"runs": []}
-        facts = {key: fact for key, fact in there.items() if key not in ("runs", "study")}
-        write_manifest(results_dir, study, [*there["runs"], *names], **facts)
-
-
-def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
-    """Make these runs the ones ``results_dir/<study>/manifest.json`` lists."""
-    manifest = results_dir / study / "manifest.json"
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    content = facts | {"study": study, "runs": sorted(set(names))}
-    write_atomically(manifest, json.dumps(content, indent=2) + "\n")
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a study: ``runs``, their names; where settings were tuned, ``tuned`` and ``tuning``."""
+def output_folder(out: str | Path, results_dir: str | Path) -> Path:
+    """Make the folder that a command writes to; inside ``results_dir`` no link is followed."""
+    refuse_among_runs(out, results_dir)
+    folder = Path(out)
+    root = Path(results_dir) if folder.is_relative_to(results_dir) else folder
     try:
-        content = read_json(path)
-        names = content["runs"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("its runs are no names")
-        for choice in content.get("tuning", []):
-            choice["seed"], *texts = (
-                choice[k] for k in ("seed", "encoding", "task", "model", "setting", "chosen")
-            )
-            kinds = all(isinstance(choice.get(key, {}), dict) for key in ("tried", "settings"))
-            if not (kinds and all(isinstance(text, str) for text in texts)):
-                raise TypeError("a setting was tuned for no encoding")
-        return content
-    except FileNotFoundError as error:
-        studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))
-        known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
-        raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        cure = "delete it and run the sweep again"
-        raise UserError(f"{path} is damaged ({type(error).__name__}); {cure}") from error
+        return make_folder(folder, root)
+    except OSError as error:
+        raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error

@@ -14,10 +14,13 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.identity import file_of, user_classes
-from pe_experiments.store.names import file_digest
+from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import shown
 from pe_experiments.training import matmul
 
+COMPUTES = ("pe_experiments", "commit", "edited", "python", "libraries", "processor", "device", "threads",
+            "matmul")  # fmt: skip
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -39,6 +42,23 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
+def resumed_environment(
+    recorded: dict[str, Any], today: dict[str, Any], step: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the environment of a run that is resumed at a step, and what of it has changed since it began.
+
+    Where something has, ``earlier`` lists the environments of the steps before, the first one first.
+    """
+    earlier = recorded["earlier"] if isinstance(recorded.get("earlier"), list) else []
+    last = {key: value for key, value in recorded.items() if key != "earlier"}
+    then, now = (dict(leaves({key: one.get(key) for key in COMPUTES})) for one in (last, today))
+    changed = [path for path in now if path in then and then[path] != now[path]] if last else []
+    if changed:
+        earlier = [*earlier, last | {"until_step": step}]
+    texts = [f"{path[-1]} {shown(now[path])} instead of {shown(then[path])}" for path in changed]
+    return today | ({"earlier": earlier} if earlier else {}), texts
+
+
 def user_files(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each file that holds a class of the user's, by module."""
     classes = (cls for part in experiment.components.values() for cls in user_classes(part.classes))
@@ -46,15 +66,15 @@ def user_files(experiment: Experiment) -> dict[str, str]:
     return {module: file_digest(path, path.stat().st_mtime_ns) for module, path in sorted(files.items())}
 
 
-def code_changes(experiment: Experiment, made_with: dict[str, Any]) -> list[str]:
-    """Return what people may want to know of the code that made a finished run and of today's."""
+def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[str]:
+    """Return what people may want to know of the code that trained a finished run and of today's."""
     remarks = []
     commit, edited = checkout()
-    there = made_with.get("commit")
-    if there and commit and (there, made_with.get("edited")) != (commit, edited):
-        then, now = _revision(there, bool(made_with.get("edited"))), _revision(commit, edited)
+    trained_commit, trained_edited = environment.get("commit"), bool(environment.get("edited"))
+    if trained_commit and commit and (trained_commit, trained_edited) != (commit, edited):
+        then, now = _revision(trained_commit, trained_edited), _revision(commit, edited)
         remarks.append(f"trained at commit {then}, this checkout is {now}; rerun=true trains again")
-    recorded = made_with.get("user_files") or {}
+    recorded = environment.get("user_files") or {}
     for module, digest in user_files(experiment).items():
         if recorded.get(module, digest) != digest:
             changed = f"the file of {module} has changed since, outside the classes of this run"

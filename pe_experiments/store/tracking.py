@@ -21,7 +21,7 @@ from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import short_hash
-from pe_experiments.store.plan import Plan
+from pe_experiments.store.status import RunStatus
 from pe_experiments.terminal.errors import UserError, sentence
 
 # Columns of the curve that are panels over length; extrapolation.csv has the others, which describe the task.
@@ -29,20 +29,19 @@ MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accurac
 LENGTHS = "extrapolation/lengths"  # in W&B's summary: those whose values are there
 FIGURE = "extrapolation/figure"
 BY_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # in W&B
-SIZE = ("parameters", "encoding_parameters")
 MOST_NAME, MOST_TAG = 128, 64  # characters that Weights & Biases takes
 
 
 class Loggers:
     """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
-    def __init__(self, plan: Plan, directory: RunDirectory):
-        wanted = plan.experiment.config.logger
-        self.config = plan.saved_config
+    def __init__(self, status: RunStatus, directory: RunDirectory):
+        wanted = status.experiment.config.logger
+        self.config = status.saved_config
         self.loggers: dict[str, Logger] = {}
         self._last_step, self._has_curve = 0, False  # of a W&B run that is continued
         if wanted.wandb and wanted.wandb.mode:
-            self.wandb = self._add("wandb", _wandb(plan, directory))
+            self.wandb = self._add("wandb", _wandb(status, directory))
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
         for name in ("csv", "tensorboard"):
@@ -50,7 +49,7 @@ class Loggers:
                 shutil.rmtree(directory.path / name, ignore_errors=True)
                 self._add(name, _in_directory(name, directory))
         if wanted.mlflow is not None:
-            self._add("mlflow", _mlflow(plan, directory))
+            self._add("mlflow", _mlflow(status, directory))
 
     def _add(self, name: str, logger: Logger) -> Any:
         self.loggers[name] = logger
@@ -84,15 +83,13 @@ class Loggers:
             elif not continued:  # else it is there already
                 logger.log_metrics(named)  # W&B finds the step among the values
 
-    def close(self, summary: Row | None, result: Row, figure: Path) -> str | None:
+    def close(self, summary: Row | None, figure: Path) -> str | None:
         """End the runs, failed without a summary; returns the command that uploads an offline one to W&B."""
-        upload, status = None, "failed" if summary is None else "success"
-        if summary is not None:
-            summary = summary | {key: result[key] for key in SIZE if key in result}
+        upload = None
         for name, logger in self.loggers.items():
             if summary is not None:
                 self._conclude(name, logger, summary, figure)
-            logger.finalize(status)
+            logger.finalize("failed" if summary is None else "success")
         if "wandb" in self.loggers:
             if self.wandb.offline:
                 upload = f"wandb sync {shlex.quote(os.path.relpath(Path(self.wandb.dir).parent))}"
@@ -118,31 +115,32 @@ class Loggers:
                 logger.experiment.log_artifact(logger.run_id, str(figure))
 
 
-def _wandb(plan: Plan, directory: RunDirectory) -> WandbLogger:
+def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     """A W&B run whose files lie in the directory; an offline one that was there is replaced."""
     # Its look-up at start is the one thing wandb would ask the network for offline.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
-    config, trained, run_id, job = plan.experiment.config, plan.identity.trained, plan.run.name, "training"
-    label, task = plan.identity.label[:MOST_TAG], plan.experiment.components["task"].choice[:MOST_TAG]
+    experiment, trained, run_id, job = status.experiment, status.identity.trained, status.run.name, "training"
+    config, model = experiment.config, experiment.model_choice[:MOST_TAG]
+    label, task = status.identity.label[:MOST_TAG], experiment.components["task"].choice[:MOST_TAG]
     name, settings = f"{label}, {task}, seed {config.seed}", config.logger.wandb
     assert settings
     alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # in all but the seed
     group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
-    if directory is not plan.run:
+    if directory is not status.run:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
     if settings.mode == "offline":
         for old in directory.path.glob("wandb/offline-run-*"):
             shutil.rmtree(old)
-    tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, plan.experiment.model_choice[:MOST_TAG])
+    tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
     said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
     said |= {"group": group, "tags": list(dict.fromkeys(tags))}
     said["resume"] = "allow" if settings.mode == "online" else None
     quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
     quiet["console"] = "off"
     try:
-        mirror = wandb.init(**said, config=plan.saved_config, dir=directory.path, settings=quiet)
+        mirror = wandb.init(**said, config=status.saved_config, dir=directory.path, settings=quiet)
     except Exception as error:
         without = "allowed without an account: logger.wandb.mode=offline, or another logger"
         why = f"Weights & Biases could not start ({sentence(error)}); {without}"
@@ -163,11 +161,11 @@ def _in_directory(name: str, directory: RunDirectory) -> Logger:
     return TensorBoardLogger(**where, default_hp_metric=False)
 
 
-def _mlflow(plan: Plan, directory: RunDirectory) -> MLFlowLogger:
+def _mlflow(status: RunStatus, directory: RunDirectory) -> MLFlowLogger:
     """A run in MLflow, in place of an earlier one of that name; without a server in ``results_dir``."""
     _require("mlflow")
-    config, name = plan.experiment.config, plan.run.name
-    if directory is not plan.run:
+    config, name = status.experiment.config, status.run.name
+    if directory is not status.run:
         name = f"{name}-e{directory.name}"
     settings, results = config.logger.mlflow, Path(config.results_dir).absolute()
     assert settings
@@ -178,7 +176,7 @@ def _mlflow(plan: Plan, directory: RunDirectory) -> MLFlowLogger:
             settings.experiment_name,
             name,
             settings.tracking_uri or f"sqlite:///{results / 'mlflow.db'}",
-            tags={"study": config.study or "", "label": plan.identity.label},
+            tags={"study": config.study or "", "label": status.identity.label},
             artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
         )
         client, this = logger.experiment, logger.run_id

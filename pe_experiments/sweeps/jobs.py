@@ -79,7 +79,7 @@ def look_up(
             job.config = composer.compose(overrides)
             if job.study not in published:
                 published[job.study] = published_losses(*job.study)
-            _plan(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
+            _look_up_one(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -99,14 +99,14 @@ def published_losses(results_dir: str, study: str) -> dict[str, float]:
     return published_keys(folder)
 
 
-def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
+def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
     checked = check(job.config)  # before torch is imported
     import torch
 
     from pe_experiments.configuration.experiment import Experiment, resolve
     from pe_experiments.configuration.parts import user_errors
     from pe_experiments.store.names import short_hash
-    from pe_experiments.store.plan import plan
+    from pe_experiments.store.status import run_status
 
     def built() -> Experiment:
         experiment = resolve(checked)
@@ -115,9 +115,9 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         return experiment
 
     experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
-    planned = plan(replace(experiment, config=checked))
-    job.name, job.can_start, job.state = planned.run.name, True, planned.state
-    hashed = planned.identity.hashed
+    status = run_status(replace(experiment, config=checked))
+    job.name, job.can_start, job.state = status.run.name, True, status.state
+    hashed = status.identity.hashed
     job.key = "" if hashed["classes"] else short_hash([hashed["config"], hashed["data"]])
     if job.key in published and job.state not in DONE:
         job.state = PUBLISHED
@@ -138,7 +138,7 @@ def _plan(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[
         if not all(map(known.get, halves)):  # with which every encoding and every task works somewhere
             _once(known, str(halves), lambda: try_out(experiment))
             known.update(dict.fromkeys(halves, True))
-        job.reason = job.reason or planned.remark
+        job.reason = job.reason or status.remark
 
 
 def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:

@@ -6,7 +6,6 @@ import math
 import os
 import pickle
 import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from pe_experiments.sweeps.jobs import (
     totals,
 )
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Display, Lines, duration, say
+from pe_experiments.terminal.console import Display, Lines, complain, duration, say
 from pe_experiments.terminal.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
     for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
         say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
     for reason, failed in by_reason(jobs, FAILED).items():
-        print(f"error: {reason}", file=sys.stderr)
+        complain(reason)
         for job in failed[:MOST_NAMED]:
             say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(flags))}")
         if len(failed) > MOST_NAMED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from omegaconf import DictConfig
 from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.launch import LAUNCHED
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Lines
+from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line
 
 UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
@@ -49,7 +48,7 @@ class Comparison(Callback):
             if not LAUNCHED and config.study:  # another launcher's runs
                 _compare(str(config.results_dir), str(config.study))
         except UserError as error:
-            print(f"error: {one_line(str(error))}", file=sys.stderr)
+            complain(one_line(str(error)))
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
@@ -66,7 +65,7 @@ def _compare(results_dir: str, study: str) -> None:
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
     """List the runs that are done in the manifests of their studies: results directory and name of each."""
     from pe_experiments.comparison.tuning import varying
-    from pe_experiments.store.directory import list_in_study, read_manifest, write_manifest
+    from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 
     done = [job for job in jobs if job.state in DONE]
     studies = sorted({job.study for job in done})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
+from contextlib import suppress
 from shutil import get_terminal_size
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -21,11 +23,34 @@ CLEAR = "\x1b[K"  # the rest of a terminal's line
 
 
 def say(text: str, end: str = "\n") -> None:
-    """One plain line; no markup, no wrapping, at once; on a terminal over one that ended in ``\\r``."""
+    """Print one plain line, at once; on a terminal over one that ended in ``\\r``. It never raises."""
+    if sys.stdout is not None:  # None: closed before Python began
+        _write((CLEAR if on_terminal() else "") + printable(text) + end, sys.stdout)
+
+
+def complain(text: str) -> None:
+    """Print one line to stderr. It never raises."""
+    if sys.stderr is not None:
+        _write(f"error: {text}\n", sys.stderr)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    """Write and flush; what cannot be shown (closed pipe, dead terminal, full disk) ends no run."""
     try:
-        print(CLEAR * sys.stdout.isatty() + printable(text), end=end, flush=True)
-    except BrokenPipeError:  # a closed pipe (``| head``) ends the output, not the run
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stream.write(text)
+        stream.flush()
+    except UnicodeEncodeError:
+        _write(text.encode("ascii", "backslashreplace").decode(), stream)
+    except (OSError, ValueError):  # ValueError: closed
+        with suppress(OSError, ValueError):  # or Python complains of the rest when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def on_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    with suppress(OSError, ValueError):  # closed
+        return sys.stdout is not None and sys.stdout.isatty()
+    return False
 
 
 class Display:
@@ -68,7 +93,7 @@ class Lines(Display):
         self._started = self._last = time.monotonic()
 
     def step(self, done: int) -> None:
-        now, terminal = time.monotonic(), sys.stdout.isatty()
+        now, terminal = time.monotonic(), on_terminal()
         if self._first == self._began:  # starting up, which says nothing about the time left
             self._started, self._first = now, done
         waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
@@ -87,7 +112,7 @@ class Lines(Display):
         say(text)
 
     def stop(self) -> None:
-        if self._total and sys.stdout.isatty():
+        if self._total and on_terminal():
             say("", "")  # takes the line away
         self._total = 0
 
@@ -100,7 +125,7 @@ def duration(seconds: float) -> str:
 
 def print_table(table: Table) -> None:
     """Print a table as wide as it needs to be when there is no terminal to fit."""
-    console = Console(color_system=None, width=None if sys.stdout.isatty() else 120)
-    with console.capture() as lines:
-        console.print(table)
-    say(lines.get(), end="")
+    lines = io.StringIO()
+    width = get_terminal_size().columns if on_terminal() else 120
+    Console(file=lines, color_system=None, width=width).print(table)
+    say(lines.getvalue(), end="")

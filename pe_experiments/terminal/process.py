@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,6 +28,9 @@ def typed_command(name: str) -> list[str]:
 def own(words: Iterable[str]) -> None:
     """Take this process as ours; ``words`` repeat what it does."""
     command[:] = words
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, and the next file that is opened would get its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each flag that was not needed
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
@@ -59,7 +62,8 @@ def interrupt(*_: object) -> None:
 def end() -> NoReturn:
     """End this process, which is one of several of a run and has nothing more to do."""
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
     os._exit(0)
 
 

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import user_errors
+from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.errors import UserError, allowed
+from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
 DRAWN_BYTES = 16 * 24  # a token drawn: 16 batches at once, with label and position
@@ -57,6 +58,7 @@ def preflight(experiment: Experiment) -> list[str]:
             _require_finite(model.train(training), tried, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         _refuse_looking_ahead(model.eval(), _rows(batch, torch.arange(ROWS) % len(batch.tokens_BT)), source)
+    _refuse_optimizer(experiment, model)
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
     return list(dict.fromkeys(f"{type(one).__name__}: {one.remark}" for one in encodings if one.remark))
 
@@ -72,6 +74,23 @@ def refuse_large(experiment: Experiment) -> None:
             f"parameters, the rest for a batch), this machine has {have / 1e9:,.1f}; lower model.d_model, "
             f"model.num_layers, task.vocab_size, training.batch_size, training.max_length or pe's own sizes"
         )
+
+
+def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
+    """Refuse an optimizer that needs more than gradients, such as a closure; the model takes a step."""
+    component = experiment.components["optimizer"]
+    if component.choice in shipped("optimizer"):
+        return
+    gpu = experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
+    try:
+        model.to("cuda" if gpu else "cpu")
+        TrainingOptimizer(model, component, experiment.config.training).step()
+    except UserError:
+        raise
+    except Exception as error:
+        needs = f"it needs more than the gradients of a batch ({sentence(error)})"
+        other = "allowed: one that does not, such as torch.optim.AdamW"
+        raise UserError(f"optimizer._target_={component.target}: {needs}; {other}") from error
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:

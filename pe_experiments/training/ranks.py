@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from torch import distributed
 
 from pe_experiments.configuration.schema import TrainerConfig
 from pe_experiments.terminal import process
+from pe_experiments.terminal.console import complain
 from pe_experiments.terminal.errors import UserError, sentence
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -208,7 +208,7 @@ def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
         wait([other.sentinel for other in others if other.is_alive()], timeout=1.0)
         if lost := _first_lost(others, 0.0):
             if not done.wait(NOTICE_SECONDS):
-                print(f"error: {lost}", file=sys.stderr, flush=True)
+                complain(lost)
                 os.kill(os.getpid(), signal.SIGKILL)
             return
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.finished import load_model
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]

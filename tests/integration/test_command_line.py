@@ -20,7 +20,7 @@ import yaml
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
 from tests.conftest import ROOT, TINY, Outcome
 from tests.synthetic import fading, write_run
 
@@ -483,7 +483,7 @@ def test_several_places_in_one_sweep_are_compared_apart(script: Script, tmp_path
 def test_a_dry_run_says_that_another_process_has_the_run(
     many: list[str], script: Script, results: Path, tiny: Tiny
 ) -> None:
-    run = plan(tiny()).run
+    run = run_status(tiny()).run
     run.path.mkdir(parents=True)
     command = ("train", *many, *TINY, f"results_dir={results}", "dry_run=true")
     with run.lock():
@@ -667,3 +667,27 @@ def test_a_closed_pipe_ends_the_output_and_not_the_run(results: Path) -> None:
     subprocess.run(command, shell=True, check=True, executable="/bin/bash")
     (run,) = (results / "runs").iterdir()
     assert json.loads((run / "result.json").read_text())["status"] == "completed"
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "results", "show_encoding"])
+def test_a_deleted_working_directory_is_one_sentence(
+    name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    said = script(name)
+    assert (said.code, said.err) == (
+        1,
+        "error: the working directory was deleted; change to one that exists\n",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&- 2>&-", "| true"])
+def test_a_run_ends_well_wherever_its_words_go(streams: str, tmp_path: Path) -> None:
+    words = [sys.executable, str(ROOT / "scripts" / "train.py"), *TINY, f"results_dir={tmp_path}"]
+    command = ["bash", "-c", f"set -o pipefail; {shlex.join(words)} {streams}"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    (result,) = tmp_path.glob("runs/*/result.json")
+    assert json.loads(result.read_text())["status"] == "completed"

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from pe_experiments.store.finished import read_checkpoint
+from pe_experiments.store.checkpoint import read_checkpoint
 from tests.conftest import ROOT, TINY, Outcome
 from tests.processes import run_script
 

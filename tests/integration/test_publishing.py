@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,14 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+from pe_experiments.comparison import compare
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published import pages
+from pe_experiments.published import pages, read_archive
 from pe_experiments.published.publish import publish
-from pe_experiments.store.directory import RunDirectory, list_in_study, write_manifest
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.files import CONFIG_DIR, READY
 from tests.conftest import Outcome
 from tests.synthetic import write_study
 
@@ -118,3 +121,120 @@ def test_no_published_study_is_said(script: Script, results: Path) -> None:
     outcome = script("results", f"results_dir={results}")
     assert outcome.code == 1
     assert "no published study there; publish=STUDY makes one" in outcome.err
+
+
+def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_path: Path) -> None:
+    """What they link to is replaced by the file itself, or the link is refused."""
+    publish("small", written)
+    (tmp_path / "thesis.tex").write_text("years")
+    (tmp_path / "home").mkdir()
+    folder = written / "small"
+    for name in ("README.md", "report.html", "table.csv"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(tmp_path / "thesis.tex")
+    pages.regenerate(folder, written)
+    made = compare(written, "small", folder)
+    assert made.files
+    picture = next(path for path in made.files if path.suffix == ".png")
+    picture.unlink()
+    picture.symlink_to(tmp_path / "thesis.tex")
+    compare(written, "small", folder)
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
+    shutil.rmtree(folder / "figures")
+    (folder / "figures").symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="figures is a link"):
+        compare(written, "small", folder)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    before = sorted((tmp_path / "moved").rglob("*"))
+    for attempt in (
+        lambda: compare(written, "small", folder),
+        lambda: pages.regenerate(folder, written),
+        lambda: list_in_study(written, "small", "another"),
+    ):
+        with pytest.raises(UserError, match="small is a link"):
+            attempt()
+    assert sorted((tmp_path / "moved").rglob("*")) == before
+
+
+def test_publishing_that_fails_half_way_leaves_the_published_set(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, last = written / "small", runs_of(written)[-1]
+    result = last.result.read_text()
+    last.result.unlink()
+    publish("small", written)
+    before = {path: path.read_bytes() for path in folder.rglob("*.csv")}
+    last.result.write_text(result)
+    copied, copy = list[Any](), shutil.copyfile
+
+    def full(*paths: Any) -> None:
+        if len(copied) == 2:
+            raise OSError(28, "No space left on device")
+        copied.append(copy(*paths))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        publish("small", written)
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    assert {path: path.read_bytes() for path in folder.rglob("*.csv")} == before
+    replaced, replace = list[Any](), os.replace
+
+    def killed(*paths: Any) -> None:
+        if READY in paths[0].parts:  # the second half, where the set is complete
+            replaced.append(paths)
+        if len(replaced) > 2:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        publish("small", written)
+    monkeypatch.setattr(os, "replace", replace)
+    assert pages.published(written) == [folder]
+    assert len(read_archive(folder).runs) == 9
+    assert names_of(written) == [run.name for run in runs_of(written)]
+
+
+def without(path: Path, text: str, count: int) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    dropped = [line for line in lines if text in line][:count]
+    path.write_text("".join(line for line in lines if line not in dropped))
+
+
+@pytest.mark.parametrize(
+    ("file", "count", "sentence"),
+    [
+        ("curves.csv", 100, r"runs\.csv and curves\.csv disagree on {name}"),
+        ("curves.csv", 1, r"curves\.csv lacks lengths of some runs"),
+        ("provenance.csv", 1, r"runs\.csv and provenance\.csv disagree on {name}"),
+        ("runs.csv", 1, r"runs\.csv and curves\.csv disagree on {name}"),
+    ],
+)
+def test_a_set_that_disagrees_on_its_runs_is_refused(
+    written: Path, file: str, count: int, sentence: str
+) -> None:
+    publish("small", written)
+    name = names_of(written)[-1]
+    without(written / "small" / file, name, count)
+    with pytest.raises(UserError, match=sentence.format(name=name)):
+        read_archive(written / "small")
+
+
+def test_an_accuracy_above_one_is_refused(written: Path) -> None:
+    publish("small", written)
+    path = written / "small" / "curves.csv"
+    curves = pd.read_csv(path)
+    curves.loc[0, "exact_match"] = 7.5
+    curves.to_csv(path, index=False)
+    with pytest.raises(UserError, match=r"curves\.csv has a value of exact_match outside 0 to 1"):
+        read_archive(written / "small")
+
+
+@pytest.mark.parametrize("named", ["../x", "/tmp/x", "a/../b", ".."])
+def test_a_study_to_publish_is_a_name(named: str, script: Script, results: Path) -> None:
+    said = script("results", f"results_dir={results}", f"publish={named}")
+    assert said.code == 1
+    assert said.err.startswith(f"error: publish={named}: ")
+    assert said.err.count("\n") == 1

@@ -19,10 +19,11 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.directory import RunDirectory, read_manifest
-from pe_experiments.store.finished import read_checkpoint
+from pe_experiments.store.checkpoint import read_checkpoint
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.plan import plan
+from pe_experiments.store.manifest import read_manifest
+from pe_experiments.store.status import run_status
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
@@ -121,13 +122,47 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(
     assert again.directory.config.exists()
 
 
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "RECORD_EVERY", 2)
+
+    def interrupted(step: int) -> dict[str, Any]:
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(tiny("trainer.threads=1"), StopAt(step, KeyboardInterrupt()))
+        (run,) = Path(tiny().config.results_dir).glob("runs/*")
+        return RunDirectory(run).read_environment()
+
+    assert "earlier" not in interrupted(3)
+    assert "earlier" not in interrupted(5)
+    assert "another environment" not in capsys.readouterr().out
+    monkeypatch.setattr("pe_experiments.store.environment.processor", lambda: "another")
+    again = run_experiment(tiny("trainer.threads=2"))
+    recorded = again.directory.read_environment()
+    (earlier,) = recorded["earlier"]
+    assert (earlier["threads"], recorded["threads"]) == (1, 2)
+    assert (earlier["until_step"], recorded["processor"]) == (4, "another")
+    (remark,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
+    assert "threads 2 instead of 1" in remark
+    assert "environment.json records both" in remark
+
+
+def test_a_study_that_is_a_file_is_one_sentence_and_leaves_no_run(tiny: Tiny, results: Path) -> None:
+    results.mkdir()
+    (results / "notes").write_text("text")
+    with pytest.raises(UserError, match="notes is a file where a folder belongs"):
+        run_experiment(tiny("study=notes"))
+    assert not list(results.glob("runs/*"))
+
+
 @pytest.mark.parametrize("lost", ["config", "curve"])
 def test_a_result_without_its_run_is_no_result(lost: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    assert plan(tiny()).state == "finished"
+    assert run_status(tiny()).state == "finished"
     getattr(run, lost).unlink()
     run.checkpoint.unlink(missing_ok=True)
-    assert plan(tiny()).state == "new"
+    assert run_status(tiny()).state == "new"
 
 
 @pytest.mark.slow
@@ -237,7 +272,7 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.store.record.Loggers", refuse)
+    monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
     for error in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(error, "study=s"))
@@ -309,7 +344,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny()).done == "found"
     monkeypatch.setattr(training, "save_atomically", save)
-    monkeypatch.setattr("pe_experiments.store.record.Record.curve", full)  # full again after a checkpoint
+    monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
     with pytest.raises(UserError, match="No space left"):
         run_experiment(tiny("seed=1"))
     monkeypatch.undo()

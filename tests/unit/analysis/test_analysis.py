@@ -19,7 +19,7 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
 from pe_experiments.models import Backbone
-from pe_experiments.store.finished import TrainedModel
+from pe_experiments.store.trained_model import TrainedModel
 from pe_experiments.terminal.errors import UserError
 
 

@@ -25,7 +25,7 @@ from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import check
-from pe_experiments.store.directory import write_manifest
+from pe_experiments.store.manifest import write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests import stranger
 from tests.conftest import TINY

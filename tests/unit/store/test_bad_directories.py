@@ -21,10 +21,11 @@ import pe_experiments.run as run_module
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.csv_files import METRICS
+from pe_experiments.store.checkpoint import read_checkpoint
+from pe_experiments.store.csv_files import METRICS, read_metrics
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import load_model, read_checkpoint
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal import files
 from pe_experiments.terminal.console import say
@@ -157,7 +158,7 @@ def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
     experiment, home = tiny(), tmp_path / "home"
     (home / "docs").mkdir(parents=True)
     (home / "docs" / "thesis.tex").write_text("years")
-    run = plan(experiment).run
+    run = run_status(experiment).run
     run.path.parent.mkdir(parents=True, exist_ok=True)
     run.path.symlink_to(home)
     with pytest.raises(UserError, match="is a link"):
@@ -170,7 +171,7 @@ def test_a_run_that_vanishes_is_not_called_trained(
     lost: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
-        path = plan(experiment).run.path
+        path = run_status(experiment).run.path
         if lost == "config.yaml":
             (path / lost).unlink()
         else:
@@ -183,7 +184,7 @@ def test_a_run_that_vanishes_is_not_called_trained(
     monkeypatch.setattr(run_module, "evaluate_model", vanish)
     with pytest.raises(UserError, match="was deleted during the run"):
         run_experiment(experiment)
-    assert not plan(experiment).run.result.exists()
+    assert not run_status(experiment).run.result.exists()
 
 
 LESS: dict[str, Spoil] = {
@@ -247,6 +248,45 @@ def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> 
     torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
     with pytest.raises(UserError, match="has other parameters than the encoding"):
         load_model(run.path)
+
+
+def with_weights(experiment: Experiment, spoil: Callable[[torch.Tensor], torch.Tensor]) -> RunDirectory:
+    """A finished run whose first weights are spoilt."""
+    run, weights = write_run(experiment, fading(1, 0)), experiment.untrained_model().state_dict()
+    name = next(iter(weights))
+    weights[name] = spoil(weights[name])
+    run.checkpoint.parent.mkdir()
+    torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda weights: weights * math.nan, "NaN or infinite"),
+        (lambda weights: weights / 0, "NaN or infinite"),
+        (lambda weights: weights.to(torch.complex64), "complex"),
+    ],
+)
+def test_weights_that_no_run_writes_are_damaged(
+    spoil: Callable[[torch.Tensor], torch.Tensor], sentence: str, tiny: Tiny
+) -> None:
+    run = with_weights(tiny(), spoil)
+    with pytest.raises(UserError, match=rf"last.ckpt is damaged \(its weights are {sentence}\); delete it"):
+        load_model(run.path)
+    assert load_model(with_weights(tiny("seed=1"), lambda weights: weights).path)
+
+
+@pytest.mark.parametrize("column", ["exact_match", "exact_match_high", "token_accuracy"])
+@pytest.mark.parametrize("value", ["7.5", "-0.1", "nan"])
+def test_an_accuracy_is_from_0_to_1(column: str, value: str, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    cells(run, column, value)
+    with pytest.raises(UserError, match=rf"csv is missing or damaged .*{column}={value}: expected a number"):
+        run_experiment(tiny())
+    run.metrics.write_text(f"step,loss,exact_match\n6,1.0,{value}\n")
+    with pytest.raises(UserError, match=rf"metrics.csv is damaged .*exact_match={value}"):
+        read_metrics(run.metrics)
 
 
 def deflated(path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.store.directory import RunDirectory, list_in_study, read_manifest
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
+from pe_experiments.store.manifest import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]

@@ -12,7 +12,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
-from pe_experiments.store.finished import load_model
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 

@@ -22,7 +22,7 @@ from pe_experiments.store import identity
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import config_key, identify, source_text
 from pe_experiments.store.names import differences
-from pe_experiments.store.plan import plan
+from pe_experiments.store.status import run_status
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
@@ -147,11 +147,11 @@ def test_what_changed_beside_my_class_is_said(
 def test_a_new_run_says_which_it_is_not(tiny: Tiny) -> None:
     write_run(tiny(), fading(1, 0))
     other = write_run(tiny("training.steps=13"), fading(1, 0))
-    asked = plan(tiny("training.steps=14", "training.weight_decay=0.5"))
+    asked = run_status(tiny("training.steps=14", "training.weight_decay=0.5"))
     assert asked.not_the_run().endswith("weight_decay=0.5 (there 0.01)")
-    near = plan(tiny("training.steps=13", "training.weight_decay=0.5"))
+    near = run_status(tiny("training.steps=13", "training.weight_decay=0.5"))
     assert near.not_the_run() == f"not the run {other.name}: training.weight_decay=0.5 (there 0.01)"
-    assert plan(tiny("seed=1")).not_the_run() == ""
+    assert run_status(tiny("seed=1")).not_the_run() == ""
 
 
 def test_differences_name_what_differs(tiny: Tiny) -> None:
@@ -232,9 +232,9 @@ def test_a_missing_data_file_is_one_sentence() -> None:
 
 def test_a_relabelled_or_moved_run_is_found_again(tiny: Tiny, results: Path, tmp_path: Path) -> None:
     write_run(tiny(), fading(1, 0))
-    assert plan(tiny("label=other")).state == "finished"
+    assert run_status(tiny("label=other")).state == "finished"
     results.rename(tmp_path / "moved")
-    assert plan(tiny(f"results_dir={tmp_path / 'moved'}")).state == "finished"
+    assert run_status(tiny(f"results_dir={tmp_path / 'moved'}")).state == "finished"
 
 
 def test_every_shipped_part_has_a_key_of_its_own(tiny: Tiny) -> None:
@@ -254,11 +254,11 @@ def test_a_directory_of_an_earlier_version_is_said(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     saved = run.config.read_text().replace("  hashed:", "  sources:")
     run.config.write_text(saved)
-    from pe_experiments.store.finished import finished_run
+    from pe_experiments.store.trained_model import finished_status
 
     with pytest.raises(UserError, match="of an earlier version; train it again"):
-        finished_run(RunDirectory(run.path))
-    assert plan(tiny("training.steps=13")).not_the_run() == ""
+        finished_status(RunDirectory(run.path))
+    assert run_status(tiny("training.steps=13")).not_the_run() == ""
 
 
 def test_python_and_the_command_line_name_the_same_run(tiny: Tiny) -> None:

@@ -20,9 +20,8 @@ from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import check
 from pe_experiments.run import RunResult, evaluate_run
-from pe_experiments.store import finished as trained
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import TrainedModel, load_model
+from pe_experiments.store.trained_model import TrainedModel, finished_status, load_model
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import TINY, Script
@@ -157,7 +156,7 @@ def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
 def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[str]) -> None:
     spoilt(run, lambda saved: saved.update(logger=STRANGER))
     path, changes, _ = asked(run, *typed)
-    logger = trained.finished_run(RunDirectory(path), changes).experiment.config.logger
+    logger = finished_status(RunDirectory(path), changes).experiment.config.logger
     project = "mine" if typed else "pe_experiments"
     assert {name for name, section in logger if section} == {"wandb"}
     assert logger.wandb
@@ -165,7 +164,7 @@ def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[
 
 
 def test_a_run_that_is_not_mirrored_is_evaluated_without(run: RunDirectory) -> None:
-    assert trained.finished_run(run).experiment.config.logger.used is False
+    assert finished_status(run).experiment.config.logger.used is False
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_built(run: RunDirectory) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
+from rich.table import Table
 
 from pe_experiments.terminal import console
 
@@ -53,3 +55,39 @@ def test_the_time_left_is_estimated_from_what_was_done_after_starting_up(
         ["sweep 110/1000", "89 s left"],
         ["sweep 210/1000", "79 s left"],
     ]
+
+
+class Broken(io.TextIOBase):
+    """A stream of a terminal that is gone, or of a full disk."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def isatty(self) -> bool:
+        raise self.error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "EIO"), OSError(28, "ENOSPC"), BrokenPipeError(), ValueError(), None]
+)
+def test_printing_never_raises(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Broken(error) if error else None)
+    lines = console.Lines()
+    lines.start("training", 10)
+    lines.note("loss 1")
+    lines.step(10)
+    lines.say("a remark")
+    lines.stop()
+    console.print_table(Table("a", "b"))
+    console.complain("trouble")
+
+
+def test_what_a_terminal_cannot_show_is_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    console.say("1 – 2")
+    assert narrow.buffer.getvalue() == b"1 \\u2013 2\n"  # type: ignore[attr-defined]

@@ -19,8 +19,8 @@ from pe_experiments.configuration.schema import check
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
-from pe_experiments.store.finished import load_model
 from pe_experiments.store.identity import identify
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop
@@ -196,3 +196,13 @@ def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
     titles = sorted(protocol.title for protocol in protocols_of(read_runs(results, "both")))
     differing = [title.rpartition(", ")[2] for title in titles]
     assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
+
+
+@pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
+def test_an_optimizer_that_needs_more_than_gradients_is_refused_before_training(
+    name: str, tiny: Tiny, results: Path
+) -> None:
+    with pytest.raises(UserError, match=rf"optimizer._target_=torch.optim.{name}: .*; allowed: ") as refused:
+        run_experiment(tiny(f"optimizer._target_=torch.optim.{name}"))
+    assert "\n" not in str(refused.value)
+    assert not list(results.glob("runs/*"))

@@ -12,8 +12,8 @@ import torch
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.finished import load_model
 from pe_experiments.store.identity import identify
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError

@@ -1,4 +1,4 @@
-"""A finished run in Python: its configuration, its weights, and its answers to your own inputs."""
+"""The model of a finished run in Python: its weights, and its answers to your own inputs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.configuration.compose import DERIVED, outside, own_logger
@@ -20,16 +19,14 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
+from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, identify
 from pe_experiments.store.own_code import is_own
-from pe_experiments.store.plan import Plan, plan_in
+from pe_experiments.store.status import RunStatus, status_in
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError, few, one_line, shown
-from pe_experiments.terminal.files import require_file
+from pe_experiments.terminal.errors import UserError, few, shown
 from pe_experiments.training.preflight import preflight
-
-MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimiser's averages
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class TrainedModel:
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
-    """The trained model of a completed run.
+    """Return the trained model of a completed run.
 
     Args:
         run: its directory, ``results/runs/NAME``.
@@ -107,41 +104,56 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
         UserError: no such run, not completed, its code has been edited since, or it names modules or files
             from outside this package without ``trust``.
     """
-    finished = finished_run(RunDirectory(Path(run)), trust=trust)
-    return TrainedModel(finished.experiment, trained_model(finished).eval())
+    status = finished_status(RunDirectory(Path(run)), trust=trust)
+    return TrainedModel(status.experiment, trained_model(status).eval())
 
 
-def finished_run(run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False) -> Plan:
-    """A completed run, checked to be of the present source of the user's classes.
+def finished_status(
+    run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False
+) -> RunStatus:
+    """Return the status of a completed run, checked to be of the present source of the user's classes.
 
     Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
     ``changes`` and ``trust`` are those of `run.evaluate_run`.
     """
+    run.restore()
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
+    identity = _saved_identity(run, saved)
+    other_task = changes.pop("task", None)
+    sections = {key: value for key, value in saved.items() if key not in DERIVED}
+    experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
+    status = status_in(run, experiment, identity)
+    if status.state not in ("finished", "to evaluate"):
+        state = "interrupted" if status.state == "new" else status.state
+        only = "only a completed run can be evaluated; train it first"
+        raise UserError(f"run={run.path}: it is {state}, and {only}")
+    _refuse_edited(run, identity.hashed, identify(experiment).hashed, changes)
+    return status
+
+
+def _saved_identity(run: RunDirectory, saved: Mapping[str, Any]) -> Identity:
     try:
         identity = Identity(**saved["identity"])
         hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
         if not all(isinstance(part, dict) for part in hashed):
             raise TypeError
+        return identity
     except (KeyError, TypeError) as error:
         why = "its config.yaml is of an earlier version; train it again"
         raise UserError(f"run={run.path}: {why}") from error
-    other_task = changes.pop("task", None)
-    sections = {key: value for key, value in saved.items() if key not in DERIVED}
-    experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
-    planned = plan_in(run, experiment, identity)
-    if planned.state not in ("finished", "to evaluate"):
-        state = "interrupted" if planned.state == "new" else planned.state
-        only = "only a completed run can be evaluated; train it first"
-        raise UserError(f"run={run.path}: it is {state}, and {only}")
-    recorded, today = identity.hashed, identify(experiment).hashed
-    pairs = [(recorded["data"], today["data"])] if "task" not in changes else []
+
+
+def _refuse_edited(
+    run: RunDirectory, recorded: Mapping[str, Any], today: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
+    """Refuse a run whose data or classes have changed, but for those that are replaced anyway."""
+    pairs = [(recorded["data"], today["data"])]
     for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
         pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
-    if edited := [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]:
+    edited = [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]
+    if edited:
         raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
-    return planned
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
@@ -151,63 +163,29 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    built = [
-        saved.get("task"),
-        *({**saved, **changes}.get(group) for group in (*PARTS, "model", "optimizer", "trainer")),
-    ]
+    replaced = {**saved, **changes}
+    sections = [saved.get("task"), *map(replaced.get, (*PARTS, "model", "optimizer", "trainer"))]
     saved_names = set(outside(list(saved.values())))
     identity = saved.get("identity")
     hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
-    strange = [
-        name for name in outside(built) if name in saved_names and not is_own(name, hashed, Path.cwd())
-    ]
+    strange = [name for name in outside(sections) if name in saved_names]
+    strange = [name for name in strange if not is_own(name, hashed, Path.cwd())]
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
         raise UserError(f"run={run.path}: {named}; {cure}")
 
 
-def trained_model(finished: Plan) -> Backbone:
-    """The model of the experiment with the weights of the run."""
-    experiment, run = finished.experiment, finished.run
-    if (checkpoint := read_checkpoint(run.checkpoint)) is None:
+def trained_model(status: RunStatus) -> Backbone:
+    """Return the model of the experiment with the weights of the run."""
+    experiment, run = status.experiment, status.run
+    checkpoint = read_checkpoint(run.checkpoint)
+    if checkpoint is None:
         cure = "add rerun=true to train it again"
         raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
     preflight(experiment)
     model, label = experiment.untrained_model(), experiment.components["pe"].label
-    other = f"pe={label} has other parameters than the encoding {run.name} was trained with"
-    load_weights(model, checkpoint, f"{other}; only encodings with the same can take over its weights")
+    misfit = f"pe={label} has other parameters than the encoding {run.name} was trained with"
+    misfit += "; only encodings with the same can take over its weights"
+    load_weights(model, checkpoint, run.checkpoint, misfit)
     return model
-
-
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The checkpoint, or None where there is none; a damaged one is a `UserError`."""
-    if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
-        what = "link" if path.parent.is_symlink() else "file"
-        raise UserError(f"{path.parent} is a {what} where a directory belongs; delete it")
-    if not path.exists():
-        return None
-    try:
-        require_file(path, MOST_BYTES)
-        with ZipFile(path) as archive:  # torch would inflate what it never writes
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed, as no run writes it")
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
-            raise ValueError("it has no weights, or was written at no step")
-        if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
-            raise ValueError("an earlier version began it")
-    except Exception as error:
-        why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
-        cure = "delete it to train this run from the start, or add rerun=true"
-        raise UserError(f"{path} is damaged ({why}); {cure}") from error
-    return checkpoint
-
-
-def load_weights(model: nn.Module, checkpoint: dict[str, Any], otherwise: str) -> None:
-    """Give an untrained model the weights of a checkpoint; ``otherwise`` is said where they do not fit."""
-    try:
-        weights = checkpoint["state_dict"].items()
-        model.load_state_dict({name.removeprefix("model."): value for name, value in weights})
-    except (RuntimeError, AttributeError, TypeError) as error:
-        raise UserError(otherwise) from error

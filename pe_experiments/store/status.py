@@ -1,0 +1,79 @@
+"""Which run an experiment asks for, where it lies and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.directory import RunDirectory, run_directory, same_label
+from pe_experiments.store.identity import Identity, evaluation_key, identify
+from pe_experiments.store.names import differences, jsonable, short_hash
+from pe_experiments.terminal.errors import UserError, few
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run that is asked for, as it stands on the disk."""
+
+    experiment: Experiment  # what is trained and how it is evaluated
+    identity: Identity
+    evaluation: dict[str, Any]  # what identifies it (`identity.evaluation_key`)
+    run: RunDirectory
+    state: str  # as `RunDirectory.state`, or "to evaluate": trained, and not evaluated like this
+    result: dict[str, Any] | None  # of the run; None until it has ended
+    directory: RunDirectory  # of its evaluation: the run's, or one of its ``evaluations``
+
+    @property
+    def trained(self) -> bool:
+        return self.state in ("finished", "to evaluate", "diverged")
+
+    @property
+    def remark(self) -> str:
+        """A dry run's remark besides the state: who has the run, or why it is a new one."""
+        if self.state == "in progress":
+            return "another process has it"
+        return self.not_the_run() if self.state == "new" else ""
+
+    @property
+    def saved_config(self) -> dict[str, Any]:
+        """Content of ``config.yaml``: everything set, derived and identified; ``rerun`` was this call's."""
+        config = jsonable(self.experiment.config.model_dump()) | {"rerun": False}
+        identity = asdict(self.identity) | {"name": self.run.name}
+        return {**config, "derived": self.experiment.derived, "identity": identity}
+
+    def not_the_run(self) -> str:
+        """Return which run of the same label this is not, the nearest, and what differs; or nothing."""
+        changes: dict[str, list[str]] = {}
+        for other in same_label(self.run.path.with_name(self.identity.name)):
+            try:
+                hashed = other.read_config()["identity"]["hashed"]
+                changes[other.name] = differences(self.identity.hashed, hashed)
+            except (UserError, KeyError, TypeError, ValueError):  # damaged, or of an earlier version
+                continue
+        if not changes:
+            return ""
+        nearest = min(changes, key=lambda name: (len(changes[name]), name))
+        return f"not the run {nearest}: {few(changes[nearest])}"
+
+    def updated(self) -> RunStatus:
+        """Return the status as the disk shows it now."""
+        directory, state = self.run, self.run.state(self.experiment.config.rerun)
+        result = self.run.read_result() if state in ("finished", "diverged", "failed") else None
+        if state == "finished" and result and result["evaluation"] != self.evaluation:
+            directory = self.run.evaluation(short_hash(self.evaluation))
+            state = "finished" if directory.read_result() else "to evaluate"
+        return replace(self, result=result, state=state, directory=directory)
+
+
+def run_status(experiment: Experiment) -> RunStatus:
+    """Return the status of the run of an experiment; it may lie under another label."""
+    identity = identify(experiment)
+    run = run_directory(experiment.config.results_dir, identity.name)
+    return status_in(run, experiment, identity)
+
+
+def status_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> RunStatus:
+    """Return the status of the run of an experiment in this directory."""
+    run.restore()
+    return RunStatus(experiment, identity, evaluation_key(experiment), run, "new", None, run).updated()

@@ -1,0 +1,109 @@
+"""Writes what a training or an evaluation measures: to its directory, and to its loggers."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pe_experiments.evaluation.evaluate import Curve, Tables
+from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
+from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
+from pe_experiments.store.environment import describe_environment, resumed_environment, user_files
+from pe_experiments.store.manifest import list_in_study
+from pe_experiments.store.status import RunStatus
+from pe_experiments.store.tracking import Loggers
+from pe_experiments.terminal import console
+from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
+from pe_experiments.terminal.files import write_atomically
+
+
+class RunWriter:
+    """Writes one training or evaluation; close it in any case, for its loggers.
+
+    Args:
+        status: the run.
+        directory: that of the run, or of one of its evaluations; held by this process.
+        first: the step at which a training goes on. Later rows of ``metrics.csv`` are dropped.
+    """
+
+    def __init__(self, status: RunStatus, directory: RunDirectory, first: int = 0):
+        self.status = status
+        self.directory = directory
+        self.first = first
+        rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first] if first else []
+        write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(status.saved_config)))
+        self.loggers = Loggers(status, directory)
+        self._closed = False
+        if directory is status.run:
+            write_atomically(directory.metrics, to_csv(METRICS, rows))
+        for row in rows:
+            self.loggers.metrics(row)
+
+    def begin_training(self, device: str) -> None:
+        """Record the environment, list the run in its study, and delete what an earlier attempt left."""
+        run, experiment = self.directory, self.status.experiment
+        environment = describe_environment(device) | {"user_files": user_files(experiment)}
+        if self.first:
+            environment, changed = resumed_environment(run.read_environment(), environment, self.first)
+            if changed:
+                both = "environment.json records both"
+                console.say(f"{run.name}: resumed in another environment ({', '.join(changed)}); {both}")
+        write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
+        run.error_log.unlink(missing_ok=True)
+        run.result.unlink(missing_ok=True)
+        list_run(self.status)
+
+    def metrics(self, row: Row) -> None:
+        """Append a row to the training curve."""
+        with self.directory.metrics.open("a", newline="") as file:
+            file.write(to_csv(METRICS, [row], header=False))
+        self.loggers.metrics(row)
+
+    def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
+        """Write the extrapolation curve, further tables and the figure; returns the summary of the curve."""
+        from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
+
+        experiment = self.status.experiment
+        write_curve(self.directory, curve, tables)
+        self.loggers.curve(curve, tables.get("text", []))
+        title = f"{label} on {experiment.evaluated_on.label}"
+        run_figure(curve, title, experiment.max_length, self.directory.figure)
+        return summarise(curve, experiment.max_length)
+
+    def finish(self, result: dict[str, Any], summary: Row | None) -> None:
+        """Close the loggers and write the result; without a summary, the training has failed."""
+        upload = self.close(summary)
+        self.directory.write_result(result | {"upload": upload})
+
+    def close(self, summary: Row | None = None) -> str | None:
+        """Close the loggers once; returns the command that uploads an offline run to W&B."""
+        if self._closed:
+            return None
+        self._closed = True
+        return self.loggers.close(summary, self.directory.figure)
+
+
+def list_run(status: RunStatus) -> None:
+    """List a run in its study; one that lies outside the results is in none."""
+    study, results_dir = status.experiment.config.study, Path(status.experiment.config.results_dir)
+    if study and status.run.path.parent.parent == results_dir:
+        list_in_study(results_dir, study, status.run.name)
+
+
+def training_failure(run: RunDirectory, error: Exception) -> dict[str, Any]:
+    """Return what the result says of a training that an error has ended.
+
+    A loss that diverges and the error of a part are results. Others are raised again: the user's mistakes,
+    a full disk, a run that was deleted.
+    """
+    if isinstance(error, Diverged):
+        return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
+    if isinstance(error, UserError) or disk_problem(error) or not run.path.exists():
+        raise error
+    write_atomically(run.error_log, traceback.format_exc())
+    return {"status": ERROR, "reason": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,139 @@
+"""A rerun keeps the finished result until there is a new one, whenever it is killed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from pe_experiments.comparison import load_runs
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.status import run_status
+from pe_experiments.terminal.errors import UserError
+from tests.processes import killed_at
+from tests.synthetic import fading, write_run
+
+Tiny = Callable[..., Experiment]
+NEW = "new\n"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def rerun(path: Path, status: str) -> None:
+    """What a rerun writes, in its order; it ends with this status, or without one as interrupted."""
+    run = RunDirectory(path)
+    result = run.result.read_text().replace("completed", status)
+    config, curve = run.config.read_text(), run.curve.read_text()
+    with run.held(rerun=True):
+        run.config.write_text(config)
+        run.metrics.write_text(NEW)
+        run.checkpoint.parent.mkdir()
+        run.checkpoint.write_text(NEW)
+        run.curve.write_text(curve)
+        if status == "interrupted":
+            raise KeyboardInterrupt
+        run.result.write_text(result)
+
+
+@pytest.fixture
+def finished(tiny: Tiny) -> RunDirectory:
+    run = write_run(tiny(), fading(1, 0))
+    run.checkpoint.parent.mkdir()
+    run.checkpoint.write_text("old")
+    (run.path / "evaluations" / "a").mkdir(parents=True)
+    (run.path / "evaluations" / "a" / "result.json").write_text("{}")
+    return run
+
+
+@pytest.mark.parametrize("status", ["completed", "diverged", "error"])
+def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
+    status: str, finished: RunDirectory, tiny: Tiny
+) -> None:
+    before, states = content(finished.path), set()
+    backup = finished.path.parents[2] / "backup"
+    shutil.copytree(finished.path, backup)
+    for operation in count():
+        killed = killed_at(operation, lambda: rerun(finished.path, status))
+        states.add(run_status(tiny()).state)  # as every command begins
+        now = content(finished.path)
+        if now != before:
+            assert status != "error"
+            assert set(now) >= {"config.yaml", "result.json", "checkpoints/last.ckpt"}
+            assert now["metrics.csv"] == NEW.encode()
+        assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
+        shutil.rmtree(finished.path)
+        shutil.copytree(backup, finished.path)
+        if not killed:
+            break
+    assert operation > 10
+    assert states == ({"finished", "diverged"} if status == "diverged" else {"finished"})
+
+
+def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
+    finished: RunDirectory, tiny: Tiny
+) -> None:
+    before = content(finished.path)
+    with pytest.raises(KeyboardInterrupt):
+        rerun(finished.path, "interrupted")
+    assert run_status(tiny()).state == "interrupted"
+    aside = finished.path.with_name(f".{finished.name}.aside")
+    assert content(aside) == before
+    with finished.held(rerun=True):  # once more from the start: still the finished one is kept
+        assert content(aside) == before
+        assert not finished.checkpoint.exists()
+    assert run_status(tiny()).state == "finished"
+    assert content(finished.path) == before
+
+
+def test_nothing_is_put_back_from_behind_a_link(finished: RunDirectory, tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years")
+    finished.path.with_name(f".{finished.name}.aside").symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="is a link"):
+        run_status(tiny())
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirectory) -> None:
+    finished.path.rename(finished.path.with_name(f".{finished.name}.aside"))
+    finished.path.mkdir()
+    draft = finished.path / ".metrics.csv.1.tmp"
+    draft.touch()
+    with finished.opened():
+        assert not draft.exists()
+    assert list(load_runs(finished.path.parents[1]).runs["name"]) == [finished.name]
+
+
+@pytest.mark.parametrize("backwards", [True, False])
+def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
+    backwards: bool, finished: RunDirectory, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rerun of a run whose first rerun was interrupted, in whatever order a folder lists its files."""
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path), reverse=backwards)))
+    runs, before = finished.path.parent, content(finished.path)
+    with pytest.raises(KeyboardInterrupt):
+        rerun(finished.path, "interrupted")
+    interrupted = content(finished.path)
+    shutil.copytree(runs, runs.parent / "backup")
+
+    def begin() -> None:
+        with finished.held(rerun=True):
+            pass
+
+    for operation in count():
+        killed = killed_at(operation, begin)
+        state = run_status(tiny()).state
+        assert content(finished.path) == (before if state == "finished" else interrupted)
+        shutil.rmtree(runs)
+        shutil.copytree(runs.parent / "backup", runs)
+        if not killed:
+            break
+    assert state == "finished"

@@ -1,0 +1,106 @@
+"""Files are written whole, together, and never through a link."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pe_experiments.terminal import files
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import finish_replacing, make_folder, replace_together, write_atomically
+from tests.processes import killed_at
+
+
+def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years")
+    (tmp_path / "report.html").symlink_to(tmp_path / "thesis.tex")
+    (tmp_path / f".report.html.{os.getpid()}.tmp").symlink_to(tmp_path / "thesis.tex")
+    write_atomically(tmp_path / "report.html", "page")
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+    assert not (tmp_path / "report.html").is_symlink()
+    assert (tmp_path / "report.html").read_text() == "page"
+
+
+def test_no_draft_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*paths: Any) -> None:
+        raise OSError("no")
+
+    (tmp_path / "a.csv").write_text("old")
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no"):
+        write_atomically(tmp_path / "a.csv", "new")
+    monkeypatch.setattr(os, "replace", replace)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+    assert (tmp_path / "a.csv").read_text() == "old"
+    left, fresh = tmp_path / ".a.csv.1.tmp", tmp_path / ".a.csv.2.tmp"  # of a killed process; of one at work
+    left.touch()
+    fresh.touch()
+    os.utime(left, (1, 1))
+    write_atomically(tmp_path / "a.csv", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.csv.2.tmp", "a.csv"]
+
+
+def test_no_folder_is_made_through_a_link(tmp_path: Path) -> None:
+    root, home = tmp_path / "linked_results", tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "really").mkdir()
+    root.symlink_to(tmp_path / "really")  # the user's own choice, as results_dir=
+    assert make_folder(root / "a" / "b", root).is_dir()
+    (root / "mini").symlink_to(home)
+    with pytest.raises(UserError, match="mini is a link, and nothing is written through one; delete it"):
+        make_folder(root / "mini" / "figures", root)
+    assert not list(home.iterdir())
+    (root / "study").write_text("text")
+    with pytest.raises(UserError, match="study is a file where a folder belongs"):
+        make_folder(root / "study", root)
+
+
+NAMES = ("runs.csv", "curves.csv", "figures/a.png", "training.csv")
+
+
+def test_killed_anywhere_a_set_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    outcomes = set()
+    for operation in count():
+        made, folder = (tmp_path / str(operation) / name for name in ("made", "folder"))
+        for base, text in ((made, "new"), (folder, "old")):
+            for name in NAMES:
+                (base / name).parent.mkdir(parents=True, exist_ok=True)
+                (base / name).write_text(text)
+        killed = killed_at(operation, lambda: replace_together(made, folder, map(Path, NAMES)))  # noqa: B023
+        finish_replacing(folder)  # as whoever reads a set does
+        texts = {(folder / name).read_text() for name in NAMES}
+        assert len(texts) == 1
+        outcomes |= texts
+        if not killed:
+            break
+    assert outcomes == {"old", "new"}
+    assert texts == {"new"}
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "curves.csv",
+        "figures",
+        "runs.csv",
+        "training.csv",
+    ]
+    assert operation > 8
+
+
+def test_a_set_is_not_written_through_a_link(tmp_path: Path) -> None:
+    made, folder, home = (tmp_path / name for name in ("made", "folder", "home"))
+    for base in (made / "figures", folder, home):
+        base.mkdir(parents=True)
+    (made / "runs.csv").write_text("new")
+    (made / "figures" / "a.png").write_text("new")
+    (folder / "runs.csv").write_text("old")
+    (folder / "figures").symlink_to(home)
+    with pytest.raises(UserError, match="figures is a link"):
+        replace_together(made, folder, [Path("runs.csv"), Path("figures/a.png")])
+    assert (folder / "runs.csv").read_text() == "old"
+    assert not list(home.iterdir())
+    (folder / files.READY).symlink_to(made)  # what lies behind it is not moved
+    finish_replacing(folder)
+    assert (made / "runs.csv").exists()
