@@ -50,7 +50,7 @@ def small_shape(causal: bool = True, **changes: int) -> ModelShape:
 def build(make: Callable[[ModelShape], Part], shape: ModelShape) -> Part:
     """An instance, the same at every call."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` also formats a traceback for each device
         return make(shape)
 
 
