@@ -13,8 +13,7 @@ MODULE = "tests.integration.public_bugs"
 
 RIGHT = [
     ("RightRope", "rope", "It is rope, compared in a decoder and an encoder"),
-    ("RightYarn", "rope_yarn", "It is rope_yarn(factor=4)"),
-    ("RightYarn", "rope_yarn", "with a fixed original length of 4,096 tokens"),
+    ("RightYarn", "rope_yarn", "It is rope_yarn(factor=4,original_length=4096), "),
     ("RightGroups", "rope", "It is rope, "),
     ("RightSinusoidal", "sinusoidal", "It is sinusoidal, "),
     ("TokensTimesRoot", "sinusoidal", "another convention, which is no mistake"),

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.foreign import by_offset, from_start, pairs
+from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.identify import equal_encodings, known_mistakes
-from pe_experiments.checking.likeness import reference_of
-from pe_experiments.checking.mistakes import MISTAKES
+from pe_experiments.checking.known_mistakes import MISTAKES
+from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.rope import Rope
@@ -25,7 +25,7 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 def test_every_mistake_is_caught_and_named(name: str) -> None:
     mistake = MISTAKES[name]
     component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
-    theirs, forms = mistake.broken(component.build), [True, False]
+    theirs, forms = mistake.make_in(component.build), [True, False]
     assert equal_encodings(theirs, [component], forms) == []
     matches = known_mistakes(theirs, [component], forms)
     assert [match.mistake.name for match in matches if match.mistake] == [name]

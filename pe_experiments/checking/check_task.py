@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import Checks, Measurement, error_place, run_checks
-from pe_experiments.checking.side_effects import watch_random_draws
+from pe_experiments.checking.checks import Checks, Measurement, error_place, run_checks, watch_random_draws
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import Section
 from pe_experiments.data.formats import format_for

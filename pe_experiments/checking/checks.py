@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
+import random
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from pe_experiments.configuration.parts import no_part_exits
@@ -107,3 +111,24 @@ def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> No
     """Print one failed check: where, what was measured, and its usual cause."""
     say(f"\nFAILS{f' in the {name}' if name else ''}: {promise}")
     say(f"  measured: {result.measured}\n  usually: {usual_cause}")
+
+
+@contextmanager
+def watch_random_draws() -> Iterator[list[str]]:
+    """A list that by the end names the global random generators that were touched; they are restored."""
+    generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        "torch's global generator": (
+            lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
+            lambda state: torch.set_rng_state(torch.from_numpy(state)),
+        ),
+        "numpy.random": (np.random.get_state, np.random.set_state),
+        "Python's random": (random.getstate, random.setstate),
+    }
+    before = {name: pickle.dumps(get_state()) for name, (get_state, _) in generators.items()}
+    touched: list[str] = []
+    try:
+        yield touched
+        touched += [name for name, (get, _) in generators.items() if pickle.dumps(get()) != before[name]]
+    finally:
+        for name, (_, set_state) in generators.items():
+            set_state(pickle.loads(before[name]))
