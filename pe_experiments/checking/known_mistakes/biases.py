@@ -39,25 +39,9 @@ def geometric_slopes(heads, first=1):
     return 2.0 ** (-8 * torch.arange(first, first + heads, dtype=torch.float64) / heads)
 
 
-def slopes_from_zero(heads):
-    return geometric_slopes(heads, 0)
-
-
-def slopes_of_twice_the_heads(heads):
-    return alibi_slopes(2 * heads)[:heads]
-
-
-def slopes_of_padded_heads(heads):
-    return geometric_slopes(1 << (heads - 1).bit_length())[:heads]
-
-
 def extra_slopes_not_interleaved(heads):
     power = 1 << (heads.bit_length() - 1)
     return torch.cat([geometric_slopes(power), geometric_slopes(2 * power)])[:heads]
-
-
-def halving_slopes(heads):
-    return 2.0 ** -torch.arange(1, heads + 1, dtype=torch.float64)
 
 
 def slopes(slopes_of):
@@ -93,10 +77,6 @@ def buckets(bucket_of):
     return method("_bias", bias)
 
 
-def distances_clipped(distances, side, encoding):
-    return distances.clamp(max=side - 1)
-
-
 def rounded_up(distances, side, encoding):
     single = side // 2
     logs = (distances.clamp(min=1).double() / single).log() / math.log(encoding.max_distance / single)
@@ -122,10 +102,6 @@ def share_of_smaller(psi, distances, queries, limit):
     return psi(distances) / (psi(torch.minimum(queries, limit)) + EPSILON)
 
 
-def share_before_logarithm(psi, distances, queries, limit):
-    return psi(distances / torch.maximum(queries, limit))
-
-
 def windows_from_two(encoding, original, at):
     windows = torch.full((encoding.shape.num_heads,), torch.inf)
     windows[: encoding.windowed_heads] = 2.0 + torch.arange(encoding.windowed_heads)
@@ -135,15 +111,17 @@ def windows_from_two(encoding, original, at):
 MISTAKES: dict[str, dict[str, Change]] = {
     "alibi": {
         "no interleaving where the number of heads is no power of two": convention(slopes(geometric_slopes)),
-        "slopes for twice the heads": slopes(slopes_of_twice_the_heads),
+        "slopes for twice the heads": slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
         "slopes of the next power of two, of which the first are kept (padded heads)": slopes(
-            slopes_of_padded_heads
+            lambda heads: geometric_slopes(1 << (heads - 1).bit_length())[:heads]
         ),
         "the extra heads take the first slopes of twice the heads, not every other one": slopes(
             extra_slopes_not_interleaved
         ),
-        "slopes 1/2, 1/4, 1/8, ... at any number of heads": slopes(halving_slopes),
-        "heads counted from 0": slopes(slopes_from_zero),
+        "slopes 1/2, 1/4, 1/8, ... at any number of heads": slopes(
+            lambda heads: 2.0 ** -torch.arange(1, heads + 1, dtype=torch.float64)
+        ),
+        "heads counted from 0": slopes(lambda heads: geometric_slopes(heads, 0)),
         "heads in reverse order": result("_bias", lambda bias: bias.flip(1)),
         "one slope for all heads": result("_bias", lambda bias: bias[:, :1].expand_as(bias)),
         FAR_FAVOURED: result("_bias", torch.neg),
@@ -162,7 +140,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "max_distance is one too large": attribute("max_distance", lambda e: e.max_distance + 1),
         "max_distance is one too small": attribute("max_distance", lambda e: e.max_distance - 1),
-        "distances are clipped, without a logarithm": buckets(distances_clipped),
+        "distances are clipped, without a logarithm": buckets(
+            lambda distances, side, encoding: distances.clamp(max=side - 1)
+        ),
         "buckets are rounded up": buckets(rounded_up),
         "distances off by one": positions("_bias", lambda i, j: (i + 1, j)),
         "added before the scale": times_head_dim("_bias", -0.5),
@@ -179,7 +159,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "fire": {
         "min in place of max": share(share_of_smaller),
-        "the share is taken before the logarithm": share(share_before_logarithm),
+        "the share is taken before the logarithm": share(
+            lambda psi, distances, queries, limit: psi(distances / torch.maximum(queries, limit))
+        ),
         "queries counted from 1": positions("bias", lambda i, j: (i + 1, j + 1)),
     },
     "sliding_window": {"one position too wide": attribute("window", lambda e: e.window + 1)},

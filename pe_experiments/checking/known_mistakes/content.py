@@ -42,10 +42,6 @@ def earlier_keys_counted(encoding, original, q, k, at):
     return q * encoding.scale_H[:, None, None] * earlier.log(), k
 
 
-def length_left_out(encoding, original, q, k, at):
-    return q * encoding.scale_H[:, None, None], k
-
-
 # Transformer-XL and DeBERTa.
 
 
@@ -78,10 +74,6 @@ def gates_of_the_future(encoding, original, q, k, at):
     return original(q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, everything))
 
 
-def gates_unscaled(encoding, original, q, k, at):
-    return original(q, k * encoding.shape.head_dim**0.5, at)
-
-
 def own_gate_counts(encoding, original, q, k, at):
     return original(q, k, at) + F.logsigmoid(encoding.gate(at.x_BSD)).mT[:, :, None]
 
@@ -107,14 +99,6 @@ def query_takes_a_share(encoding, original, q, k, at):
     return original(q, k, AttentionContext(*ids, at.visible_BTS, first_query=k.shape[2]))
 
 
-def bias_left_out(encoding, original, q, k, at):
-    return original(q, k, at) - encoding.added.bias(q, k, at)
-
-
-def plain_relu(encoding):
-    return nn.Sequential(encoding.mlp[0], nn.ReLU(), encoding.mlp[2])
-
-
 def not_normalised(encoding, original, x):
     mixed = encoding.convolution(F.pad(encoding.direction(x).mT, (2, 0)))
     heads = (encoding.shape.num_heads, encoding.shape.head_dim)
@@ -132,7 +116,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "ssmax": {
         "the query itself is not counted": method("rotate", earlier_keys_counted),
-        "the length is left out": method("rotate", length_left_out),
+        "the length is left out": method(
+            "rotate", lambda encoding, original, q, k, at: (q * encoding.scale_H[:, None, None], k)
+        ),
     },
     "transformer_xl": {
         "distance sign": positions("_split", lambda i, j: (-i, -j)),
@@ -158,7 +144,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
     "cope": {
         "gates before the mask (the future is counted)": method("bias", gates_of_the_future),
         "the interpolated logit is scaled too": times_head_dim("bias", -0.5),
-        "gates without the scale": method("bias", gates_unscaled),
+        "gates without the scale": method(
+            "bias", lambda encoding, original, q, k, at: original(q, k * encoding.shape.head_dim**0.5, at)
+        ),
     },
     "fox": {
         "the key's own gate counts": method("bias", own_gate_counts),
@@ -170,8 +158,12 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "the query takes a share of its own": method("weights", query_takes_a_share),
     },
     "dape": {
-        "the bias is not added": method("bias", bias_left_out),
-        "ReLU in place of leaky ReLU": attribute("mlp", plain_relu),
+        "the bias is not added": method(
+            "bias", lambda encoding, original, q, k, at: original(q, k, at) - encoding.added.bias(q, k, at)
+        ),
+        "ReLU in place of leaky ReLU": attribute(
+            "mlp", lambda encoding: nn.Sequential(encoding.mlp[0], nn.ReLU(), encoding.mlp[2])
+        ),
     },
     "path": {
         "beta without its factor 2": result(

@@ -18,14 +18,6 @@ from pe_experiments.checking.known_mistakes.mistake import (
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 
 
-def all_times_sqrt_width(encoding, original, x, positions):
-    return original(x, positions) * x.shape[-1] ** 0.5
-
-
-def tokens_times_sqrt_width(encoding, original, x, positions):
-    return original(x * x.shape[-1] ** 0.5, positions)
-
-
 def rows_of_batch_counted(encoding, original, x, positions):
     return x + encoding.vectors(torch.arange(x.shape[0])[:, None])
 
@@ -47,36 +39,12 @@ def linear_frequencies(encoding, original, positions):
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., : encoding.width].float()
 
 
-def sine_and_cosine_exchanged(vectors):
-    return vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-
-
-def sines_only(vectors):
-    return vectors[..., ::2].repeat_interleave(2, -1)[..., : vectors.shape[-1]]
-
-
-def cosines_only(vectors):
-    return vectors[..., 1::2].repeat_interleave(2, -1)[..., : vectors.shape[-1]]
-
-
 def positions_from_one(encoding, original, positions):
     return original(positions + 1)
 
 
-def positions_counted(encoding, original, positions):
-    return original(torch.arange(positions.shape[1])[None])
-
-
 def scale_not_applied(encoding, original, positions):
     return Sinusoidal.vectors(encoding, positions) + 0 * encoding.alpha
-
-
-def rows_from_one(encoding, original, positions):
-    return original((positions + 1) % len(encoding.table))
-
-
-def tokens_alone(encoding, original, x, positions):
-    return x
 
 
 def id_in_every_column(encoding, original, positions):
@@ -89,14 +57,20 @@ def id_over_tokens(encoding, original, positions, largest):
 
 MISTAKES: dict[str, dict[str, Change]] = {
     "sinusoidal": {
-        "sine and cosine exchanged": convention(result("vectors", sine_and_cosine_exchanged)),
+        "sine and cosine exchanged": convention(
+            result("vectors", lambda vectors: vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
+        ),
         "exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": convention(
             attribute("base", lambda e: e.base ** (e.width / (e.width - 2)))
         ),
         "tokens are multiplied by sqrt(d_model) too, as in the paper": convention(
-            method("embed", tokens_times_sqrt_width)
+            method(
+                "embed", lambda encoding, original, x, positions: original(x * x.shape[-1] ** 0.5, positions)
+            )
         ),
-        "tokens and vectors together are multiplied by sqrt(d_model)": method("embed", all_times_sqrt_width),
+        "tokens and vectors together are multiplied by sqrt(d_model)": method(
+            "embed", lambda encoding, original, x, positions: original(x, positions) * x.shape[-1] ** 0.5
+        ),
         "a frequency per column (i instead of 2i)": method("vectors", frequency_per_column(1)),
         "the exponent lacks its factor 2": attribute("base", lambda e: e.base**0.5),
         "the exponent has its factor 2 twice": attribute("base", lambda e: e.base**2),
@@ -110,16 +84,24 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "frequencies e^-2m (floored)": reported("LoFTR #41", attribute("base", lambda e: math.exp(e.width))),
         "linear frequencies": method("vectors", linear_frequencies),
         "base 1,000": attribute("base", lambda e: e.base / 10),
-        "sines in every column": result("vectors", sines_only),
-        "cosines in every column": result("vectors", cosines_only),
+        "sines in every column": result(
+            "vectors", lambda vectors: vectors[..., ::2].repeat_interleave(2, -1)[..., : vectors.shape[-1]]
+        ),
+        "cosines in every column": result(
+            "vectors", lambda vectors: vectors[..., 1::2].repeat_interleave(2, -1)[..., : vectors.shape[-1]]
+        ),
         "positions from 1": method("vectors", positions_from_one),
-        "position ids are ignored, tokens counted": method("vectors", positions_counted),
+        "position ids are ignored, tokens counted": method(
+            "vectors", lambda encoding, original, positions: original(torch.arange(positions.shape[1])[None])
+        ),
         "sequence-first module fed batch-first": method("embed", rows_of_batch_counted),
     },
     "sinusoidal_scaled": {"the learned scale is not applied": method("vectors", scale_not_applied)},
     "learned": {
-        "positions from 1": method("vectors", rows_from_one),
-        "the encoding is never applied": method("embed", tokens_alone),
+        "positions from 1": method(
+            "vectors", lambda encoding, original, positions: original((positions + 1) % len(encoding.table))
+        ),
+        "the encoding is never applied": method("embed", lambda encoding, original, x, positions: x),
     },
     "raw_index": {
         "positions from 1": method("vectors", positions_from_one),

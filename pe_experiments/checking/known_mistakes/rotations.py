@@ -45,10 +45,6 @@ def frequencies_spread(encoding, original, at):
     return F.pad(frequencies(encoding.base, encoding.rotated_pairs), (0, rest))[None]
 
 
-def counted_in_every_call(i, j):
-    return torch.arange(i.shape[1])[None], torch.arange(j.shape[1])[None]
-
-
 # RoPE: cosines and sines of queries and keys.
 
 
@@ -75,15 +71,7 @@ def tables_in_bfloat16(rotations):
     return tuple((cos.bfloat16().float(), sin.bfloat16().float()) for cos, sin in rotations)
 
 
-def sines_without_minus(tables):
-    return tuple((cos, twice(sin.chunk(2, -1)[1])) for cos, sin in tables)
-
-
 # RoPE: rotation of the channels.
-
-
-def neighbours_across(x):
-    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
 
 
 def halves_across(x):
@@ -93,10 +81,6 @@ def halves_across(x):
 
 def twice(angles):
     return torch.cat([angles, angles], -1)
-
-
-def repeated(angles):
-    return angles.repeat_interleave(2, -1)
 
 
 def rotated_by(across, table):
@@ -111,18 +95,6 @@ def rotated_by(across, table):
         return tuple(rotated)
 
     return rotate
-
-
-def only_queries(encoding, original, q, k, at):
-    return original(q, k, at)[0], k
-
-
-def only_keys(encoding, original, q, k, at):
-    return q, original(q, k, at)[1]
-
-
-def logits_scaled_twice(encoding, original, q, k, at):
-    return original(q * encoding.shape.head_dim**-0.5, k, at)
 
 
 def heads_for_tokens(encoding, original, q, k, at):
@@ -145,10 +117,6 @@ def keys_permuted(encoding, original, q, k, at):
     return original(q, back.transpose(1, 2), at)
 
 
-def next_layer(encoding, original, layer):
-    return original(layer + 1)
-
-
 def whole_head_rotates(encoding, original, q, k, at):
     return Rope(encoding.shape, base=encoding.base).rotate(q, k, at)
 
@@ -164,10 +132,6 @@ def base_times_factor(encoding, original, at):
     return frequencies(encoding.base * float(encoding.stretch_B(at)), encoding.pairs)[None]
 
 
-def factor_not_taken_back(encoding, original, at):
-    return (encoding.factor or 1.0) * encoding.times_longer_B(at)
-
-
 def factor_fixed(encoding, original, at):
     return torch.tensor([encoding.factor or 1.0], dtype=torch.float64)
 
@@ -175,10 +139,6 @@ def factor_fixed(encoding, original, at):
 def factor_of_tokens_so_far(encoding, original, at):
     so_far = at.q_positions_BT.max().double() + 1
     return (so_far / encoding.shape.train_length).clamp(min=1)[None]
-
-
-def unscaled_rotations(encoding, original, at):
-    return Rope._rotations(encoding, at)
 
 
 def scale_squared(encoding, original, at):
@@ -226,7 +186,9 @@ def frequencies_of_rope_twice(encoding, original, at):
 
 MISTAKES: dict[str, dict[str, Change]] = {
     "rope_nope": {
-        "the layers are exchanged": convention(method("for_layer", next_layer)),
+        "the layers are exchanged": convention(
+            method("for_layer", lambda encoding, original, layer: original(layer + 1))
+        ),
     },
     "rope": {
         "the exponent lacks its factor 2": attribute("base", lambda e: e.base**0.5),
@@ -261,17 +223,27 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         FIRST_OFFSET: reported("mlx #3494", positions("_rotations", WRONG_IDS[FIRST_OFFSET])),
         "position ids are ignored, tokens counted anew in every call": positions(
-            "_rotations", counted_in_every_call
+            "_rotations", lambda i, j: (torch.arange(i.shape[1])[None], torch.arange(j.shape[1])[None])
         ),
         "rotated twice": positions("_rotations", lambda i, j: (2 * i, 2 * j)),
         "angles in bfloat16": method("_rotations", angles_in_bfloat16),
         "cos and sin in bfloat16": result("_rotations", tables_in_bfloat16),
-        "rotate_half without its minus": result("_tables", sines_without_minus),
-        "half-split angles on interleaved channels": method("rotate", rotated_by(neighbours_across, twice)),
-        "interleaved angles on half-split channels": method("rotate", rotated_by(halves_across, repeated)),
-        "only queries rotate": method("rotate", only_queries),
-        "only keys rotate": method("rotate", only_keys),
-        "logits scaled twice": method("rotate", logits_scaled_twice),
+        "rotate_half without its minus": result(
+            "_tables", lambda tables: tuple((cos, twice(sin.chunk(2, -1)[1])) for cos, sin in tables)
+        ),
+        "half-split angles on interleaved channels": method(
+            "rotate", rotated_by(lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2), twice)
+        ),
+        "interleaved angles on half-split channels": method(
+            "rotate", rotated_by(halves_across, lambda angles: angles.repeat_interleave(2, -1))
+        ),
+        "only queries rotate": method(
+            "rotate", lambda encoding, original, q, k, at: (original(q, k, at)[0], k)
+        ),
+        "only keys rotate": method("rotate", lambda encoding, original, q, k, at: (q, original(q, k, at)[1])),
+        "logits scaled twice": method(
+            "rotate", lambda encoding, original, q, k, at: original(q * encoding.shape.head_dim**-0.5, k, at)
+        ),
         "heads are counted in place of tokens": method("rotate", heads_for_tokens),
         "keys left of the text stay uninitialised": reported(
             "fla #967", method("rotate", keys_left_of_text_unset)
@@ -297,7 +269,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "the base is multiplied by the factor itself": method("frequencies_BR", base_times_factor),
     },
     "rope_dynamic_ntk": {
-        "the factor is not taken back at the training length": method("stretch_B", factor_not_taken_back),
+        "the factor is not taken back at the training length": method(
+            "stretch_B", lambda encoding, original, at: (encoding.factor or 1.0) * encoding.times_longer_B(at)
+        ),
         "the factor does not follow the length": reported(
             "vLLM #3488, #41236", method("stretch_B", factor_fixed)
         ),
@@ -307,7 +281,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "rope_yarn": {
         "the ramp is upside down": result("interpolated_share", lambda share: 1 - share),
-        "cos and sin are not scaled": method("_rotations", unscaled_rotations),
+        "cos and sin are not scaled": method(
+            "_rotations", lambda encoding, original, at: Rope._rotations(encoding, at)
+        ),
         "cos and sin are scaled twice": method("_rotations", scale_squared),
         "the current length in place of the original one": reported(
             "TransformerLens #910", method("_pair_with", ramp_of_current_length)
