@@ -19,9 +19,9 @@ from pe_experiments.checking.compare import (
     reference_of,
     untrained_difference,
 )
-from pe_experiments.checking.contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
 from pe_experiments.checking.diagnosis import diagnose
 from pe_experiments.checking.differences import place_in_pair, untrained_pairs, where_they_differ
+from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
     Match,

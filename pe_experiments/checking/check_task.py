@@ -1,356 +1,31 @@
-"""The contract of a task as checks: whether each holds, the measurement, and the usual cause of a failure."""
+"""The command check_task: run the contract of a task, print the results and what a person should look at."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
-from itertools import product
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from pe_experiments.checking.checks import Checks, Measurement, error_place, run_checks, watch_random_draws
+from pe_experiments.checking.checks import error_place, run_checks
+from pe_experiments.checking.task_contract import (
+    CHECKS,
+    LENGTHS,
+    MOST_SYMBOLS,
+    SPLITS,
+    SURE,
+    accuracy_from,
+    answers_that_move,
+    deciding_symbols,
+    draw,
+    share_of_mode,
+    some_lengths,
+)
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import Section
-from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, allowed, sentence
-from pe_experiments.training.preflight import broken_rule
+from pe_experiments.terminal.errors import UserError, sentence
 
-LENGTHS = (*range(1, 14), 20, 33, 100)  # asked for; the nearest the task can make are tried
-BAGS = 40_000  # examples to count in
-MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
-LONG = 20  # symbols of an input, of which there are many; the longest of training by default
-SEEDS = 600  # batches of one example each
-FEWEST = 1_000  # different examples among `BAGS`
-SPLITS = 5_000  # examples of training and of evaluation that are compared
-MOST_TOKENS = 1_000_000  # drawn at a time
-SURE = 0.99  # token accuracy from which a predictor is said to know the answer
 AGREEING = """sample and solve are held against each other: a mistake that both make cannot be found here.
 Check some answers by hand."""
-CHECKS = Checks()
-check = CHECKS.add
-
-
-def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    return task.sample(length, rows, torch.Generator().manual_seed(seed))
-
-
-def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """The lengths the task makes for these: the nearest below, and no length twice."""
-    return sorted({made for asked in lengths if (made := task.nearest_length(asked)) is not None})
-
-
-def some_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """`makeable`, or the shortest lengths of a task that makes none of these."""
-    found = makeable(task, lengths)
-    if not found:
-        shortest = task.shortest
-        found = makeable(task, (shortest, shortest + 1, shortest + task.step))
-    if not found:
-        raise UserError(f"task: {type(task).__name__} makes no inputs of up to {max(LENGTHS)} symbols")
-    return found
-
-
-@check("samples obey the rule", "solve or sample is off by one at an end of the input")
-def samples_obey_rule(task: Task) -> Measurement:
-    for seed, length in enumerate(some_lengths(task)):
-        inputs, targets = draw(task, length, 50, seed)
-        if what := broken_rule(task, length, inputs, targets):
-            return False, f"length {length}: {what}"
-    return True, f"lengths {', '.join(map(str, some_lengths(task)))}"
-
-
-@check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
-def lengths_are_ordered(task: Task) -> Measurement:
-    first = max(1, task.shortest - 2)
-    made = [(asked, task.nearest_length(asked)) for asked in (1, *range(first, first + 120))]
-    for asked, length in made:
-        if length is not None and not (1 <= length <= asked and task.nearest_length(length) == length):
-            return False, f"nearest_length({asked}) = {length}"
-    known = [length or 0 for _, length in made]
-    return known == sorted(known) and known[-1] > 0, f"{known[0] or None} to {known[-1] or None}"
-
-
-@check("the generator decides", "torch.randint without generator=, or something kept on self")
-def generator_decides(task: Task) -> Measurement:
-    length = some_lengths(task)[-1]
-    with watch_random_draws() as touched:
-        first = draw(task, length, 50, 3)
-        for other in some_lengths(task):
-            draw(task, other, 7, other)
-        again, elsewhere = draw(task, length, 50, 3), draw(task, length, 50, 4)
-    if not all(torch.equal(one, two) for one, two in zip(first, again, strict=True)):
-        return False, "the same generator gave other examples"
-    if torch.equal(first[0], elsewhere[0]):
-        return False, "another seed gave the same inputs"
-    return not touched, f"it draws from or seeds {allowed(touched)}" if touched else "no other is touched"
-
-
-@check("order matters as said", "order_sensitive is left at True for a control")
-def order_matters(task: Task) -> Measurement:
-    shares = []
-    for length in (n for n in makeable(task, (4, 7, 12)) if n > 1):
-        inputs, targets = draw(task, length, 400)
-        orders = torch.rand(400, length, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-        moved = task.solve(inputs.gather(1, orders)) != targets
-        shares.append(float(moved.any(dim=1).float().mean()))
-    if not shares:
-        return None, "only inputs of up to 12 symbols are permuted"
-    fits = any(shares) if task.order_sensitive else not any(shares)
-    return fits, f"answers change in {', '.join(f'{share:.2f}' for share in shares)} of the inputs"
-
-
-@check("chance is uniform", "chance counts vocab_size where targets hold fewer symbols")
-def chance_is_uniform(task: Task) -> Measurement:
-    if why := getattr(task, "chance_unchecked", None):
-        return None, why
-    counts, seen_anywhere = {}, set[int]()
-    for length in some_lengths(task, (1, 2, 4, 9, 13, 20)):
-        _, targets = draw(task, length, 5000)
-        symbols, times = targets[targets != IGNORE].unique(return_counts=True)
-        counts[length] = len(symbols), int((times == 1).sum())
-        seen_anywhere |= set(symbols.tolist())
-    for length, (seen, seen_once) in counts.items():
-        stated = 1 / task.chance(length)
-        if abs(stated - seen) <= 1e-4 * seen:
-            continue
-        # A symbol that is rare at one length may be frequent at another, or seen once in a while.
-        rare = stated > seen and (abs(stated - len(seen_anywhere)) <= 1e-4 * stated or seen_once > 0)
-        if not rare:
-            return False, f"length {length}: {task.chance(length):.4g}, and targets hold {seen} symbols"
-    return True, "one over the symbols seen"
-
-
-@check("the ceiling is possible", "bag_ceiling of an answer that order decides")
-def ceiling_is_possible(task: Task) -> Measurement:
-    for length, _, ceiling in _ceilings(task, makeable(task, (1, 20, 100, 160))):
-        if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
-            return False, f"length {length}: {ceiling:.4g}, chance {task.chance(length):.4g}"
-        if ceiling < 1 - 1e-9 and not task.order_sensitive:
-            return False, f"length {length}: {ceiling:.4g} of a task that a bag solves"
-    return True, "or unknown"
-
-
-@check("the ceiling is reached", "return None where the ceiling is not known")
-def ceiling_is_reached(task: Task) -> Measurement:
-    counted_any = None
-    for length, prefix, ceiling in _ceilings(task, makeable(task, (4, 7))):
-        low, high, error = _counted(task, length, prefix)
-        if high - low >= 0.06:  # too few examples of each bag to say anything
-            continue
-        counted_any = True
-        if not low - 3 * error <= ceiling <= high + 3 * error:
-            who = "a decoder" if prefix else "an order-blind predictor"
-            return False, f"length {length}: {ceiling:.4g}, and {who} reaches {low:.4g} to {high:.4g}"
-    return counted_any, f"{BAGS} examples"
-
-
-def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, float]]:
-    for length, prefix in product(lengths, (False, True)):
-        if (ceiling := task.bag_ceiling(length, prefix)) is not None:
-            yield length, prefix, ceiling
-
-
-def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
-    """Bag ceiling by counting: too low (scored on other examples), too high (on the same), standard error."""
-    inputs, targets = draw(task, length, BAGS, seed=7)
-    factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
-    low = high = scored = 0.0
-    for asked in range(targets.shape[1]):
-        rows = targets[:, asked] != IGNORE
-        given, answers = inputs[rows], targets[rows, asked]
-        if "aligned" in task.formats:
-            beside, bag = given[:, [asked]], given[:, : asked + 1] if prefix else given
-        else:
-            beside, bag = targets[rows, : asked if prefix else 0], given
-        seen = torch.cat([bag.sort(dim=1).values, beside], dim=1)
-        # A hash numbers the groups, because `unique(dim=0)` takes seconds.
-        group = (seen * factors[: seen.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
-        votes = torch.zeros(2, len(group.unique()), task.vocab_size)
-        votes.index_put_((torch.arange(len(group)) % 2, group, answers), torch.ones(()), accumulate=True)
-        mode = votes.argmax(dim=-1, keepdim=True)
-        low += float(votes.gather(-1, mode.flip(0)).sum())
-        high += float(votes.sum(dim=0).amax(dim=-1).sum())
-        scored += len(group)
-    return low / scored, high / scored, 0.5 / scored**0.5 * task.target_length(length) ** 0.5
-
-
-@check("the blind guess is modal", "input_blind of another length")
-def blind_guess_is_modal(task: Task) -> Measurement:
-    known = None
-    for length in makeable(task, (3, 12)):
-        blind = task.input_blind(length)
-        if blind is None:
-            continue
-        guess, targets = draw(task, length, BAGS, 1)[1].mode(dim=0).values, draw(task, length, BAGS, 2)[1]
-        reached = float((guess == targets).float().mean())
-        known = abs(reached - blind) <= 0.01
-        if not known:
-            return False, f"length {length}: {blind:.4g}, and the most frequent answers reach {reached:.4g}"
-    length = some_lengths(task, (12,))[-1]
-    if known is None and task.chance(length) < 0.6:
-        reached = _blind_accuracy(task, length)
-        if reached > 0.9:
-            return False, f"length {length}: not stated, and one guess is right in {reached:.0%} of the cases"
-    return known, "the most frequent answers"
-
-
-@check("layouts score the targets", "target_length is not the width of targets")
-def layouts_score_targets(task: Task) -> Measurement:
-    for causal in (True, False):
-        layout, length = format_for(task, causal), some_lengths(task, (1, 2, 4, 8))[-1]
-        inputs, targets = draw(task, length, 10)
-        rows = layout.lay_out(inputs, targets)
-        content = rows.labels_BT[(rows.labels_BT != IGNORE) & (rows.labels_BT != layout.eos)]
-        tokens = layout.tokens(length, task.target_length(length))
-        if rows.tokens_BT.shape != (10, tokens) or not torch.equal(content, targets[targets != IGNORE]):
-            where = "a decoder" if causal else "an encoder"
-            return False, f"rows of shape {tuple(rows.tokens_BT.shape)} in {where}"
-    return True, "in both"
-
-
-@check("ids precede the answer", "position_ids reads the targets' values")
-def ids_precede_answer(task: Task) -> Measurement:
-    """`position_ids` follow from the inputs and the number of targets alone, up to max(N, M) + 1."""
-    kinds: set[str] = set()
-    for length in some_lengths(task, (3, 9, 20)):
-        inputs, targets = draw(task, length, 50)
-        unanswered = task.position_ids(inputs, torch.full_like(targets, IGNORE))
-        most = max(length, task.target_length(length)) + 1
-        for kind, ids in task.position_ids(inputs, targets).items():
-            kinds.add(kind)
-            blind = unanswered[kind]
-            if kind not in ("coupling", "abacus") or not ids[0].dtype == ids[1].dtype == torch.int64:
-                return False, f"{kind}: {ids[0].dtype} and {ids[1].dtype}"
-            largest = max(int(ids[0].max()), int(ids[1].max()), ids.separator)
-            if min(ids[0].min(), ids[1].min()) < 0 or largest > most:
-                return False, f"length {length}: {kind} up to {largest}, and 0 to {most} are allowed"
-            if not (torch.equal(ids[0], blind[0]) and torch.equal(ids[1], blind[1])):
-                return False, f"length {length}: {kind} ids change with the answers"
-    return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
-
-
-def _blind_accuracy(task: Task, length: int) -> float:
-    """The token accuracy of the most frequent symbol at each index, counted in other examples."""
-    guess = draw(task, length, SPLITS, 1)[1].mode(dim=0).values
-    targets = draw(task, length, SPLITS, 2)[1]
-    scored = targets != IGNORE
-    return float((guess == targets)[scored].float().mean())
-
-
-@check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
-def examples_are_many(task: Task) -> Measurement:
-    length = some_lengths(task, (LONG,))[-1]
-    rows = min(BAGS, MOST_TOKENS // length)
-    inputs, _ = draw(task, length, rows, 5)
-    distinct, symbols = len(inputs.unique(dim=0)), len(inputs.unique())
-    possible = float(symbols) ** min(length, 9)
-    if distinct < min(FEWEST, rows / 10, possible / 100):
-        return False, f"length {length}: {distinct} different inputs among {rows:,}"
-    in_a_batch = len(inputs[:SEEDS].unique(dim=0))
-    seeds = torch.randint(2**31, (SEEDS,), generator=torch.Generator().manual_seed(6)).tolist()
-    of_seeds = len(torch.cat([draw(task, length, 1, seed)[0] for seed in seeds]).unique(dim=0))
-    if of_seeds < 0.8 * in_a_batch:
-        return False, f"length {length}: {SEEDS:,} seeds give {of_seeds} different inputs"
-    if in_a_batch < 0.8 * of_seeds:
-        return False, f"length {length}: a batch of {SEEDS:,} holds {in_a_batch} different inputs"
-    return True, f"length {length}: {distinct:,} different inputs among {rows:,}"
-
-
-@check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
-def evaluation_is_not_in_training(task: Task) -> Measurement:
-    length = some_lengths(task, (LONG, 100))[-1]
-    rows = min(SPLITS, MOST_TOKENS // length)
-    trained, _ = draw(task.for_split("training"), length, rows, 11)
-    evaluated, _ = draw(task.for_split("evaluation"), length, rows, 12)
-    if length * math.log(len(trained.unique())) < math.log(1e6):
-        return None, f"there are few inputs of length {length}"
-    seen = set(map(tuple, trained.tolist()))
-    share = sum(row in seen for row in map(tuple, evaluated.tolist())) / rows
-    return share < 0.5, f"length {length}: {share:.0%} of {rows:,} are among as many of training"
-
-
-@check("no input symbol tells what the rule does not read", "labels are left in the input")
-def no_symbol_leaks(task: Task) -> Measurement:
-    for length in some_lengths(task, (5, 9)):
-        inputs, targets = draw(task, length, SPLITS, 21)
-        for index, asked in _telling_symbols(inputs, targets):
-            shuffled = inputs.clone()
-            order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
-            shuffled[:, index] = inputs[order, index]
-            moved = (shuffled[:, index] != inputs[:, index]).nonzero().flatten()[:200]
-            try:
-                solved = task.solve(shuffled[moved])
-            except Exception:  # such inputs do not exist
-                continue
-            if len(moved) and torch.equal(solved[:, asked], targets[moved, asked]):
-                tells = f"symbol {index} of the input tells target {asked}"
-                return False, f"length {length}: {tells}, and solve does not read it"
-    return True, "none does"
-
-
-def _telling_symbols(inputs: Tensor, targets: Tensor) -> Iterator[tuple[int, int]]:
-    """Pairs of an input index and a target index whose symbol it decides, where a guess does not."""
-    half = len(inputs) // 2
-    for asked in range(targets.shape[1]):
-        answers = targets[:, asked]
-        scored = answers != IGNORE
-        if scored.float().mean() < 0.5 or float((answers == answers.mode().values).float().mean()) > 0.9:
-            continue
-        for index in range(inputs.shape[1]):
-            accuracy = _accuracy_from(inputs[:, index], answers, half)
-            if accuracy >= SURE:
-                yield index, asked
-
-
-def _accuracy_from(feature: Tensor, answers: Tensor, half: int) -> float:
-    """How often the most frequent answer for a feature, counted in the first half, is right in the second."""
-    pairs = torch.zeros(int(feature.max()) + 1, int(answers.max()) + 1)
-    scored = answers != IGNORE
-    counted = scored.clone()
-    counted[half:] = False
-    pairs.index_put_((feature[counted], answers[counted]), torch.ones(()), accumulate=True)
-    scored[:half] = False
-    guesses = pairs.argmax(dim=1)[feature[scored]]
-    return float((guesses == answers[scored]).float().mean()) if scored.any() else 0.0
-
-
-def remarks_on(task: Task) -> list[str]:
-    """What a person should look at: shortcuts that may be meant, and how much there is to learn."""
-    remarks = []
-    length = some_lengths(task, (9, 12))[-1]
-    if length > max(LENGTHS):
-        shortest = some_lengths(task)[0]
-        return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
-    inputs, targets = draw(task, length, SPLITS, 31)
-    scored = targets != IGNORE
-    deciding = dict.fromkeys(asked for _, asked in _telling_symbols(inputs, targets))
-    if deciding and len(deciding) == targets.shape[1]:
-        index, _ = next(_telling_symbols(inputs, targets))
-        remarks.append(f"Each target follows from one input symbol (target 0 from symbol {index}).")
-    padding = inputs[:, -1].mode().values
-    run = (inputs.flip(1) == padding).long().cumprod(1).sum(1)
-    varies = run.unique().numel() > 2
-    telling = [
-        asked
-        for asked in range(targets.shape[1])
-        if varies
-        and float((targets[:, asked] == targets[:, asked].mode().values).float().mean()) < 0.9
-        and _accuracy_from(run, targets[:, asked], SPLITS // 2) >= SURE
-    ]
-    if len(telling) == targets.shape[1]:
-        remarks.append(f"How often the last symbol is repeated (padding?) tells target {telling[0]}.")
-    lengths = scored.sum(1)
-    if lengths.unique().numel() > 1 and _accuracy_from(run, lengths, SPLITS // 2) >= SURE:
-        remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
-    orders = torch.rand(400, length, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-    moved = (task.solve(inputs[:400].gather(1, orders)) != targets[:400])[scored[:400]].float().mean()
-    if task.order_sensitive and float(moved) < 0.1:
-        remarks.append(f"The order of the input decides {float(moved):.1%} of the targets only.")
-    return remarks
 
 
 class TaskSettings(Section):
@@ -359,9 +34,9 @@ class TaskSettings(Section):
     task: dict[str, Any]
 
 
-def check_task(asked: TaskSettings) -> bool:
-    """Check a task and print what was found; returns whether the contract holds."""
-    component = load_component("task", asked.task)
+def check_task(settings: TaskSettings) -> bool:
+    """Check a task and print the results; returns whether the contract holds."""
+    component = load_component("task", settings.task)
     task = component.build()
     if task.vocab_size > MOST_SYMBOLS:
         most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"
@@ -376,3 +51,30 @@ def check_task(asked: TaskSettings) -> bool:
         say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
     say(AGREEING)
     return not failed
+
+
+def remarks_on(task: Task) -> list[str]:
+    """Shortcuts that may be meant, and how much there is to learn."""
+    length = some_lengths(task, (9, 12))[-1]
+    if length > max(LENGTHS):
+        shortest = some_lengths(task)[0]
+        return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
+    remarks = []
+    inputs, targets = draw(task, length, SPLITS, 31)
+    every_target = list(range(targets.shape[1]))
+    decided = {target: symbol for symbol, target in reversed(deciding_symbols(inputs, targets))}
+    if sorted(decided) == every_target:
+        remarks.append(f"Each target follows from one input symbol (target 0 from symbol {decided[0]}).")
+    # How often the last symbol is repeated at the end of each input.
+    padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
+    if padding.unique().numel() > 2:
+        told = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]
+        if told == every_target and all(share_of_mode(answers) < 0.9 for answers in targets.T):
+            remarks.append("How often the last symbol is repeated (padding?) tells target 0.")
+    answered = (targets != IGNORE).sum(1)
+    if answered.unique().numel() > 1 and accuracy_from(padding, answered) >= SURE:
+        remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
+    moved = answers_that_move(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]].float().mean()
+    if task.order_sensitive and float(moved) < 0.1:
+        remarks.append(f"The order of the input decides {float(moved):.1%} of the targets only.")
+    return remarks

@@ -146,8 +146,7 @@ def difference_elsewhere(
     """The first difference in other models, at other positions or in tables; empty where none is."""
     pair_of = partial(make_pair, theirs, reference, steps=steps)
     looks: tuple[Callable[[MakePair, bool], str], ...] = (
-        _in_upper_layers,
-        _with_other_heads,
+        _in_other_models,
         _at_every_distance,
         partial(_at_far_ids, reference),
         partial(_in_table_rows, theirs, reference),
@@ -163,26 +162,24 @@ def difference_elsewhere(
     return ""
 
 
-def _in_upper_layers(pair_of: MakePair, causal: bool) -> str:
-    pair = pair_of(model_shape(SMALL, causal, LAYERS))
-    if pair is None:
-        return ""
-    inputs = pair.inputs_below(NEAR)
-    layers = [layer for layer in range(LAYERS) if differ(*pair.scores(inputs, layer))]
-    if not layers:
-        return ""
-    return f"in {numbered('layer', layers)} of {LAYERS}, logits differ; in the others they are equal"
-
-
-def _with_other_heads(pair_of: MakePair, causal: bool) -> str:
-    for heads in HEADS:
+def _in_other_models(pair_of: MakePair, causal: bool) -> str:
+    """With twelve layers and other numbers of heads."""
+    for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
-            pair = pair_of(model_shape((8 * heads, heads, 12), causal))
+            pair = pair_of(model_shape(size, causal, LAYERS))
         except Exception:  # it refuses these sizes
             continue
-        if pair and pair.difference > SAME:
+        if pair is None:
+            continue
+        where = "" if size == SMALL else f"with {size[1]} heads, "
+        if pair.difference > SAME:
             place = "" if pair.steps else place_in_pair(pair)
-            return f"with {heads} heads, {place or 'logits or embeddings differ'}"
+            return f"{where}{place or 'logits or embeddings differ'}"
+        inputs = pair.inputs_below(NEAR)
+        layers = [layer for layer in range(LAYERS) if differ(*pair.scores(inputs, layer))]
+        if layers:
+            named = numbered("layer", layers)
+            return f"{where}in {named} of {LAYERS}, logits differ; in the others they are equal"
     return ""
 
 

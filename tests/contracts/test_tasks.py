@@ -9,7 +9,7 @@ import torch
 from hydra.utils import instantiate
 from torch import Tensor
 
-from pe_experiments.checking.check_task import CHECKS
+from pe_experiments.checking.task_contract import CHECKS
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.base import PositionIds

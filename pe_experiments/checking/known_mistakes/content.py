@@ -105,10 +105,6 @@ def not_normalised(encoding, original, x):
     return F.silu(mixed).mT.unflatten(-1, heads).transpose(1, 2), original(x)[1]
 
 
-def convolved_ahead(encoding, original, x):
-    return original(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], original(x)[1]
-
-
 MISTAKES: dict[str, dict[str, Change]] = {
     "logn": {
         "the position id in place of the number of keys": method("rotate", id_for_number_of_keys),
@@ -117,7 +113,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
     "ssmax": {
         "the query itself is not counted": method("rotate", earlier_keys_counted),
         "the length is left out": method(
-            "rotate", lambda encoding, original, q, k, at: (q * encoding.scale_H[:, None, None], k)
+            "rotate", lambda e, original, q, k, at: (q * e.scale_H[:, None, None], k)
         ),
     },
     "transformer_xl": {
@@ -145,7 +141,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "gates before the mask (the future is counted)": method("bias", gates_of_the_future),
         "the interpolated logit is scaled too": times_head_dim("bias", -0.5),
         "gates without the scale": method(
-            "bias", lambda encoding, original, q, k, at: original(q, k * encoding.shape.head_dim**0.5, at)
+            "bias", lambda e, original, q, k, at: original(q, k * e.shape.head_dim**0.5, at)
         ),
     },
     "fox": {
@@ -159,10 +155,10 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "dape": {
         "the bias is not added": method(
-            "bias", lambda encoding, original, q, k, at: original(q, k, at) - encoding.added.bias(q, k, at)
+            "bias", lambda e, original, q, k, at: original(q, k, at) - e.added.bias(q, k, at)
         ),
         "ReLU in place of leaky ReLU": attribute(
-            "mlp", lambda encoding: nn.Sequential(encoding.mlp[0], nn.ReLU(), encoding.mlp[2])
+            "mlp", lambda e: nn.Sequential(e.mlp[0], nn.ReLU(), e.mlp[2])
         ),
     },
     "path": {
@@ -170,7 +166,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
             "reflections", lambda w_and_beta: (w_and_beta[0], w_and_beta[1] / 2)
         ),
         "w is not scaled to length 1": method("reflections", not_normalised),
-        "the convolution looks one token ahead": method("reflections", convolved_ahead),
+        "the convolution looks one token ahead": method(
+            "reflections", lambda e, original, x: (original(F.pad(x[:, 1:], (0, 0, 0, 1)))[0], original(x)[1])
+        ),
     },
     "rope_ssmax": {
         "the second encoding is never applied": result("_at_layer", lambda parts: parts[:1]),

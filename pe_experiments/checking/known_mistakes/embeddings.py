@@ -18,10 +18,6 @@ from pe_experiments.checking.known_mistakes.mistake import (
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 
 
-def rows_of_batch_counted(encoding, original, x, positions):
-    return x + encoding.vectors(torch.arange(x.shape[0])[:, None])
-
-
 def frequency_per_column(power):
     """Every column has a frequency of its own, of the base to that power."""
 
@@ -47,10 +43,6 @@ def scale_not_applied(encoding, original, positions):
     return Sinusoidal.vectors(encoding, positions) + 0 * encoding.alpha
 
 
-def id_in_every_column(encoding, original, positions):
-    return positions[..., None].float().expand(-1, -1, encoding.width)
-
-
 def id_over_tokens(encoding, original, positions, largest):
     return F.pad((positions / positions.shape[1])[..., None], (0, encoding.width - 1))
 
@@ -64,12 +56,10 @@ MISTAKES: dict[str, dict[str, Change]] = {
             attribute("base", lambda e: e.base ** (e.width / (e.width - 2)))
         ),
         "tokens are multiplied by sqrt(d_model) too, as in the paper": convention(
-            method(
-                "embed", lambda encoding, original, x, positions: original(x * x.shape[-1] ** 0.5, positions)
-            )
+            method("embed", lambda e, original, x, positions: original(x * x.shape[-1] ** 0.5, positions))
         ),
         "tokens and vectors together are multiplied by sqrt(d_model)": method(
-            "embed", lambda encoding, original, x, positions: original(x, positions) * x.shape[-1] ** 0.5
+            "embed", lambda e, original, x, positions: original(x, positions) * x.shape[-1] ** 0.5
         ),
         "a frequency per column (i instead of 2i)": method("vectors", frequency_per_column(1)),
         "the exponent lacks its factor 2": attribute("base", lambda e: e.base**0.5),
@@ -92,20 +82,24 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "positions from 1": method("vectors", positions_from_one),
         "position ids are ignored, tokens counted": method(
-            "vectors", lambda encoding, original, positions: original(torch.arange(positions.shape[1])[None])
+            "vectors", lambda e, original, positions: original(torch.arange(positions.shape[1])[None])
         ),
-        "sequence-first module fed batch-first": method("embed", rows_of_batch_counted),
+        "sequence-first module fed batch-first": method(
+            "embed", lambda e, original, x, positions: x + e.vectors(torch.arange(x.shape[0])[:, None])
+        ),
     },
     "sinusoidal_scaled": {"the learned scale is not applied": method("vectors", scale_not_applied)},
     "learned": {
         "positions from 1": method(
-            "vectors", lambda encoding, original, positions: original((positions + 1) % len(encoding.table))
+            "vectors", lambda e, original, positions: original((positions + 1) % len(e.table))
         ),
-        "the encoding is never applied": method("embed", lambda encoding, original, x, positions: x),
+        "the encoding is never applied": method("embed", lambda e, original, x, positions: x),
     },
     "raw_index": {
         "positions from 1": method("vectors", positions_from_one),
-        "in every column (the next layer norm takes it out)": method("vectors", id_in_every_column),
+        "in every column (the next layer norm takes it out)": method(
+            "vectors", lambda e, original, positions: positions[..., None].float().expand(-1, -1, e.width)
+        ),
     },
     "scaled_index": {"divided by the number of tokens": method("_fractions", id_over_tokens)},
     "binary_counter": {"lowest bit first": result("vectors", lambda bits: bits.flip(-1))},

@@ -27,10 +27,6 @@ FIRST_OFFSET = "the offset of the first row serves all rows while decoding"
 # RoPE: frequencies and position ids.
 
 
-def exponents_from_one(encoding, original, at):
-    return original(at) * encoding.base ** (-1 / encoding.pairs)
-
-
 def linear_frequencies(encoding, original, at):
     return (1 - torch.arange(encoding.pairs, dtype=torch.float64) / encoding.pairs)[None]
 
@@ -124,16 +120,8 @@ def whole_head_rotates(encoding, original, q, k, at):
 # Extensions of RoPE.
 
 
-def positions_times_factor(encoding, original, at):
-    return Rope.frequencies_BR(encoding, at) * encoding.stretch_B(at)[:, None]
-
-
 def base_times_factor(encoding, original, at):
     return frequencies(encoding.base * float(encoding.stretch_B(at)), encoding.pairs)[None]
-
-
-def factor_fixed(encoding, original, at):
-    return torch.tensor([encoding.factor or 1.0], dtype=torch.float64)
 
 
 def factor_of_tokens_so_far(encoding, original, at):
@@ -187,7 +175,7 @@ def frequencies_of_rope_twice(encoding, original, at):
 MISTAKES: dict[str, dict[str, Change]] = {
     "rope_nope": {
         "the layers are exchanged": convention(
-            method("for_layer", lambda encoding, original, layer: original(layer + 1))
+            method("for_layer", lambda e, original, layer: original(layer + 1))
         ),
     },
     "rope": {
@@ -201,7 +189,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "half of it rotates": attribute("pairs", lambda e: max(1, e.pairs // 2)),
         "frequencies in reverse order": result("frequencies_BR", lambda f: f.flip(-1)),
-        "exponents from 1": method("frequencies_BR", exponents_from_one),
+        "exponents from 1": method(
+            "frequencies_BR", lambda e, original, at: original(at) * e.base ** (-1 / e.pairs)
+        ),
         "exponents m / (pairs - 1)": attribute("base", lambda e: e.base ** (e.pairs / max(1, e.pairs - 1))),
         "linear frequencies": method("frequencies_BR", linear_frequencies),
         "frequencies in bfloat16": reported(
@@ -237,12 +227,10 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "interleaved angles on half-split channels": method(
             "rotate", rotated_by(halves_across, lambda angles: angles.repeat_interleave(2, -1))
         ),
-        "only queries rotate": method(
-            "rotate", lambda encoding, original, q, k, at: (original(q, k, at)[0], k)
-        ),
-        "only keys rotate": method("rotate", lambda encoding, original, q, k, at: (q, original(q, k, at)[1])),
+        "only queries rotate": method("rotate", lambda e, original, q, k, at: (original(q, k, at)[0], k)),
+        "only keys rotate": method("rotate", lambda e, original, q, k, at: (q, original(q, k, at)[1])),
         "logits scaled twice": method(
-            "rotate", lambda encoding, original, q, k, at: original(q * encoding.shape.head_dim**-0.5, k, at)
+            "rotate", lambda e, original, q, k, at: original(q * e.shape.head_dim**-0.5, k, at)
         ),
         "heads are counted in place of tokens": method("rotate", heads_for_tokens),
         "keys left of the text stay uninitialised": reported(
@@ -263,17 +251,20 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "frequencies spread over the pairs that rotate": method("frequencies_BR", frequencies_spread),
     },
     "rope_linear": {
-        "positions multiplied by the factor": method("frequencies_BR", positions_times_factor),
+        "positions multiplied by the factor": method(
+            "frequencies_BR", lambda e, original, at: Rope.frequencies_BR(e, at) * e.stretch_B(at)[:, None]
+        ),
     },
     "rope_ntk": {
         "the base is multiplied by the factor itself": method("frequencies_BR", base_times_factor),
     },
     "rope_dynamic_ntk": {
         "the factor is not taken back at the training length": method(
-            "stretch_B", lambda encoding, original, at: (encoding.factor or 1.0) * encoding.times_longer_B(at)
+            "stretch_B", lambda e, original, at: (e.factor or 1.0) * e.times_longer_B(at)
         ),
         "the factor does not follow the length": reported(
-            "vLLM #3488, #41236", method("stretch_B", factor_fixed)
+            "vLLM #3488, #41236",
+            method("stretch_B", lambda e, original, at: torch.tensor([e.factor or 1.0], dtype=torch.float64)),
         ),
         "the factor follows the tokens so far": reported(
             "transformers", method("times_longer_B", factor_of_tokens_so_far)
@@ -281,9 +272,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "rope_yarn": {
         "the ramp is upside down": result("interpolated_share", lambda share: 1 - share),
-        "cos and sin are not scaled": method(
-            "_rotations", lambda encoding, original, at: Rope._rotations(encoding, at)
-        ),
+        "cos and sin are not scaled": method("_rotations", lambda e, original, at: Rope._rotations(e, at)),
         "cos and sin are scaled twice": method("_rotations", scale_squared),
         "the current length in place of the original one": reported(
             "TransformerLens #910", method("_pair_with", ramp_of_current_length)

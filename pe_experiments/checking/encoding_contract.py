@@ -112,8 +112,8 @@ def within(difference: float, tolerance: float = ROUNDING) -> Measurement:
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
-    return within(relative_difference(got, expected), tolerance)
+def equal(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
+    return within(relative_difference(values, expected), tolerance)
 
 
 @check(WELL_SHAPED, "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next")
@@ -267,12 +267,6 @@ def fractional_positions(subject: Subject) -> Measurement:
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 
 
-@check("rows may share their positions", "a batch dimension of 1 is not broadcast")
-def rows_share_positions(subject: Subject) -> Measurement:
-    model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
-    return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
-
-
 @check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
 def only_ids_tell_order(subject: Subject) -> Measurement:
     if subject.causal:
@@ -417,13 +411,6 @@ def instances_are_separate(subject: Subject) -> Measurement:
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
     return equal(first(tokens), before, 0)
-
-
-@check("copies are equal", "a cache that is not copied, or randomness outside the seed")
-def copies_are_equal(subject: Subject) -> Measurement:
-    model, tokens = subject.model(), random_tokens(2, 30)
-    model(random_tokens(1, 5))
-    return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
 @check("training and evaluation mode agree", "dropout or noise in the encoding")
