@@ -20,12 +20,9 @@ from pe_experiments.checking.pair import (
     logits_of_one_query,
     make_pair,
     model_shape,
-    scores_of,
 )
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.base import acts_at_embedding
-from pe_experiments.models.attention import makes_weights
-from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.models.backbone import MakeEncoding
 
 SMALL: Sizes = (64, 4, 12)  # width, heads (a power of two and not), training length
@@ -149,7 +146,7 @@ def difference_elsewhere(
         _in_other_models,
         _at_every_distance,
         partial(_at_far_ids, reference),
-        partial(_in_table_rows, theirs, reference),
+        _in_table_rows,
     )
     for causal in forms:
         for look in looks:
@@ -221,52 +218,38 @@ def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str
     return ""
 
 
-def _in_table_rows(theirs: MakeEncoding, reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str:
-    """Rows of a table that start at 0 or get no gradient, where those of ours do."""
+def _in_table_rows(pair_of: MakePair, causal: bool) -> str:
+    """Rows of a table that get no gradient, where those of ours do (padding_idx of nn.Embedding)."""
     pair = pair_of(model_shape(SMALL, causal))
     tables = [pairing for pairing in pair.pairings if pairing.theirs.squeeze().ndim == 2] if pair else []
     if pair is None or pair.steps or not tables:
         return ""
-    initial = dict(build(theirs, pair.shape).named_parameters())
-    our_initial = dict(build(reference, pair.shape).named_parameters())
+    _backward(pair)
     names = {id(parameter): name for name, parameter in pair.theirs.named_parameters()}
-    our_names = {id(parameter): name for name, parameter in pair.ours.named_parameters()}
-    _backward(pair.ours)
-    _backward(pair.theirs)
     for pairing in tables:
-        name = names[id(pairing.theirs)]
-        starts = pairing.form(our_initial[our_names[id(pairing.ours)]].detach())
-        if zeros := _rows_only_zero_in(initial[name].detach(), starts):
-            return f"{name} starts at 0 in {numbered('row', zeros)}, where ours does not"
         if pairing.theirs.grad is None or pairing.ours.grad is None:
             continue
         # Rows that ours does not have keep their values in any form.
-        gradient = pairing.form(pairing.ours.grad) - pairing.form(torch.zeros_like(pairing.ours))
-        if untrained := _rows_only_zero_in(pairing.theirs.grad, gradient):
-            return f"no gradient reaches {numbered('row', untrained)} of {name}"
+        expected = pairing.form(pairing.ours.grad) - pairing.form(torch.zeros_like(pairing.ours))
+        trained, expected_trained = (
+            rows.squeeze().abs().sum(-1) > 0 for rows in (pairing.theirs.grad, expected)
+        )
+        if trained.shape == expected_trained.shape and trained.any():
+            untrained = (expected_trained & ~trained).nonzero().flatten().tolist()
+            if untrained:
+                return f"no gradient reaches {numbered('row', untrained)} of {names[id(pairing.theirs)]}"
     return ""
 
 
-def _rows_only_zero_in(values: Tensor, expected: Tensor) -> list[int]:
-    """The rows of a table that are 0 and should not be, if others are not."""
-    rows, expected_rows = (table.squeeze().abs().sum(-1) for table in (values, expected))
-    if rows.shape != expected_rows.shape or not rows.any():
-        return []
-    return ((rows == 0) & (expected_rows > 0)).nonzero().flatten().tolist()
-
-
 @torch.enable_grad()
-def _backward(encoding: PositionalEncoding) -> None:
-    """Leave the gradient of a weighted sum of embeddings and logits at all near positions."""
-    pair = Pair(encoding, encoding)
-    inputs: Inputs = pair.inputs_at(torch.arange(NEAR)[None])
-    results = [pair.embeddings(inputs)[0]]
-    if not acts_at_embedding(encoding) and not makes_weights(encoding.for_layer(0)):
-        results.append(scores_of(encoding, inputs, False, 0))
-    total = torch.zeros(())
-    for result in results:
-        finite = result[result.isfinite()]
+def _backward(pair: Pair) -> None:
+    """Leave the gradients of a weighted sum of embeddings and logits at all near positions in both."""
+    inputs = pair.inputs_at(torch.arange(NEAR)[None])
+    results = [pair.embeddings(inputs)]
+    if not acts_at_embedding(pair.ours) and not pair.compares_weights:
+        results.append(pair.scores(inputs))
+    for values in (value for result in results for value in result):
+        finite = values[values.isfinite()]
         weights = torch.randn(finite.shape, generator=torch.Generator().manual_seed(0))
-        total = total + (finite * weights).sum()
-    if total.requires_grad:
-        total.backward()
+        if finite.requires_grad:
+            (finite * weights).sum().backward()
