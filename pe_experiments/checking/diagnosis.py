@@ -16,12 +16,13 @@ from torch import Tensor
 
 from pe_experiments.checking.differences import (
     FAR_TOLERANCE,
-    FARTHEST,
     LAYERS,
     TABLE_ENDS,
+    ids_around_table_ends,
     numbered,
+    spread_ids,
 )
-from pe_experiments.checking.instances import relative_difference
+from pe_experiments.checking.instances import masked_difference, relative_difference, unmasked, vectors_at
 from pe_experiments.checking.known_mistakes.any_encoding import at_every_hook
 from pe_experiments.checking.pair import (
     DENSE,
@@ -71,27 +72,18 @@ def diagnose(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool
     return []
 
 
-def _equal(result: Tensor, expected: Tensor, scale: float | None = None) -> bool:
-    """Whether two tensors are equal up to rounding; minus infinity must stand at the same places."""
-    if result.shape != expected.shape or not torch.equal(result.isinf(), expected.isinf()):
-        return False
-    result, expected = _finite(result), _finite(expected)
-    largest = float(expected.abs().max()) if scale is None else scale
-    return bool((result - expected).abs().max() <= SAME * max(largest, 1e-12))
+def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
+    return masked_difference(values, expected, largest) <= SAME
 
 
-def _finite(values: Tensor) -> Tensor:
-    return values.masked_fill(values.isinf(), 0.0)
-
-
-def _ratio(result: Tensor, expected: Tensor, scale: float | None = None) -> float | None:
-    """The number c for which ``result`` is c times ``expected``; None where there is none."""
-    if not torch.equal(result.isinf(), expected.isinf()):
+def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
+    """The number c for which ``values`` are c times ``expected``; None where there is none."""
+    if not torch.equal(values.isinf(), expected.isinf()):
         return None
-    result, expected = _finite(result), _finite(expected)
+    values, expected = unmasked(values), unmasked(expected)
     square = float((expected * expected).sum())
-    factor = float((result * expected).sum()) / square if square else 0.0
-    if not _equal(result, factor * expected, scale):
+    factor = float((values * expected).sum()) / square if square else 0.0
+    if not _equal(values, factor * expected, largest):
         return None
     nearest = float(round(factor))
     return nearest if nearest in (0.0, 1.0) and abs(factor - nearest) < SAME else factor
@@ -116,15 +108,9 @@ def _in_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
         factors = _factors(result, tokens, expected - tokens)
         if factors is not None:
             return _factors_in_words(*factors, ours.shape)
-    their_vectors_TD = _vectors_at(theirs, inputs.positions_BT)
-    vectors_TD = _vectors_at(ours, torch.arange(NEAR)[None])
+    their_vectors_TD = vectors_at(theirs, inputs.positions_BT[0]).double()
+    vectors_TD = vectors_at(ours, torch.arange(NEAR)).double()
     return _positions_read(their_vectors_TD, vectors_TD) or _columns(their_vectors_TD, vectors_TD)
-
-
-def _vectors_at(encoding: PositionalEncoding, ids_1T: Tensor) -> Tensor:
-    """Embeddings of zeros [T, D] at these ids."""
-    width = encoding.shape.d_model - encoding.position_width
-    return encoding.embed_sequence(torch.zeros(1, ids_1T.shape[1], width), ids_1T, None)[0].double()
 
 
 def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
@@ -151,7 +137,7 @@ def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) ->
 
 def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
     """Which of our vectors each position has, if all are among ours."""
-    if _equal(their_vectors_TD, torch.zeros_like(their_vectors_TD), scale=1.0):
+    if _equal(their_vectors_TD, torch.zeros_like(their_vectors_TD), largest=1.0):
         return ["no vector of positions is added"]
     distances_TR = (their_vectors_TD[:, None] - vectors_RD[None]).abs().amax(-1)
     if not bool((distances_TR.amin(dim=1) <= SAME * vectors_RD.abs().max()).all()):
@@ -235,9 +221,10 @@ def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
 def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape) -> list[str]:
     """What the part of the logits that positions add is, head by head."""
     masked = content.isinf()
-    parts = [(logits - content).masked_fill(masked, 0.0) for logits in (result, expected)]
-    result_part, expected_part = parts
-    scale = float(expected.masked_fill(masked, 0.0).abs().max())
+    result_part, expected_part = (
+        (logits - content).masked_fill(masked, 0.0) for logits in (result, expected)
+    )
+    scale = float(unmasked(expected).abs().max())
     heads = range(len(result))
     if _equal(result_part, torch.zeros_like(result_part), scale):
         return ["it has no effect"]
@@ -331,13 +318,11 @@ def _at_far_ids(pair: Pair) -> list[str]:
     """Whether ids wrap or end, or distances are clipped, at a usual size of a table."""
     if pair.compares_weights:
         return []
-    ends = torch.tensor([end + more for end in TABLE_ENDS for more in (-1, 0, 1)])
-    spread = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:FAR_IDS]
-    ids_S = torch.cat([torch.tensor([0]), ends, spread]).unique()
+    ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
 
     def read(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
         if acts_at_embedding(encoding):
-            return _vectors_at(encoding, ids_S[None])
+            return vectors_at(encoding, ids_S).double()
         return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
 
     def same(ids_S: Tensor) -> bool:

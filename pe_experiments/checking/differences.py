@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.instances import build, relative_difference
+from pe_experiments.checking.instances import build, masked_difference, relative_difference
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
@@ -42,6 +42,17 @@ LISTED = 8  # numbers in a sentence
 MakePair = Callable[[ModelShape], Pair | None]
 
 
+def ids_around_table_ends() -> Tensor:
+    ends = torch.tensor(TABLE_ENDS)
+    return torch.cat([ends - 1, ends, ends + 1]).unique()
+
+
+def spread_ids(number: int) -> Tensor:
+    """Random ids up to the farthest."""
+    ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
+    return ids.sort().values
+
+
 def numbered(word: str, numbers: Sequence[int]) -> str:
     """``layer 3``, or ``layers 3, 7 and 11``."""
     if len(numbers) == 1:
@@ -53,16 +64,6 @@ def numbered(word: str, numbers: Sequence[int]) -> str:
 
 
 # In two tensors.
-
-
-def differ(result: Tensor, expected: Tensor, tolerance: float = SAME) -> bool:
-    """Whether two tensors of scores differ; minus infinity must stand at the same places."""
-    if not torch.equal(result.isinf(), expected.isinf()):
-        return True
-    finite = expected.isfinite()
-    if not finite.any():
-        return False
-    return bool((result - expected)[finite].abs().max() > tolerance * expected[finite].abs().max())
 
 
 def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
@@ -173,7 +174,7 @@ def _in_other_models(pair_of: MakePair, causal: bool) -> str:
             place = "" if pair.steps else place_in_pair(pair)
             return f"{where}{place or 'logits or embeddings differ'}"
         inputs = pair.inputs_below(NEAR)
-        layers = [layer for layer in range(LAYERS) if differ(*pair.scores(inputs, layer))]
+        layers = [layer for layer in range(LAYERS) if masked_difference(*pair.scores(inputs, layer)) > SAME]
         if layers:
             named = numbered("layer", layers)
             return f"{where}in {named} of {LAYERS}, logits differ; in the others they are equal"
@@ -205,15 +206,12 @@ def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str
     pair = pair_of(model_shape(SMALL, causal))
     if pair is None or not defined_far(reference, pair.ours):
         return ""
-    ends = torch.tensor(TABLE_ENDS)
-    spread = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:DENSE]
-    for ids in (torch.stack([ends - 1, ends, ends + 1]).flatten(), spread):
-        ids_T = ids.sort().values
+    for ids_T in (ids_around_table_ends(), spread_ids(DENSE)):
         embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
         place = "" if pair.steps else place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
         if place:
             return f"at ids up to {FARTHEST:,}, {place}"
-        if differ(*embeddings, FAR_TOLERANCE) or differ(*scores, FAR_TOLERANCE):
+        if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
             return f"at ids from {TABLE_ENDS[0]:,} to {FARTHEST:,}, logits or embeddings differ"
     return ""
 

@@ -30,13 +30,16 @@ from pe_experiments.checking.checks import Checks, Measurement, watch_random_dra
 from pe_experiments.checking.instances import (
     LENGTH,
     build,
+    context,
     draw_content,
+    embed,
     perturbed,
     relative_difference,
     small_shape,
     trainable,
+    vectors_at,
 )
-from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import makes_weights
@@ -86,24 +89,6 @@ class Subject(NamedTuple):
 
 def random_tokens(rows: int, length: int) -> Tensor:
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
-
-
-def embed(encoding: PositionalEncoding, inputs: Inputs) -> Tensor:
-    """What `embed_sequence` makes of tokens as wide as it takes them."""
-    tokens_BTD = inputs.x_BTD[..., encoding.position_width :]
-    return encoding.embed_sequence(tokens_BTD, inputs.positions_BT, None)
-
-
-def vectors_at(encoding: PositionalEncoding, ids_T: Tensor) -> Tensor:
-    """Embeddings of zeros [T, D]."""
-    width = encoding.shape.d_model - encoding.position_width
-    return encoding.embed_sequence(torch.zeros(1, len(ids_T), width), ids_T[None], None)[0]
-
-
-def context(inputs: Inputs, causal: bool) -> AttentionContext:
-    ids_BT = inputs.positions_BT
-    visible_BTS = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
-    return AttentionContext(ids_BT, ids_BT, visible_BTS.tril() if causal else visible_BTS, None, inputs.x_BTD)
 
 
 def within(difference: float, tolerance: float = ROUNDING) -> Measurement:

@@ -13,16 +13,17 @@ from pe_experiments.checking.compare import (
     Comparison,
     Reference,
     as_reference,
+    common_forms,
     compare,
     compare_layouts,
     reference_of,
 )
 from pe_experiments.checking.diagnosis import step_angles
-from pe_experiments.checking.differences import SMALL
+from pe_experiments.checking.differences import SIZES, SMALL
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
 from pe_experiments.checking.known_mistakes.mistake import Mistake
-from pe_experiments.checking.pair import SAME, Pair, model_shape
+from pe_experiments.checking.pair import SAME, Pair, Sizes, model_shape
 from pe_experiments.configuration.parts import Component, shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -157,38 +158,50 @@ def known_mistakes(
         common: look for those that any encoding can have, not for those of its own.
     """
     effect = effect_of(theirs, forms[0])
-    right_ones, wrong_ones = [], []
+    right, candidates = [], []
     for component in components:
-        right = as_reference(component, forms)
-        if not right.forms:
+        reference = as_reference(component, forms)
+        if not reference.forms:
             continue
-        right_effect = effect_of(right.make, right.forms[0])
+        right_effect = effect_of(reference.make, reference.forms[0])
         if not effect.within(right_effect) or (common and len(components) > 1 and effect != right_effect):
             continue
-        right_ones.append(right)
-        for mistake in (common_mistakes if common else mistakes_of)(component.choice):
-            wrong = Reference(mistake.name, mistake.make_in(right.make), right.forms)
-            wrong_ones.append((component, mistake, wrong))
-    equal_in_small_models: list[Match] = []
-    layouts = USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS
-    for steps in layouts:
-        small = []
-        for component, mistake, wrong in wrong_ones:
-            try:
-                small.append((wrong, Match(compare(theirs, wrong, steps, [SMALL]), component, mistake)))
-            except Exception:  # of the mistake, such as positions that the encoding refuses
-                continue
-        small = [(wrong, match) for wrong, match in small if match.comparison.same]
-        matches = [Match(compare(theirs, wrong, steps), m.component, m.mistake) for wrong, m in small]
-        matches = [match for match in matches if match.comparison.same]
+        right.append(reference)
+        listed = common_mistakes(component.choice) if common else mistakes_of(component.choice)
+        candidates += [(component, mistake) for mistake in listed]
+    in_small_models: list[Match] = []
+    for steps in USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS:
+        small = _equal_mistakes(theirs, candidates, forms, steps, [SMALL])
+        named = [(match.component, match.mistake) for match in small if match.mistake]
+        matches = _equal_mistakes(theirs, named, forms, steps, SIZES)
         if matches:
             return matches
-        equal_in_small_models = equal_in_small_models or [match for _, match in small]
+        in_small_models = in_small_models or small
     # A second mistake may show at other sizes only; but there our encoding may be equal too.
-    for right in right_ones if equal_in_small_models else ():
-        if any(compare(theirs, right, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
+    for reference in right if in_small_models else ():
+        if any(compare(theirs, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
             return []
-    return equal_in_small_models
+    return in_small_models
+
+
+def _equal_mistakes(
+    theirs: MakeEncoding,
+    candidates: Sequence[tuple[Component, Mistake]],
+    forms: Sequence[bool],
+    steps: Sequence[str],
+    sizes: Sequence[Sizes],
+) -> list[Match]:
+    """Those of these mistakes that it has, in models of these sizes and in this layout of channels."""
+    matches = []
+    for component, mistake in candidates:
+        wrong = Reference(mistake.name, mistake.make_in(component.build), common_forms(component, forms))
+        try:
+            comparison = compare(theirs, wrong, steps, sizes)
+        except Exception:  # of the mistake, such as positions that the encoding refuses
+            continue
+        if comparison.same:
+            matches.append(Match(comparison, component, mistake))
+    return matches
 
 
 class Effect(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 
 LENGTH = 12  # of training
@@ -63,12 +63,44 @@ def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int, key_heads:
     return draw_content(shape, positions[None], seed, key_heads)
 
 
-def relative_difference(values: Tensor, expected: Tensor) -> float:
+def embed(encoding: PositionalEncoding, inputs: Inputs) -> Tensor:
+    """What `embed_sequence` makes of tokens as wide as it takes them."""
+    tokens_BTD = inputs.x_BTD[..., encoding.position_width :]
+    return encoding.embed_sequence(tokens_BTD, inputs.positions_BT, None)
+
+
+def vectors_at(encoding: PositionalEncoding, ids_T: Tensor) -> Tensor:
+    """Embeddings of zeros [T, D]."""
+    width = encoding.shape.d_model - encoding.position_width
+    return encoding.embed_sequence(torch.zeros(1, len(ids_T), width), ids_T[None], None)[0]
+
+
+def context(inputs: Inputs, causal: bool) -> AttentionContext:
+    """The context of attention within the rows."""
+    ids_BT = inputs.positions_BT
+    visible_BTS = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
+    return AttentionContext(ids_BT, ids_BT, visible_BTS.tril() if causal else visible_BTS, None, inputs.x_BTD)
+
+
+def relative_difference(values: Tensor, expected: Tensor, largest: float | None = None) -> float:
     """The largest difference as a share of the largest value; infinite where either is not finite."""
     if not (values.isfinite().all() and expected.isfinite().all()):
         return float("inf")
     values, expected = values.detach().double(), expected.detach().double()
-    difference, largest = float((values - expected).abs().max()), float(expected.abs().max())
+    difference = float((values - expected).abs().max())
+    largest = float(expected.abs().max()) if largest is None else largest
     if largest == 0:
         return 0.0 if difference == 0 else float("inf")
     return difference / largest
+
+
+def masked_difference(scores: Tensor, expected: Tensor, largest: float | None = None) -> float:
+    """`relative_difference` of what is not minus infinity; infinite where shapes or masks differ."""
+    if scores.shape != expected.shape or not torch.equal(scores.isinf(), expected.isinf()):
+        return float("inf")
+    return relative_difference(unmasked(scores), unmasked(expected), largest)
+
+
+def unmasked(scores: Tensor) -> Tensor:
+    """Scores with 0 in place of minus infinity."""
+    return scores.masked_fill(scores.isinf(), 0.0)

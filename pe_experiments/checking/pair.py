@@ -14,8 +14,9 @@ from pe_experiments.checking.instances import (
     build,
     draw_content,
     draw_inputs,
+    embed,
+    masked_difference,
     perturbed,
-    relative_difference,
     trainable,
 )
 from pe_experiments.checking.parameter_sharing import Pairing, assignments
@@ -89,8 +90,7 @@ class Pair:
         """Embeddings [1, T, D] of the two; of another layout, only what encodes positions."""
         embedded = []
         for encoding in (self.theirs, self.ours):
-            tokens = inputs.x_BTD[..., encoding.position_width :]
-            hidden = encoding.embed_sequence(tokens, inputs.positions_BT, None)
+            hidden, tokens = embed(encoding, inputs), inputs.x_BTD[..., encoding.position_width :]
             embedded.append(_position_part(hidden, tokens) if self.steps else hidden)
         theirs, ours = embedded
         return (theirs, ours[..., self.channel_order(ours.shape[-1])]) if self.steps else (theirs, ours)
@@ -114,10 +114,7 @@ class Pair:
         worst = 0.0
         for seed, tokens in draws:
             for theirs, ours in self.results(self.inputs_below(span, tokens, seed), layers):
-                if theirs.shape != ours.shape or not torch.equal(theirs.isinf(), ours.isinf()):
-                    return torch.inf
-                finite = (values.masked_fill(values.isinf(), 0.0) for values in (theirs, ours))
-                worst = max(worst, relative_difference(*finite))
+                worst = max(worst, masked_difference(theirs, ours))
         return worst
 
 
