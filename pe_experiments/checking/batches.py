@@ -1,4 +1,4 @@
-"""Encodings in use: scenes with batches, caches, padding and packed rows, in which nothing may change.
+"""Encodings in use: scenarios with batches, caches, padding and packed rows, in which nothing may change.
 
 What a token reads there is what it reads when its document is processed alone.
 """
@@ -22,7 +22,7 @@ ROWS, TOKENS = 3, 8
 PADDING = -1
 
 
-class Scene(NamedTuple):
+class Scenario(NamedTuple):
     """Rows of a batch: the position id of every token, and its document (`PADDING`: none), both [B, T]."""
 
     positions_BT: Tensor
@@ -30,7 +30,7 @@ class Scene(NamedTuple):
     decoding: bool = False  # queries come in parts, the last ones singly, against the keys of the whole row
 
 
-def _scenes() -> dict[str, Scene]:
+def _scenarios() -> dict[str, Scenario]:
     here, same = torch.arange(TOKENS), torch.zeros(ROWS, TOKENS, dtype=torch.long)
     # A common shift of a row is invisible to relative encodings: rows differ in their steps too.
     own = torch.tensor([[3], [2], [1]]) * here + torch.tensor([[0], [5], [17]])
@@ -38,28 +38,28 @@ def _scenes() -> dict[str, Scene]:
     left = (here - padded).clamp(min=0), torch.where(here < padded, PADDING, same)
     packed = torch.where(here < second, here, here - second), (here >= second).long()
     return {
-        "rows at the same offset": Scene(here + 5 + same, same),
-        "rows at ids of their own": Scene(own, same),
-        "decoding with cached keys": Scene(own, same, decoding=True),
-        "decoding after left padding": Scene(*left, decoding=True),
-        "left padding": Scene(*left),
-        "packed documents": Scene(*packed),
+        "rows at the same offset": Scenario(here + 5 + same, same),
+        "rows at ids of their own": Scenario(own, same),
+        "decoding with cached keys": Scenario(own, same, decoding=True),
+        "decoding after left padding": Scenario(*left, decoding=True),
+        "left padding": Scenario(*left),
+        "packed documents": Scenario(*packed),
     }
 
 
-SCENES = _scenes()
-OWN_IDS = SCENES["rows at ids of their own"]
+SCENARIOS = _scenarios()
+OWN_IDS = SCENARIOS["rows at ids of their own"]
 
 
-def read(encoding: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Tensor]:
+def outputs(encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs) -> list[Tensor]:
     """Embeddings [B, T, D] and the attention weights [B, H, T, S] of two layers; 0 for queries of padding."""
-    x_BTD, ids_BT = inputs.x_BTD[..., encoding.position_width :], scene.positions_BT
-    documents_BT, tokens = scene.documents_BT, ids_BT.shape[1]
+    x_BTD, ids_BT = inputs.x_BTD[..., encoding.position_width :], scenario.positions_BT
+    documents_BT, tokens = scenario.documents_BT, ids_BT.shape[1]
     real_BT = documents_BT != PADDING
     visible_BTS = (documents_BT[:, :, None] == documents_BT[:, None]) & real_BT[:, None]
     if encoding.shape.causal:
         visible_BTS = visible_BTS.tril()
-    parts = list(pairwise([0, *range(tokens - 3, tokens), tokens] if scene.decoding else [0, tokens]))
+    parts = list(pairwise([0, *range(tokens - 3, tokens), tokens] if scenario.decoding else [0, tokens]))
     embedded = [encoding.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in parts]
     results = [torch.cat(embedded, dim=1).masked_fill(~real_BT[..., None], 0.0)]
     for layer in range(2):
@@ -75,18 +75,18 @@ def read(encoding: PositionalEncoding, scene: Scene, inputs: Inputs) -> list[Ten
     return results
 
 
-def difference_alone(encoding: PositionalEncoding, scene: Scene) -> float:
-    """How far what is read in a scene is from what every document reads by itself, at once."""
-    inputs = draw_content(encoding.shape, scene.positions_BT)
-    together = read(encoding, scene, inputs)
+def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> float:
+    """How far what is read in a scenario is from what every document reads by itself, at once."""
+    inputs = draw_content(encoding.shape, scenario.positions_BT)
+    together = outputs(encoding, scenario, inputs)
     alone = [torch.zeros_like(part) for part in together]
-    for row, documents in enumerate(scene.documents_BT):
+    for row, documents in enumerate(scenario.documents_BT):
         for document in documents[documents != PADDING].unique():
             (index,) = (documents == document).nonzero(as_tuple=True)
-            ids = scene.positions_BT[row, index][None]
+            ids = scenario.positions_BT[row, index][None]
             q, k = (x_BHTK[row : row + 1, :, index] for x_BHTK in (inputs.q_BHTK, inputs.k_BHTK))
             x = inputs.x_BTD[row : row + 1, index]
-            embedded, *weights = read(encoding, Scene(ids, torch.zeros_like(ids)), Inputs(q, k, x, ids))
+            embedded, *weights = outputs(encoding, Scenario(ids, torch.zeros_like(ids)), Inputs(q, k, x, ids))
             alone[0][row, index] = embedded[0].to(alone[0].dtype)
             for whole, part in zip(alone[1:], weights, strict=True):
                 whole[row, :, index[:, None], index] = part[0].to(whole.dtype)
@@ -103,16 +103,16 @@ def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
     return max(differences)
 
 
-def scene_differences(pair: Pair) -> Iterator[tuple[str, float]]:
-    """In each scene, how far two encodings with shared parameters differ, as a share of the largest value.
+def scenario_differences(pair: Pair) -> Iterator[tuple[str, float]]:
+    """In each scenario, how far two encodings with shared parameters differ, as a share of the largest value.
 
     Where channels are laid out otherwise, vectors at the embedding are left out.
     """
     first = 1 if pair.steps and acts_at_embedding(pair.ours) else 0
-    for name, scene in SCENES.items():
-        if scene.decoding and not pair.shape.causal:
+    for name, scenario in SCENARIOS.items():
+        if scenario.decoding and not pair.shape.causal:
             continue
-        inputs = pair.inputs_at(scene.positions_BT, seed=5)
-        results = read(pair.theirs, scene, pair.their_inputs(inputs))
-        expected = read(pair.ours, scene, inputs)
+        inputs = pair.inputs_at(scenario.positions_BT, seed=5)
+        results = outputs(pair.theirs, scenario, pair.their_inputs(inputs))
+        expected = outputs(pair.ours, scenario, inputs)
         yield name, worst_difference(results[first:], expected[first:])

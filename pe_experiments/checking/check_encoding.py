@@ -61,7 +61,7 @@ class CheckSettings(Section):
 
 
 @no_part_exits()
-def check_encoding(asked: CheckSettings) -> bool:
+def check_encoding(settings: CheckSettings) -> bool:
     """Check an encoding and print what was found.
 
     Returns:
@@ -69,8 +69,8 @@ def check_encoding(asked: CheckSettings) -> bool:
         convention of released models aside.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
-    component = load_component("pe", asked.pe)
-    against = _reference(component, asked)
+    component = load_component("pe", settings.pe)
+    against = _reference(component, settings)
     forms = _forms(component)
     say(f"{component.target} in {_form_words(forms)}\n")
     failed = _contract(component, forms)
@@ -80,7 +80,7 @@ def check_encoding(asked: CheckSettings) -> bool:
         if against is None:
             right = _identified(component, forms)
         else:
-            right = _compared(component, against, forms, list(asked.against_arguments), failed)
+            right = _compared(component, against, forms, list(settings.against_arguments), failed)
     except UserError:
         raise
     except Exception as error:  # of the encoding under test
@@ -158,18 +158,18 @@ def _explanations(
     )
 
 
-def _reference(component: Component, asked: CheckSettings) -> Component | None:
+def _reference(component: Component, settings: CheckSettings) -> Component | None:
     """The encoding named by ``against``, with the checked encoding's arguments where it has the same."""
-    if asked.against is None:
-        if asked.against_arguments:
+    if settings.against is None:
+        if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
     choices = shipped("pe")
-    if asked.against not in choices:
-        raise UserError(f"against={asked.against} is not a choice.{nearest(asked.against, choices)}")
-    known = reference_of(asked.against).arguments
+    if settings.against not in choices:
+        raise UserError(f"against={settings.against} is not a choice.{nearest(settings.against, choices)}")
+    known = reference_of(settings.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    return reference_of(asked.against, **{**shared, **asked.against_arguments})
+    return reference_of(settings.against, **{**shared, **settings.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:
@@ -239,13 +239,13 @@ def _say_comparison(
         _say_same(comparison, forms)
     elif comparison.difference is None:
         _say_other_parameters(component, against, forms)
-    elif comparison.elsewhere:
+    elif comparison.other_models:
         say(f"It is not {comparison.reference}, though small models agree.")
-        say(f"  {comparison.elsewhere}")
+        say(f"  {comparison.other_models}")
     else:
         what, difference = "logits or embeddings", comparison.difference
-        if comparison.scene:
-            what = f"attention weights ({comparison.scene})"
+        if comparison.scenario:
+            what = f"attention weights ({comparison.scenario})"
         elif difference <= SAME:
             what, difference = "at positions up to 4,095 logits or embeddings", comparison.far_difference
         say(f"It is not {comparison.reference}: {what} differ by {difference:.2g} of the largest.")

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pe_experiments.checking.batches import scene_differences
+from pe_experiments.checking.batches import scenario_differences
 from pe_experiments.checking.channel_layouts import LAYOUTS
-from pe_experiments.checking.differences import SIZES, difference_elsewhere, untrained_pairs
+from pe_experiments.checking.differences import SIZES, difference_in_other_models, untrained_pairs
+from pe_experiments.checking.instances import build
 from pe_experiments.checking.pair import FAR, NEAR, SAME, Sizes, defined_far, make_pair, model_shape
 from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import PositionalEncoding
@@ -34,15 +35,15 @@ class Comparison(NamedTuple):
     difference: float | None  # at positions below 64, of the largest value; None: parameters do not fit
     far_difference: float = 0.0  # the same at positions up to 4,095; nan where it is not defined there
     layout: str = ""  # how the channels are reordered, in words; empty where they are not
-    scene: str = ""  # of `batches.SCENES`, in which they differ where single sequences agree
-    elsewhere: str = ""  # where they differ though all of that agrees, in words
+    scenario: str = ""  # of `batches.SCENARIOS`, in which they differ where single sequences agree
+    other_models: str = ""  # where they differ though all of that agrees, in words
     not_compared: str = ""  # why far positions were not compared, in some model at least
     table: str = ""  # how a longer table is read, in words
 
     @property
     def same(self) -> bool:
         # Angles in float32 are off by less than 2 * SAME far out, what is half as precise by more.
-        if self.difference is None or self.difference > SAME or self.elsewhere:
+        if self.difference is None or self.difference > SAME or self.other_models:
             return False
         return not self.far_difference > 2 * SAME
 
@@ -65,7 +66,7 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
 def compare_layouts(theirs: MakeEncoding, reference: Reference) -> Comparison:
     """Compare in models of all sizes and forms, in the layout of channels in which both are the same."""
     unchanged = compare(theirs, reference)
-    if unchanged.same or unchanged.difference is None or unchanged.elsewhere:
+    if unchanged.same or unchanged.difference is None or unchanged.other_models:
         return unchanged
     others = (compare(theirs, reference, steps) for steps in LAYOUTS)
     return next((comparison for comparison in others if comparison.same), unchanged)
@@ -77,7 +78,7 @@ def compare(
 ) -> Comparison:
     """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`."""
     name, make, forms = reference
-    if steps and not _has_channels(make(model_shape(sizes[0], forms[0]))):
+    if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
     worst, not_compared, table, far = 0.0, "", "", list[float]()
     for causal, size in product(forms, sizes):
@@ -88,13 +89,13 @@ def compare(
         if pair.difference > SAME:
             return Comparison(name, worst)
         table = table or pair.table
-        for scene, difference in scene_differences(pair):
+        for scenario, difference in scenario_differences(pair):
             if difference > SAME:
-                return Comparison(name, difference, scene=scene)
+                return Comparison(name, difference, scenario=scenario)
         if not defined_far(make, pair.ours):
             not_compared = "what is trained decides there"
         elif not steps and _adds_a_bias_of_distances(pair.ours):
-            far.append(0.0)  # of these, `difference_elsewhere` compares every distance
+            far.append(0.0)  # of these, `difference_in_other_models` compares every distance
         else:
             try:
                 far.append(pair.difference_below(FAR))
@@ -104,7 +105,7 @@ def compare(
     equal = Comparison(name, worst, far_difference, "; ".join(steps), not_compared=not_compared, table=table)
     if not equal.same or sizes != SIZES:
         return equal
-    return equal._replace(elsewhere=difference_elsewhere(theirs, make, forms, steps))
+    return equal._replace(other_models=difference_in_other_models(theirs, make, forms, steps))
 
 
 def _has_channels(encoding: PositionalEncoding) -> bool:

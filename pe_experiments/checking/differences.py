@@ -138,7 +138,7 @@ def untrained_pairs(theirs: MakeEncoding, reference: MakeEncoding, causal: bool)
 # Where models of the usual sizes agree.
 
 
-def difference_elsewhere(
+def difference_in_other_models(
     theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], steps: Sequence[str] = ()
 ) -> str:
     """The first difference in other models, at other positions or in tables; empty where none is."""

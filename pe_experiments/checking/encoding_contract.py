@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from pe_experiments.checking.batches import (
     OWN_IDS,
     ROWS,
-    SCENES,
+    SCENARIOS,
     TOKENS,
-    Scene,
-    difference_alone,
-    read,
+    Scenario,
+    difference_from_alone,
+    outputs,
     worst_difference,
 )
 from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
@@ -433,36 +433,36 @@ def _in_use(subject: Subject) -> PositionalEncoding:
 
 
 @torch.no_grad()
-def _scenes_agree(subject: Subject, *names: str) -> Measurement:
+def _scenarios_agree(subject: Subject, *names: str) -> Measurement:
     encoding = _in_use(subject)
-    return within(max(difference_alone(encoding, SCENES[name]) for name in names))
+    return within(max(difference_from_alone(encoding, SCENARIOS[name]) for name in names))
 
 
 @check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
 def rows_keep_positions(subject: Subject) -> Measurement:
-    return _scenes_agree(subject, "rows at the same offset", "rows at ids of their own")
+    return _scenarios_agree(subject, "rows at the same offset", "rows at ids of their own")
 
 
 @check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
 def cached_keys_agree(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
-    return _scenes_agree(subject, "decoding with cached keys", "decoding after left padding")
+    return _scenarios_agree(subject, "decoding with cached keys", "decoding after left padding")
 
 
 @check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
 def left_padding(subject: Subject) -> Measurement:
-    return _scenes_agree(subject, "left padding")
+    return _scenarios_agree(subject, "left padding")
 
 
 @check("packed documents change nothing", "positions or neighbours are counted across documents")
 def packed_documents(subject: Subject) -> Measurement:
-    return _scenes_agree(subject, "packed documents")
+    return _scenarios_agree(subject, "packed documents")
 
 
-def _late(tokens: int = TOKENS) -> Scene:
+def _late(tokens: int = TOKENS) -> Scenario:
     ids = torch.arange(LATE, LATE + tokens).repeat(ROWS, 1)
-    return Scene(ids, torch.zeros_like(ids))
+    return Scenario(ids, torch.zeros_like(ids))
 
 
 @check(
@@ -471,14 +471,14 @@ def _late(tokens: int = TOKENS) -> Scene:
 )
 @torch.no_grad()
 def phases_survive_cast(subject: Subject) -> Measurement:
-    encoding, scene = _in_use(subject), _late()
-    inputs, cast = draw_content(encoding.shape, scene.positions_BT), copy.deepcopy(encoding)
+    encoding, scenario = _in_use(subject), _late()
+    inputs, cast = draw_content(encoding.shape, scenario.positions_BT), copy.deepcopy(encoding)
     for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
         if constant.is_floating_point():
             constant.data = constant.data.bfloat16()
-    exact = read(encoding, scene, inputs)
+    exact = outputs(encoding, scenario, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        return within(worst_difference(read(cast, scene, inputs), exact), CAST)
+        return within(worst_difference(outputs(cast, scenario, inputs), exact), CAST)
 
 
 @check(
@@ -493,7 +493,7 @@ def inputs_keep_values(subject: Subject) -> Measurement:
     given = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
     for tensor in given.values():
         tensor.requires_grad_()
-    sum(part.square().sum() for part in read(encoding, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
+    sum(part.square().sum() for part in outputs(encoding, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
     cut = [name for name, tensor in given.items() if tensor.grad is None or not tensor.grad.any()]
     return not cut, f"no gradient reaches {', '.join(cut)}" if cut else "they do"
 
@@ -522,11 +522,11 @@ def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
 def earlier_calls(subject: Subject) -> Measurement:
     encoding = _in_use(subject)
     used, late = copy.deepcopy(encoding), _late()
-    single = Scene(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
-    for dtype, scenes in ((torch.bfloat16, (single, late, OWN_IDS)), (torch.float32, (_late(40), late))):
-        for scene in scenes:
-            q, k, x, ids = vars(draw_content(encoding.shape, scene.positions_BT)).values()
+    single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
+    for dtype, scenarios in ((torch.bfloat16, (single, late, OWN_IDS)), (torch.float32, (_late(40), late))):
+        for scenario in scenarios:
+            q, k, x, ids = vars(draw_content(encoding.shape, scenario.positions_BT)).values()
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
-                read(used, scene, Inputs(q.to(dtype), k.to(dtype), x.to(dtype), ids))
+                outputs(used, scenario, Inputs(q.to(dtype), k.to(dtype), x.to(dtype), ids))
     inputs = draw_content(encoding.shape, OWN_IDS.positions_BT)
-    return within(worst_difference(read(used, OWN_IDS, inputs), read(encoding, OWN_IDS, inputs)))
+    return within(worst_difference(outputs(used, OWN_IDS, inputs), outputs(encoding, OWN_IDS, inputs)))

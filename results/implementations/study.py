@@ -85,18 +85,18 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
         return ("convention", f"{comparison.layout}; {reason}") if comparison.layout else ("pass", reason)
     if comparison.difference is None:
         return "fail", "parameters of other shapes"
-    if comparison.elsewhere:
-        return "fail", comparison.elsewhere
-    if comparison.difference <= ROUNDING and not comparison.scene:
+    if comparison.other_models:
+        return "fail", comparison.other_models
+    if comparison.difference <= ROUNDING and not comparison.scenario:
         return "fail", f"equal below position 64; up to 4,095 they differ by {comparison.far_difference:.1e}"
     matches = known_mistakes(row.make, [reference], forms)
     named = [f"known mistake: {match.mistake.name}" for match in matches if match.mistake]
     where = where_they_differ(row.make, reference.build, forms[0])
     difference = f"they differ by {comparison.difference:.1e}"
-    if not (where or comparison.scene or row.style.embed is not PositionalEncoding.embed):
+    if not (where or comparison.scenario or row.style.embed is not PositionalEncoding.embed):
         return "convention", f"the same at positions 0, 1, 2, ...; with gaps {difference}"
-    scene = f"; {comparison.scene}" if comparison.scene else ""
-    return "fail", "; ".join(filter(None, [row.remark, f"{difference}{scene}", *named, where]))
+    scenario = f"; {comparison.scenario}" if comparison.scenario else ""
+    return "fail", "; ".join(filter(None, [row.remark, f"{difference}{scenario}", *named, where]))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:
