@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -26,11 +26,7 @@ from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.backbone import MakeEncoding
 
 SMALL: Sizes = (64, 4, 12)  # width, heads (a power of two and not), training length
-LARGE: Sizes = (
-    144,
-    6,
-    1024,
-)  # no constant of the first fits 24 channels; T5's buckets are wide
+LARGE: Sizes = (144, 6, 1024)  # heads 24 wide; T5's buckets are wide and YaRN's ramp is gradual
 SIZES = (SMALL, LARGE)
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
@@ -112,15 +108,9 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
 
 
 @torch.no_grad()
-def where_they_differ(
-    theirs: MakeEncoding,
-    reference: MakeEncoding,
-    causal: bool,
-    sizes: Iterable[Sizes] = SIZES,
-    span: int = DENSE,
-) -> str:
+def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
     """How their embeddings or logits differ with equal parameters."""
-    for size in sizes:
+    for size in SIZES:
         pair = make_pair(theirs, reference, model_shape(size, causal))
         place = place_in_pair(pair, span) if pair else ""
         if place:

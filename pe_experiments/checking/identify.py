@@ -68,11 +68,9 @@ class Match:
         return self.mistake is not None and not self.convention
 
 
-def identify(
-    theirs: MakeEncoding, forms: Sequence[bool], components: Sequence[Component] = ()
-) -> list[Match]:
-    """What it equals among all encodings, or these: right, published, or with a known mistake."""
-    components = components or [reference_of(choice) for choice in shipped("pe")]
+def identify(theirs: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
+    """What it equals among all encodings: right, with published arguments, or with a known mistake."""
+    components = [reference_of(choice) for choice in shipped("pe")]
     return (
         equal_encodings(theirs, components, forms)
         or published_variants(theirs, components, forms)
