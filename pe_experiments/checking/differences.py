@@ -236,8 +236,11 @@ def _backward(pair: Pair) -> None:
     results = [pair.embeddings(inputs)]
     if not acts_at_embedding(pair.ours) and not pair.compares_weights:
         results.append(pair.scores(inputs))
-    for values in (value for result in results for value in result):
-        finite = values[values.isfinite()]
-        weights = torch.randn(finite.shape, generator=torch.Generator().manual_seed(0))
-        if finite.requires_grad:
-            (finite * weights).sum().backward()
+    for outputs in zip(*results, strict=True):  # of theirs, then of ours
+        total = torch.zeros(())
+        for values in outputs:
+            finite = values[values.isfinite()]
+            weights = torch.randn(finite.shape, generator=torch.Generator().manual_seed(0))
+            total = total + (finite * weights).sum()
+        if total.requires_grad:
+            total.backward()

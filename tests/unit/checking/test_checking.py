@@ -44,6 +44,21 @@ def test_a_length_that_changes_while_decoding_is_found() -> None:
     assert CHECKS[check](Subject(RopeLinear)).holds is True
 
 
+class SeedsItself(Rope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return super().rotate(q, k, at)
+
+
+def test_a_module_that_seeds_in_every_call_is_found() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # as the module may do when it is imported
+        state = torch.get_rng_state()
+        result = CHECKS["equal calls give equal results"](Subject(SeedsItself))
+        assert result.measured == "a call draws from or seeds torch's global generator"
+        assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_modules_without_position_ids_are_read_at_any() -> None:
     ids_BT, shape = torch.tensor([[0, 3, 4, 9], [5, 5, 6, 2]]), small_shape()
     rope, alibi, x_BHTK = Rope(shape), Alibi(shape), torch.randn(2, 4, 4, shape.head_dim)
