@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pe_experiments.checking.batches import scenario_differences
 from pe_experiments.checking.channel_layouts import LAYOUTS
 from pe_experiments.checking.differences import SIZES, difference_in_other_models, untrained_pairs
 from pe_experiments.checking.instances import build
 from pe_experiments.checking.pair import FAR, NEAR, SAME, Sizes, defined_far, make_pair, model_shape
+from pe_experiments.checking.scenarios import scenario_differences
 from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
@@ -35,7 +35,7 @@ class Comparison(NamedTuple):
     difference: float | None  # at positions below 64, of the largest value; None: parameters do not fit
     far_difference: float = 0.0  # the same at positions up to 4,095; nan where it is not defined there
     layout: str = ""  # how the channels are reordered, in words; empty where they are not
-    scenario: str = ""  # of `batches.SCENARIOS`, in which they differ where single sequences agree
+    scenario: str = ""  # of `scenarios.SCENARIOS`, in which they differ where single sequences agree
     other_models: str = ""  # where they differ though all of that agrees, in words
     not_compared: str = ""  # why far positions were not compared, in some model at least
     table: str = ""  # how a longer table is read, in words

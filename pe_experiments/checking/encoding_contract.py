@@ -16,16 +16,6 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.batches import (
-    OWN_IDS,
-    ROWS,
-    SCENARIOS,
-    TOKENS,
-    Scenario,
-    difference_from_alone,
-    outputs,
-    worst_difference,
-)
 from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
 from pe_experiments.checking.instances import (
     LENGTH,
@@ -38,6 +28,16 @@ from pe_experiments.checking.instances import (
     small_shape,
     trainable,
     vectors_at,
+)
+from pe_experiments.checking.scenarios import (
+    OWN_IDS,
+    ROWS,
+    SCENARIOS,
+    TOKENS,
+    Scenario,
+    difference_from_alone,
+    outputs,
+    worst_difference,
 )
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
