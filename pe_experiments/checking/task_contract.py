@@ -1,23 +1,21 @@
-"""The contract of a task as checks: whether each holds, the measurement, and the usual cause of a failure."""
+"""The contract of a task as checks: examples against the rule, chance and ceilings, shortcuts, repetitions.
+
+To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import Checks, Measurement, error_place, run_checks
-from pe_experiments.checking.side_effects import watch_random_draws
-from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import Section
+from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.training.preflight import broken_rule
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # asked for; the nearest the task can make are tried
@@ -29,8 +27,6 @@ FEWEST = 1_000  # different examples among `BAGS`
 SPLITS = 5_000  # examples of training and of evaluation that are compared
 MOST_TOKENS = 1_000_000  # drawn at a time
 SURE = 0.99  # token accuracy from which a predictor is said to know the answer
-AGREEING = """sample and solve are held against each other: a mistake that both make cannot be found here.
-Check some answers by hand."""
 CHECKS = Checks()
 check = CHECKS.add
 
@@ -41,18 +37,23 @@ def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Ten
 
 def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
     """The lengths the task makes for these: the nearest below, and no length twice."""
-    return sorted({made for asked in lengths if (made := task.nearest_length(asked)) is not None})
+    nearest = map(task.nearest_length, lengths)
+    return sorted({length for length in nearest if length is not None})
 
 
 def some_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
     """`makeable`, or the shortest lengths of a task that makes none of these."""
-    found = makeable(task, lengths)
-    if not found:
-        shortest = task.shortest
-        found = makeable(task, (shortest, shortest + 1, shortest + task.step))
-    if not found:
+    shortest = task.shortest
+    possible = makeable(task, lengths) or makeable(task, (shortest, shortest + 1, shortest + task.step))
+    if not possible:
         raise UserError(f"task: {type(task).__name__} makes no inputs of up to {max(LENGTHS)} symbols")
-    return found
+    return possible
+
+
+def answers_that_move(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Where targets change if the symbols of each input are permuted, of the shape of targets."""
+    orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
+    return task.solve(inputs.gather(1, orders)) != targets
 
 
 @check("samples obey the rule", "solve or sample is off by one at an end of the input")
@@ -67,12 +68,12 @@ def samples_obey_rule(task: Task) -> Measurement:
 @check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
 def lengths_are_ordered(task: Task) -> Measurement:
     first = max(1, task.shortest - 2)
-    made = [(asked, task.nearest_length(asked)) for asked in (1, *range(first, first + 120))]
-    for asked, length in made:
-        if length is not None and not (1 <= length <= asked and task.nearest_length(length) == length):
-            return False, f"nearest_length({asked}) = {length}"
-    known = [length or 0 for _, length in made]
-    return known == sorted(known) and known[-1] > 0, f"{known[0] or None} to {known[-1] or None}"
+    lengths = {limit: task.nearest_length(limit) for limit in (1, *range(first, first + 120))}
+    for limit, length in lengths.items():
+        if length is not None and not (1 <= length <= limit and task.nearest_length(length) == length):
+            return False, f"nearest_length({limit}) = {length}"
+    ordered = [length or 0 for length in lengths.values()]
+    return ordered == sorted(ordered) and ordered[-1] > 0, f"{ordered[0] or None} to {ordered[-1] or None}"
 
 
 @check("the generator decides", "torch.randint without generator=, or something kept on self")
@@ -82,10 +83,10 @@ def generator_decides(task: Task) -> Measurement:
         first = draw(task, length, 50, 3)
         for other in some_lengths(task):
             draw(task, other, 7, other)
-        again, elsewhere = draw(task, length, 50, 3), draw(task, length, 50, 4)
-    if not all(torch.equal(one, two) for one, two in zip(first, again, strict=True)):
+        again, other_seed = draw(task, length, 50, 3), draw(task, length, 50, 4)
+    if not all(map(torch.equal, first, again)):
         return False, "the same generator gave other examples"
-    if torch.equal(first[0], elsewhere[0]):
+    if torch.equal(first[0], other_seed[0]):
         return False, "another seed gave the same inputs"
     return not touched, f"it draws from or seeds {allowed(touched)}" if touched else "no other is touched"
 
@@ -94,9 +95,7 @@ def generator_decides(task: Task) -> Measurement:
 def order_matters(task: Task) -> Measurement:
     shares = []
     for length in (n for n in makeable(task, (4, 7, 12)) if n > 1):
-        inputs, targets = draw(task, length, 400)
-        orders = torch.rand(400, length, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-        moved = task.solve(inputs.gather(1, orders)) != targets
+        moved = answers_that_move(task, *draw(task, length, 400))
         shares.append(float(moved.any(dim=1).float().mean()))
     if not shares:
         return None, "only inputs of up to 12 symbols are permuted"
@@ -160,13 +159,13 @@ def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float
     inputs, targets = draw(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
     low = high = scored = 0.0
-    for asked in range(targets.shape[1]):
-        rows = targets[:, asked] != IGNORE
-        given, answers = inputs[rows], targets[rows, asked]
+    for target in range(targets.shape[1]):
+        rows = targets[:, target] != IGNORE
+        given, answers = inputs[rows], targets[rows, target]
         if "aligned" in task.formats:
-            beside, bag = given[:, [asked]], given[:, : asked + 1] if prefix else given
+            beside, bag = given[:, [target]], given[:, : target + 1] if prefix else given
         else:
-            beside, bag = targets[rows, : asked if prefix else 0], given
+            beside, bag = targets[rows, : target if prefix else 0], given
         seen = torch.cat([bag.sort(dim=1).values, beside], dim=1)
         # A hash numbers the groups, because `unique(dim=0)` takes seconds.
         group = (seen * factors[: seen.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
@@ -193,7 +192,8 @@ def blind_guess_is_modal(task: Task) -> Measurement:
             return False, f"length {length}: {blind:.4g}, and the most frequent answers reach {reached:.4g}"
     length = some_lengths(task, (12,))[-1]
     if known is None and task.chance(length) < 0.6:
-        reached = _blind_accuracy(task, length)
+        guess, targets = draw(task, length, SPLITS, 1)[1].mode(dim=0).values, draw(task, length, SPLITS, 2)[1]
+        reached = float((guess == targets)[targets != IGNORE].float().mean())
         if reached > 0.9:
             return False, f"length {length}: not stated, and one guess is right in {reached:.0%} of the cases"
     return known, "the most frequent answers"
@@ -234,14 +234,6 @@ def ids_precede_answer(task: Task) -> Measurement:
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
-def _blind_accuracy(task: Task, length: int) -> float:
-    """The token accuracy of the most frequent symbol at each index, counted in other examples."""
-    guess = draw(task, length, SPLITS, 1)[1].mode(dim=0).values
-    targets = draw(task, length, SPLITS, 2)[1]
-    scored = targets != IGNORE
-    return float((guess == targets)[scored].float().mean())
-
-
 @check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
 def examples_are_many(task: Task) -> Measurement:
     length = some_lengths(task, (LONG,))[-1]
@@ -278,102 +270,43 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
 def no_symbol_leaks(task: Task) -> Measurement:
     for length in some_lengths(task, (5, 9)):
         inputs, targets = draw(task, length, SPLITS, 21)
-        for index, asked in _telling_symbols(inputs, targets):
+        for symbol, target in deciding_symbols(inputs, targets):
             shuffled = inputs.clone()
             order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
-            shuffled[:, index] = inputs[order, index]
-            moved = (shuffled[:, index] != inputs[:, index]).nonzero().flatten()[:200]
+            shuffled[:, symbol] = inputs[order, symbol]
+            changed = (shuffled[:, symbol] != inputs[:, symbol]).nonzero().flatten()[:200]
             try:
-                solved = task.solve(shuffled[moved])
+                solved = task.solve(shuffled[changed])
             except Exception:  # such inputs do not exist
                 continue
-            if len(moved) and torch.equal(solved[:, asked], targets[moved, asked]):
-                tells = f"symbol {index} of the input tells target {asked}"
+            if len(changed) and torch.equal(solved[:, target], targets[changed, target]):
+                tells = f"symbol {symbol} of the input tells target {target}"
                 return False, f"length {length}: {tells}, and solve does not read it"
     return True, "none does"
 
 
-def _telling_symbols(inputs: Tensor, targets: Tensor) -> Iterator[tuple[int, int]]:
-    """Pairs of an input index and a target index whose symbol it decides, where a guess does not."""
-    half = len(inputs) // 2
-    for asked in range(targets.shape[1]):
-        answers = targets[:, asked]
-        scored = answers != IGNORE
-        if scored.float().mean() < 0.5 or float((answers == answers.mode().values).float().mean()) > 0.9:
+def deciding_symbols(inputs: Tensor, targets: Tensor) -> list[tuple[int, int]]:
+    """Indices of an input symbol and of a target that it decides, where a guess does not."""
+    decided = []
+    for target, answers in enumerate(targets.T):
+        if (answers != IGNORE).float().mean() < 0.5 or share_of_mode(answers) > 0.9:
             continue
-        for index in range(inputs.shape[1]):
-            accuracy = _accuracy_from(inputs[:, index], answers, half)
-            if accuracy >= SURE:
-                yield index, asked
+        symbols = range(inputs.shape[1])
+        decided += [(s, target) for s in symbols if accuracy_from(inputs[:, s], answers) >= SURE]
+    return decided
 
 
-def _accuracy_from(feature: Tensor, answers: Tensor, half: int) -> float:
+def share_of_mode(answers: Tensor) -> float:
+    return float((answers == answers.mode().values).float().mean())
+
+
+def accuracy_from(feature: Tensor, answers: Tensor) -> float:
     """How often the most frequent answer for a feature, counted in the first half, is right in the second."""
-    pairs = torch.zeros(int(feature.max()) + 1, int(answers.max()) + 1)
-    scored = answers != IGNORE
-    counted = scored.clone()
-    counted[half:] = False
-    pairs.index_put_((feature[counted], answers[counted]), torch.ones(()), accumulate=True)
-    scored[:half] = False
-    guesses = pairs.argmax(dim=1)[feature[scored]]
-    return float((guesses == answers[scored]).float().mean()) if scored.any() else 0.0
-
-
-def remarks_on(task: Task) -> list[str]:
-    """What a person should look at: shortcuts that may be meant, and how much there is to learn."""
-    remarks = []
-    length = some_lengths(task, (9, 12))[-1]
-    if length > max(LENGTHS):
-        shortest = some_lengths(task)[0]
-        return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
-    inputs, targets = draw(task, length, SPLITS, 31)
-    scored = targets != IGNORE
-    deciding = dict.fromkeys(asked for _, asked in _telling_symbols(inputs, targets))
-    if deciding and len(deciding) == targets.shape[1]:
-        index, _ = next(_telling_symbols(inputs, targets))
-        remarks.append(f"Each target follows from one input symbol (target 0 from symbol {index}).")
-    padding = inputs[:, -1].mode().values
-    run = (inputs.flip(1) == padding).long().cumprod(1).sum(1)
-    varies = run.unique().numel() > 2
-    telling = [
-        asked
-        for asked in range(targets.shape[1])
-        if varies
-        and float((targets[:, asked] == targets[:, asked].mode().values).float().mean()) < 0.9
-        and _accuracy_from(run, targets[:, asked], SPLITS // 2) >= SURE
-    ]
-    if len(telling) == targets.shape[1]:
-        remarks.append(f"How often the last symbol is repeated (padding?) tells target {telling[0]}.")
-    lengths = scored.sum(1)
-    if lengths.unique().numel() > 1 and _accuracy_from(run, lengths, SPLITS // 2) >= SURE:
-        remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
-    orders = torch.rand(400, length, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-    moved = (task.solve(inputs[:400].gather(1, orders)) != targets[:400])[scored[:400]].float().mean()
-    if task.order_sensitive and float(moved) < 0.1:
-        remarks.append(f"The order of the input decides {float(moved):.1%} of the targets only.")
-    return remarks
-
-
-class TaskSettings(Section):
-    """What ``configs/check_task.yaml`` may say."""
-
-    task: dict[str, Any]
-
-
-def check_task(asked: TaskSettings) -> bool:
-    """Check a task and print what was found; returns whether the contract holds."""
-    component = load_component("task", asked.task)
-    task = component.build()
-    if task.vocab_size > MOST_SYMBOLS:
-        most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"
-        raise UserError(f"task: vocab_size={task.vocab_size} of {component.cls.__name__}: {most}")
-    say(f"{component.target}\n")
-    failed = run_checks(CHECKS, {"": task})
-    say("")
-    try:
-        for remark in remarks_on(task):
-            say(remark)
-    except Exception as error:  # of the task; a check has said so, as a rule
-        say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
-    say(AGREEING)
-    return not failed
+    half, scored = len(feature) // 2, answers != IGNORE
+    if not scored[half:].any():
+        return 0.0
+    counts = torch.zeros(int(feature.max()) + 1, int(answers.max()) + 1)
+    counted = feature[:half][scored[:half]], answers[:half][scored[:half]]
+    counts.index_put_(counted, torch.ones(()), accumulate=True)
+    guesses = counts.argmax(dim=1)[feature[half:][scored[half:]]]
+    return float((guesses == answers[half:][scored[half:]]).float().mean())

@@ -11,7 +11,7 @@ from pe_experiments.configuration.schema import validated
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
-    from pe_experiments.checking.report import CheckSettings, check_encoding  # brings torch
+    from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # brings torch
 
     if not check_encoding(validated(CheckSettings, settings)):
         raise SystemExit(1)

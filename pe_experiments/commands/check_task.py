@@ -11,7 +11,7 @@ from pe_experiments.configuration.schema import validated
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
-    from pe_experiments.checking.task_contract import TaskSettings, check_task  # brings torch
+    from pe_experiments.checking.check_task import TaskSettings, check_task  # brings torch
 
     if not check_task(validated(TaskSettings, settings)):
         raise SystemExit(1)

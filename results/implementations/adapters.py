@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.foreign import by_offset, from_start, pairs, whole
+from pe_experiments.checking.wrapping import by_offset, from_start, pairs, whole
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 
 HF, X = "transformers.models", "x_transformers.x_transformers"

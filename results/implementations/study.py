@@ -26,10 +26,10 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
+from pe_experiments.checking.compare import Reference, common_forms, compare_layouts, reference_of
+from pe_experiments.checking.differences import where_they_differ
 from pe_experiments.checking.identify import known_mistakes
-from pe_experiments.checking.likeness import SHAPES, Reference, common_forms, likeness_of, reference_of
-from pe_experiments.checking.places import where_they_differ
-from pe_experiments.checking.side_by_side import SAME as ROUNDING
+from pe_experiments.checking.pair import SAME as ROUNDING
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.published import markdown_table
 from pe_experiments.terminal.console import say
@@ -77,26 +77,26 @@ def checked(row: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
-    likeness = likeness_of(row.make, Reference(row.against, reference.build, forms))
-    if likeness.same:
-        far_difference = likeness.far_difference
+    comparison = compare_layouts(row.make, Reference(row.against, reference.build, forms))
+    if comparison.same:
+        far_difference = comparison.far_difference
         far = "not compared" if math.isnan(far_difference) else f"{far_difference:.0e}"
-        reason = f"largest difference {likeness.difference:.0e} at positions below 64, {far} up to 4,095"
-        return ("convention", f"{likeness.layout}; {reason}") if likeness.layout else ("pass", reason)
-    if likeness.difference is None:
+        reason = f"largest difference {comparison.difference:.0e} at positions below 64, {far} up to 4,095"
+        return ("convention", f"{comparison.layout}; {reason}") if comparison.layout else ("pass", reason)
+    if comparison.difference is None:
         return "fail", "parameters of other shapes"
-    if likeness.elsewhere:
-        return "fail", likeness.elsewhere
-    if likeness.difference <= ROUNDING and not likeness.scene:
-        return "fail", f"equal below position 64; up to 4,095 they differ by {likeness.far_difference:.1e}"
+    if comparison.other_models:
+        return "fail", comparison.other_models
+    if comparison.difference <= ROUNDING and not comparison.scenario:
+        return "fail", f"equal below position 64; up to 4,095 they differ by {comparison.far_difference:.1e}"
     matches = known_mistakes(row.make, [reference], forms)
     named = [f"known mistake: {match.mistake.name}" for match in matches if match.mistake]
-    where = where_they_differ(row.make, reference.build, forms[0], SHAPES)
-    difference = f"they differ by {likeness.difference:.1e}"
-    if not (where or likeness.scene or row.style.embed is not PositionalEncoding.embed):
+    where = where_they_differ(row.make, reference.build, forms[0])
+    difference = f"they differ by {comparison.difference:.1e}"
+    if not (where or comparison.scenario or row.style.embed is not PositionalEncoding.embed):
         return "convention", f"the same at positions 0, 1, 2, ...; with gaps {difference}"
-    scene = f"; {likeness.scene}" if likeness.scene else ""
-    return "fail", "; ".join(filter(None, [row.remark, f"{difference}{scene}", *named, where]))
+    scenario = f"; {comparison.scenario}" if comparison.scenario else ""
+    return "fail", "; ".join(filter(None, [row.remark, f"{difference}{scenario}", *named, where]))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import draw_inputs, reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.models.attention_scores import attention_scores
@@ -81,7 +81,7 @@ def test_equalities_on_the_cards(
 ) -> None:
     encoding, right = made(choice), weights(made(equal))
     if change is not None:
-        assert (weights(stirred(encoding)) - right).abs().max() > 0.01
+        assert (weights(perturbed(encoding)) - right).abs().max() > 0.01
         change(encoding)
     torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
 

@@ -10,7 +10,7 @@ import torch
 from hydra.utils import instantiate
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.contract import random_tokens
+from pe_experiments.checking.encoding_contract import random_tokens
 from pe_experiments.comparison.citations import cites
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding

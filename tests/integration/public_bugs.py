@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.foreign import attention_weights
+from pe_experiments.checking.wrapping import attention_weights
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 
 Pair = tuple[Tensor, Tensor]

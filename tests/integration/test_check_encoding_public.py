@@ -13,8 +13,7 @@ MODULE = "tests.integration.public_bugs"
 
 RIGHT = [
     ("RightRope", "rope", "It is rope, compared in a decoder and an encoder"),
-    ("RightYarn", "rope_yarn", "It is rope_yarn(factor=4)"),
-    ("RightYarn", "rope_yarn", "with a fixed original length of 4,096 tokens"),
+    ("RightYarn", "rope_yarn", "It is rope_yarn(factor=4,original_length=4096), "),
     ("RightGroups", "rope", "It is rope, "),
     ("RightSinusoidal", "sinusoidal", "It is sinusoidal, "),
     ("TokensTimesRoot", "sinusoidal", "another convention, which is no mistake"),
@@ -56,7 +55,7 @@ WRONG = [
     ("TokensTwice", "sinusoidal", "tokens are 2 times ours"),
     ("VectorsTwice", "sinusoidal", "vectors of positions are 2 times ours"),
     ("PaddingIndexZero", "learned", "the vector of position 0 starts at 0, others do not"),
-    ("PaddingIndexZero", "learned", "table.weight starts at 0 in row 0, where ours does not"),
+    ("PaddingIndexZero", "learned", "no gradient reaches row 0 of table.weight"),
     ("RowsWrapped", "learned +against_arguments.beyond=clamp", "It is learned(beyond=wrap), "),
     ("SlopesWrongFromTwelve", "alibi", "with 12 heads, heads are permuted"),
     ("ClippedAt5000", "alibi", "distances beyond 5,000 are taken as 5,000"),
@@ -76,60 +75,60 @@ def checked(script: Script, name: str, against: str) -> Outcome:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "against", "said"), RIGHT)
-def test_a_right_implementation_is_accepted(script: Script, name: str, against: str, said: str) -> None:
-    done = checked(script, name, against)
-    assert done.code == 0, done.out
-    assert "FAILS" not in done.out
-    assert said in done.out
+@pytest.mark.parametrize(("name", "against", "sentence"), RIGHT)
+def test_a_right_implementation_is_accepted(script: Script, name: str, against: str, sentence: str) -> None:
+    outcome = checked(script, name, against)
+    assert outcome.code == 0, outcome.out
+    assert "FAILS" not in outcome.out
+    assert sentence in outcome.out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "against", "said"), WRONG)
-def test_a_public_bug_is_refused_and_told(script: Script, name: str, against: str, said: str) -> None:
-    done = checked(script, name, against)
-    assert done.code == 1, done.out
-    assert said in done.out
+@pytest.mark.parametrize(("name", "against", "sentence"), WRONG)
+def test_a_public_bug_is_refused_and_told(script: Script, name: str, against: str, sentence: str) -> None:
+    outcome = checked(script, name, against)
+    assert outcome.code == 1, outcome.out
+    assert sentence in outcome.out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "sentence"),
     [
         ("DroppedWhenCached", "alibi: it has no effect while decoding with cached keys"),
         ("PaddedHeads", "It matches a known mistake. alibi: slopes of the next power of two"),
         ("OnlyRowZeroWritten", "12 positions have 2 different vectors"),
     ],
 )
-def test_a_public_bug_is_refused_without_a_reference(script: Script, name: str, said: str) -> None:
-    done = script("check_encoding", f"pe._target_={MODULE}.{name}")
-    assert done.code == 1, done.out
-    assert said in done.out
+def test_a_public_bug_is_refused_without_a_reference(script: Script, name: str, sentence: str) -> None:
+    outcome = script("check_encoding", f"pe._target_={MODULE}.{name}")
+    assert outcome.code == 1, outcome.out
+    assert sentence in outcome.out
 
 
 def test_not_a_number_is_said_first_and_alone(script: Script) -> None:
-    done = script("check_encoding", f"pe._target_={MODULE}.NotANumber")
-    assert done.code == 1
-    assert done.out.count("FAILS") == 1
-    assert "NaN or infinite at 2, 12, 96 tokens, first in the logit of head 0 for the query at" in done.out
+    outcome = script("check_encoding", f"pe._target_={MODULE}.NotANumber")
+    assert outcome.code == 1
+    assert outcome.out.count("FAILS") == 1
+    assert "NaN or infinite at 2, 12, 96 tokens, first in the logit of head 0 for the query at" in outcome.out
 
 
 def test_a_bias_of_the_wrong_shape_is_said_once(script: Script) -> None:
-    done = script("check_encoding", f"pe._target_={MODULE}.WrongShape", "against=alibi")
-    assert done.code == 1
-    assert done.out.count("FAILS") == 1
-    assert "bias returns [7, 7], which does not broadcast to [2, 4, 12, 12]" in done.out
+    outcome = script("check_encoding", f"pe._target_={MODULE}.WrongShape", "against=alibi")
+    assert outcome.code == 1
+    assert outcome.out.count("FAILS") == 1
+    assert "bias returns [7, 7], which does not broadcast to [2, 4, 12, 12]" in outcome.out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "sentence"),
     [
         ("MisspeltHook", "bais overrides no hook; nearest: bias"),
         ("ForwardAlone", "forward overrides no hook; hooks are embed, embed_sequence, rotate, bias"),
     ],
 )
-def test_a_class_without_a_hook_is_told(script: Script, name: str, said: str) -> None:
-    done = script("check_encoding", f"pe._target_={MODULE}.{name}")
-    assert done.code == 1
-    assert said in done.out
+def test_a_class_without_a_hook_is_told(script: Script, name: str, sentence: str) -> None:
+    outcome = script("check_encoding", f"pe._target_={MODULE}.{name}")
+    assert outcome.code == 1
+    assert sentence in outcome.out

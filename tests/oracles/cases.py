@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import is_masked
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -113,7 +113,7 @@ def encoding_and_case(
     """
     component = reference_of(choice, **arguments)
     shape = ModelShape(head_dim * heads, heads, 2, causal, 5, TABLE)
-    encoding = stirred(build(component.build, shape), 10.0 if seed and choice in CLAMPED else 0.3)
+    encoding = perturbed(build(component.build, shape), 10.0 if seed and choice in CLAMPED else 0.3)
     generator = torch.Generator().manual_seed(seed)
     span = TABLE if choice.startswith("learned") else SPAN
     positions = torch.randperm(span, generator=generator)[:TOKENS].sort().values

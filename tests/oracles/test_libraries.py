@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.contract import stirred
+from pe_experiments.checking.instances import perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias, Distance
@@ -122,7 +122,7 @@ def test_xpos_equals_rotary_embedding_torch(scale_base: int) -> None:
 
 def test_pope_equals_x_transformers() -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
-    encoding, polar = stirred(Pope(SHAPE)), theirs.PolarEmbedding(32, 2)
+    encoding, polar = perturbed(Pope(SHAPE)), theirs.PolarEmbedding(32, 2)
     polar.learned_bias.data = encoding.delta_HK.detach()[:, None]
     positions = torch.arange(200)
     given = inputs(SHAPE, positions)
@@ -136,7 +136,7 @@ def test_pope_equals_x_transformers() -> None:
 def test_cope_equals_x_transformers(max_position: int) -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
     shape = ModelShape(64, 2, 2, True, 20, 64)
-    encoding = stirred(Cope(shape, max_position=max_position))
+    encoding = perturbed(Cope(shape, max_position=max_position))
     other = theirs.CoPE(32, 2, max_position + 1)
     other.pos_emb.data = encoding.table_RK.detach()
     given = inputs(shape, torch.arange(30))
@@ -149,7 +149,7 @@ def test_cope_equals_x_transformers(max_position: int) -> None:
 @pytest.mark.parametrize("depth", [1, 3])
 def test_continuous_bias_equals_x_transformers(distance: Distance, depth: int) -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
-    encoding = stirred(ContinuousBias(SHAPE, distance=distance, width=24, depth=depth))
+    encoding = perturbed(ContinuousBias(SHAPE, distance=distance, width=24, depth=depth))
     other = theirs.DynamicPositionBias(24, heads=2, depth=depth, log_distance=distance == "log")
     with torch.no_grad():
         for into, value in zip(other.parameters(), encoding.parameters(), strict=True):
@@ -164,7 +164,7 @@ def test_learned_relative_logits_equal_transformers_and_x_transformers(extent: i
     inkling = pytest.importorskip("transformers.models.inkling.modeling_inkling")
     theirs = pytest.importorskip("x_transformers.x_transformers")
     shape = ModelShape(64, 2, 2, True, 20, 64)
-    encoding = stirred(LearnedRelative(shape, d_rel=5, extent=extent))
+    encoding = perturbed(LearnedRelative(shape, d_rel=5, extent=extent))
     positions = torch.arange(30)
     given = inputs(shape, positions)
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
@@ -219,7 +219,7 @@ def test_deberta_equals_transformers(max_distance: int) -> None:
         max_relative_positions=max_distance,
     )
     theirs = modeling.DisentangledSelfAttention(config).eval()
-    encoding = stirred(Deberta(SHAPE, max_distance=max_distance, key_index="released"))
+    encoding = perturbed(Deberta(SHAPE, max_distance=max_distance, key_index="released"))
     with torch.no_grad():
         theirs.pos_proj.weight.copy_(encoding.key_map_LDD[0].T)
         theirs.pos_q_proj.weight.copy_(encoding.query_map_LDD[0].T)
@@ -267,7 +267,7 @@ def test_the_temperature_equals_transformers_llama4() -> None:
 def test_cable_is_fox_with_the_opposite_sign_and_without_a_scale() -> None:
     """Cable (arXiv:2503.08067) as released: b = cumsum(-softplus(w . x + c)), logit q . k + b_i - b_j."""
     shape = ModelShape(64, 2, 2, True, 20, 64)
-    fox, given = stirred(Forgetting(shape)), inputs(shape, torch.arange(30))
+    fox, given = perturbed(Forgetting(shape)), inputs(shape, torch.arange(30))
     assert isinstance(fox, Forgetting)
     cable = torch.nn.Linear(64, 2)
     cable.weight.data, cable.bias.data = -fox.gate.weight.data, -fox.gate.bias.data

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.checking.contract import build
-from pe_experiments.checking.likeness import assignments, reference_of
-from pe_experiments.checking.mistakes import MISTAKES
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build
+from pe_experiments.checking.known_mistakes import MISTAKES
+from pe_experiments.checking.parameter_sharing import assignments
 from pe_experiments.configuration.parts import shipped
 from tests.oracles.cases import SPECIFICATIONS, apart, encoding_and_case, expected, measured
 from tests.oracles.loops import LOGITS, VECTORS
@@ -64,7 +65,7 @@ def test_no_mutant_equals_the_loop(name: str) -> None:
     for _, arguments, causal in (spec for spec in SPECIFICATIONS if spec[0] == choice):
         for seed, heads in ((0, 2), (1, 3)):
             encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)
-            mutant = build(MISTAKES[name].broken(reference_of(choice, **arguments).build), encoding.shape)
+            mutant = build(MISTAKES[name].make_in(reference_of(choice, **arguments).build), encoding.shape)
             for _ in assignments(encoding, mutant):
                 got = measured(mutant, inputs, choice, case.layer)
                 worst = max(worst, apart(got, expected(case)))

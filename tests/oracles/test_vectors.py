@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pe_experiments.checking.contract import build
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build
 from pe_experiments.encodings import ModelShape
 from pe_experiments.models.attention_scores import Inputs
 from tests.oracles.cases import TABLE, apart, expected, measured

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness, rotated_channels
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.contract import build
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pe_experiments.analysis.explorer import encoding_view, explorer_page
-from pe_experiments.checking.contract import build
-from pe_experiments.checking.likeness import reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.published.pages import differences, published
 from pe_experiments.terminal.files import read_json

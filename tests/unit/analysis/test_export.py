@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from pe_experiments.analysis.export import register_with_transformers, score_mod
-from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import draw_inputs, reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.errors import UserError
@@ -22,7 +22,7 @@ TOKENS = 20
 
 
 def made(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
-    return stirred(build(reference_of(choice).build, shape))
+    return perturbed(build(reference_of(choice).build, shape))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

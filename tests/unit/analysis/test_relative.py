@@ -10,8 +10,8 @@ import torch
 from hydra.utils import instantiate
 
 from pe_experiments.checking import Subject, small_shape
-from pe_experiments.checking.contract import build, stirred
-from pe_experiments.checking.likeness import draw_inputs, reference_of
+from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
@@ -190,7 +190,7 @@ def test_a_clamped_parameter_can_turn_back() -> None:
 def test_parameters_can_be_moved_for_a_check() -> None:
     encoding: PositionalEncoding = T5Bias(small_shape())
     assert not encoding.table.any()
-    assert stirred(encoding).table.all()  # type: ignore[union-attr]
+    assert perturbed(encoding).table.all()  # type: ignore[union-attr]
 
 
 @torch.no_grad()
@@ -273,7 +273,7 @@ def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
 def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 9, 9, 0)
-    encoding = stirred(Composition(shape, encodings=[Rope, Shaw]))
+    encoding = perturbed(Composition(shape, encodings=[Rope, Shaw]))
     first, second = (attention_scores(encoding, inputs, layer).nan_to_num() for layer in (0, 1))
     part: Any = encoding.parts[1]
     with torch.no_grad():

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.foreign import by_offset, from_start, pairs
+from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.identify import equal_encodings, known_mistakes
-from pe_experiments.checking.likeness import reference_of
-from pe_experiments.checking.mistakes import MISTAKES
+from pe_experiments.checking.known_mistakes import MISTAKES
+from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.rope import Rope
@@ -25,7 +25,7 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 def test_every_mistake_is_caught_and_named(name: str) -> None:
     mistake = MISTAKES[name]
     component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
-    theirs, forms = mistake.broken(component.build), [True, False]
+    theirs, forms = mistake.make_in(component.build), [True, False]
     assert equal_encodings(theirs, [component], forms) == []
     matches = known_mistakes(theirs, [component], forms)
     assert [match.mistake.name for match in matches if match.mistake] == [name]
@@ -42,6 +42,21 @@ def test_a_length_that_changes_while_decoding_is_found() -> None:
     check = "decoding token by token agrees with teacher forcing"
     assert CHECKS[check](Subject(DividedByTokensSoFar)).holds is False
     assert CHECKS[check](Subject(RopeLinear)).holds is True
+
+
+class SeedsItself(Rope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return super().rotate(q, k, at)
+
+
+def test_a_module_that_seeds_in_every_call_is_found() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # as the module may do when it is imported
+        state = torch.get_rng_state()
+        result = CHECKS["equal calls give equal results"](Subject(SeedsItself))
+        assert result.measured == "a call draws from or seeds torch's global generator"
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_modules_without_position_ids_are_read_at_any() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check import Result
-from pe_experiments.checking.task_contract import AGREEING, CHECKS, TaskSettings, check_task, remarks_on
+from pe_experiments.checking.check_task import AGREEING, TaskSettings, check_task, remarks_on
+from pe_experiments.checking.checks import Result
+from pe_experiments.checking.task_contract import CHECKS
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.schema import validated
 from pe_experiments.tasks import IGNORE, Task

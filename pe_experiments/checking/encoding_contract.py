@@ -1,21 +1,45 @@
-"""The contract of an encoding as checks, of a small transformer with the encoding in it."""
+"""The contract of an encoding as checks, of a small transformer with the encoding in it and of hooks alone.
+
+To add a check, write a function of a `Subject` under ``@check(promise, usual cause of a failure)``.
+"""
 
 from __future__ import annotations
 
 import copy
 import difflib
 import re
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.check import Checks, Measurement
-from pe_experiments.checking.side_effects import watch_random_draws
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
+from pe_experiments.checking.instances import (
+    LENGTH,
+    build,
+    context,
+    draw_content,
+    embed,
+    perturbed,
+    relative_difference,
+    small_shape,
+    trainable,
+    vectors_at,
+)
+from pe_experiments.checking.scenarios import (
+    OWN_IDS,
+    ROWS,
+    SCENARIOS,
+    TOKENS,
+    Scenario,
+    difference_from_alone,
+    outputs,
+    worst_difference,
+)
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import makes_weights
@@ -24,7 +48,6 @@ from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.errors import allowed
 
 VOCABULARY = 20
-LENGTH = 12  # of training
 ROUNDING = 1e-5  # of the largest output, in float32
 FAR = 16_384  # ends of cached tables lie before it, or far beyond
 FAR_ROUNDING = 1e-4  # a bias of float32 rounds off 1e-5 there; in bfloat16 positions are off by up to 64
@@ -36,36 +59,10 @@ FINITE = "finite at every length"  # without it, the others have nothing to comp
 REPEATABLE = "equal calls give equal results"  # without it, the others, which compare calls, tell nothing
 # Said by torch of fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
+LATE = 2000  # bfloat16 holds no whole numbers above 256 exactly
+CAST = 0.05  # of the largest; what bfloat16 itself rounds stays below it
 CHECKS = Checks()
 check = CHECKS.add
-Part = TypeVar("Part", bound=nn.Module)
-
-
-def small_shape(causal: bool = True, **changes: int) -> ModelShape:
-    """A model to try an encoding in: 32 wide, 4 heads, 2 layers, trained on 12 tokens."""
-    sizes = {"d_model": 32, "num_heads": 4, "num_layers": 2, "train_length": LENGTH}
-    return ModelShape(causal=causal, **{"train_positions": LENGTH, **sizes, **changes})
-
-
-def build(make: Callable[[ModelShape], Part], shape: ModelShape) -> Part:
-    """An instance, the same at every call."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return make(shape)
-
-
-def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name; a constant may be stored as a frozen one."""
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def stirred(part: Part, by: float = 0.3) -> Part:
-    """The module with noise in every trainable parameter: one that starts at 0 would have no effect."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in trainable(part).values():
-            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
-    return part
 
 
 class Subject(NamedTuple):
@@ -78,10 +75,10 @@ class Subject(NamedTuple):
         return build(self.make, small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """An untrained model with the encoding in it, which is `stirred`."""
+        """An untrained model with the encoding in it, which is `perturbed`."""
         make = partial(Transformer, VOCABULARY, make_encoding=self.make, initialisation="pytorch")
         model = build(make, small_shape(self.causal, **changes)).eval()
-        stirred(model.encodings)
+        perturbed(model.encodings)
         return model
 
     @property
@@ -94,53 +91,37 @@ def random_tokens(rows: int, length: int) -> Tensor:
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def relative_difference(got: Tensor, expected: Tensor) -> float:
-    """The largest difference as a share of the largest value; infinite where either is not finite."""
-    if not (got.isfinite().all() and expected.isfinite().all()):
-        return float("inf")
-    got, expected = got.detach().double(), expected.detach().double()
-    difference, largest = float((got - expected).abs().max()), float(expected.abs().max())
-    if largest == 0:
-        return 0.0 if difference == 0 else float("inf")
-    return difference / largest
-
-
 def within(difference: float, tolerance: float = ROUNDING) -> Measurement:
     if difference == float("inf"):
         return False, "outputs are NaN or infinite"
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def equal(got: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
-    return within(relative_difference(got, expected), tolerance)
+def equal(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
+    return within(relative_difference(values, expected), tolerance)
 
 
 @check(WELL_SHAPED, "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next")
 @torch.no_grad()
 def hooks_return_right_shapes(subject: Subject) -> Measurement:
-    encoding = subject.encoding()
-    shape, rows = encoding.shape, 2
+    encoding, rows = subject.encoding(), 2
+    part, heads = encoding.for_layer(0), encoding.shape.num_heads
     for tokens in (LENGTH, 5):
-        ids_BT = torch.arange(tokens)[None].expand(rows, -1)
-        hidden_BTD = torch.randn(rows, tokens, shape.d_model)
-        embedded = encoding.embed_sequence(hidden_BTD[..., encoding.position_width :], ids_BT, None)
-        if embedded.shape != hidden_BTD.shape:
-            return False, f"embed returns {list(embedded.shape)}, expected {list(hidden_BTD.shape)}"
-        q, k = torch.randn(2, rows, shape.num_heads, tokens, shape.head_dim)
-        visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool).tril()
-        at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, hidden_BTD)
-        part, pairs = encoding.for_layer(0), (rows, shape.num_heads, tokens, tokens)
+        inputs = draw_content(encoding.shape, torch.arange(tokens)[None].expand(rows, -1))
+        embedded = embed(encoding, inputs)
+        if embedded.shape != inputs.x_BTD.shape:
+            return False, f"embed returns {list(embedded.shape)}, expected {list(inputs.x_BTD.shape)}"
+        q, k, pairs = inputs.q_BHTK, inputs.k_BHTK, (rows, heads, tokens, tokens)
+        at = context(inputs, causal=True)
         if makes_weights(part):
             weights = part.weights(q, k, at)
             if weights.shape != pairs:
                 return False, f"weights returns {list(weights.shape)}, expected {list(pairs)}"
             continue
         q, k = part.rotate(q, k, at)
-        if q.shape[:3] != (rows, shape.num_heads, tokens) or q.shape != k.shape:
-            return (
-                False,
-                f"rotate returns {list(q.shape)} and {list(k.shape)}, expected {list(pairs[:3])} of each",
-            )
+        if q.shape[:3] != (rows, heads, tokens) or q.shape != k.shape:
+            returned = f"{list(q.shape)} and {list(k.shape)}"
+            return False, f"rotate returns {returned}, expected {list(pairs[:3])} of each"
         bias = part.bias(q, k, at)
         if bias is not None and not _broadcasts(bias, pairs):
             return False, f"bias returns {list(bias.shape)}, which does not broadcast to {list(pairs)}"
@@ -166,18 +147,12 @@ def finite_at_every_length(subject: Subject) -> Measurement:
 @torch.no_grad()
 def _first_infinite(subject: Subject) -> str:
     """The hook and the place at which a first value is not finite, in words."""
-    encoding = stirred(subject.encoding())
-    ids_T = torch.arange(LENGTH)
-    x_BTD = torch.randn(1, LENGTH, encoding.shape.d_model - encoding.position_width)
-    if not encoding.embed_sequence(x_BTD, ids_T[None], None).isfinite().all():
+    encoding = perturbed(subject.encoding())
+    inputs = draw_content(encoding.shape, torch.arange(LENGTH)[None])
+    if not embed(encoding, inputs).isfinite().all():
         return ", first in embed"
-    heads = (1, encoding.shape.num_heads, LENGTH, encoding.shape.head_dim)
-    hidden_BTD = torch.randn(1, LENGTH, encoding.shape.d_model)
-    inputs = Inputs(torch.randn(heads), torch.randn(heads), hidden_BTD, ids_T[None])
     scores_HTS = attention_scores(encoding, inputs)[0]
-    visible_TS = torch.ones(LENGTH, LENGTH, dtype=torch.bool)
-    if subject.causal:
-        visible_TS = visible_TS.tril()
+    visible_TS = context(inputs, subject.causal).visible_BTS[0]
     wrong_HTS = visible_TS & (scores_HTS.isnan() | (scores_HTS == torch.inf))
     if not wrong_HTS.any():
         return ""
@@ -277,12 +252,6 @@ def fractional_positions(subject: Subject) -> Measurement:
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 
 
-@check("rows may share their positions", "a batch dimension of 1 is not broadcast")
-def rows_share_positions(subject: Subject) -> Measurement:
-    model, tokens, shared = subject.model(), random_tokens(3, LENGTH), torch.arange(LENGTH)[None]
-    return equal(model(tokens, shared.expand(3, -1)), model(tokens, shared), 1e-6)
-
-
 @check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
 def only_ids_tell_order(subject: Subject) -> Measurement:
     if subject.causal:
@@ -370,29 +339,24 @@ def positions_have_vectors(subject: Subject) -> Measurement:
     encoding = subject.encoding(train_positions=LENGTH)
     if not acts_at_embedding(encoding):
         return None, "only for vectors at the embedding"
-    width = encoding.shape.d_model - encoding.position_width
-    ids_1T = torch.arange(LENGTH)[None]
-    vectors_TD = encoding.embed_sequence(torch.zeros(1, LENGTH, width), ids_1T, None)[0]
+    vectors_TD = vectors_at(encoding, torch.arange(LENGTH))
     zeros = [p for p in range(LENGTH) if not vectors_TD[p].any()]
     if 0 < len(zeros) < LENGTH and trainable(encoding):
         return False, f"the vector of position {', '.join(map(str, zeros))} starts at 0, others do not"
     distinct = len(vectors_TD.unique(dim=0))
-    if 1 < distinct < LENGTH:
-        return False, f"{LENGTH} positions have {distinct} different vectors"
     if distinct == 1:
         return None, "it adds no vector of positions"
+    if distinct < LENGTH:
+        return False, f"{LENGTH} positions have {distinct} different vectors"
     if not vectors_TD.requires_grad:
         return True, "every position has a vector of its own"
-    untrained = []
-    for position in range(LENGTH):
-        parameters = list(trainable(encoding).values())
-        gradients = torch.autograd.grad(
-            vectors_TD[position].sum(), parameters, retain_graph=True, allow_unused=True
-        )
+    parameters, untrained = list(trainable(encoding).values()), []
+    for position, vector_D in enumerate(vectors_TD):
+        gradients = torch.autograd.grad(vector_D.sum(), parameters, retain_graph=True, allow_unused=True)
         if not any(gradient is not None and gradient.any() for gradient in gradients):
-            untrained.append(position)
-    if untrained and len(untrained) < LENGTH:
-        return False, f"no gradient reaches the vector of position {', '.join(map(str, untrained))}"
+            untrained.append(str(position))
+    if 0 < len(untrained) < LENGTH:
+        return False, f"no gradient reaches the vector of position {', '.join(untrained)}"
     return True, "the vector of every position"
 
 
@@ -403,9 +367,7 @@ def odd_widths(subject: Subject) -> Measurement:
     if not acts_at_embedding(subject.encoding()):
         return None, "only for vectors at the embedding"
     try:
-        encoding = subject.encoding(d_model=15, num_heads=1)
-        x_BTD = torch.zeros(1, LENGTH, 15 - encoding.position_width)
-        vectors = encoding.embed_sequence(x_BTD, torch.arange(LENGTH)[None], None)
+        vectors_TD = vectors_at(subject.encoding(d_model=15, num_heads=1), torch.arange(LENGTH))
     except Exception as error:
         cause = error.__cause__ or error  # where it is built, errors have our words around them
         if isinstance(cause, ValueError | AssertionError | NotImplementedError):
@@ -413,7 +375,7 @@ def odd_widths(subject: Subject) -> Measurement:
         if "size of tensor a" in str(cause):  # they are made, of another width than the tokens
             return None, f"vectors have an even width: {cause}"
         return False, f"d_model=15: {type(cause).__name__}: {cause}"
-    return bool(vectors.isfinite().all()), "they work"
+    return bool(vectors_TD.isfinite().all()), "they work"
 
 
 @check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
@@ -434,13 +396,6 @@ def instances_are_separate(subject: Subject) -> Measurement:
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
     return equal(first(tokens), before, 0)
-
-
-@check("copies are equal", "a cache that is not copied, or randomness outside the seed")
-def copies_are_equal(subject: Subject) -> Measurement:
-    model, tokens = subject.model(), random_tokens(2, 30)
-    model(random_tokens(1, 5))
-    return equal(copy.deepcopy(model)(tokens), model(tokens), 0)
 
 
 @check("training and evaluation mode agree", "dropout or noise in the encoding")
@@ -467,3 +422,111 @@ def implementations_agree(subject: Subject) -> Measurement:
             worst, *(relative_difference(results[name], results["eager"]) for name in ("sdpa", "blocked"))
         )
     return within(worst, 2 * ROUNDING)
+
+
+# Batches, caches, padding and packed rows.
+
+
+def _in_use(subject: Subject) -> PositionalEncoding:
+    """The encoding of a model's first layer, or of all, with noise on what training changes."""
+    return subject.model(train_positions=64).encodings[0]  # type: ignore[return-value]
+
+
+@torch.no_grad()
+def _scenarios_agree(subject: Subject, *names: str) -> Measurement:
+    encoding = _in_use(subject)
+    return within(max(difference_from_alone(encoding, SCENARIOS[name]) for name in names))
+
+
+@check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
+def rows_keep_positions(subject: Subject) -> Measurement:
+    return _scenarios_agree(subject, "rows at the same offset", "rows at ids of their own")
+
+
+@check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
+def cached_keys_agree(subject: Subject) -> Measurement:
+    if not subject.causal:
+        return None, "an encoder does not decode"
+    return _scenarios_agree(subject, "decoding with cached keys", "decoding after left padding")
+
+
+@check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
+def left_padding(subject: Subject) -> Measurement:
+    return _scenarios_agree(subject, "left padding")
+
+
+@check("packed documents change nothing", "positions or neighbours are counted across documents")
+def packed_documents(subject: Subject) -> Measurement:
+    return _scenarios_agree(subject, "packed documents")
+
+
+def _late(tokens: int = TOKENS) -> Scenario:
+    ids = torch.arange(LATE, LATE + tokens).repeat(ROWS, 1)
+    return Scenario(ids, torch.zeros_like(ids))
+
+
+@check(
+    "phases survive a cast to bfloat16",
+    "frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
+)
+@torch.no_grad()
+def phases_survive_cast(subject: Subject) -> Measurement:
+    encoding, scenario = _in_use(subject), _late()
+    inputs, cast = draw_content(encoding.shape, scenario.positions_BT), copy.deepcopy(encoding)
+    for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
+        if constant.is_floating_point():
+            constant.data = constant.data.bfloat16()
+    exact = outputs(encoding, scenario, inputs)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return within(worst_difference(outputs(cast, scenario, inputs), exact), CAST)
+
+
+@check(
+    "inputs keep their values and their gradient",
+    "queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
+)
+def inputs_keep_values(subject: Subject) -> Measurement:
+    encoding = _in_use(subject)
+    inputs = draw_content(encoding.shape, OWN_IDS.positions_BT)
+    if changed := _changed_in_place(encoding, inputs):
+        return False, f"{changed} in place, which others read too; it may return new tensors only"
+    given = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
+    for tensor in given.values():
+        tensor.requires_grad_()
+    sum(part.square().sum() for part in outputs(encoding, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
+    cut = [name for name, tensor in given.items() if tensor.grad is None or not tensor.grad.any()]
+    return not cut, f"no gradient reaches {', '.join(cut)}" if cut else "they do"
+
+
+@torch.no_grad()
+def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
+    """The first hook that changes its inputs, and which."""
+    part, at = encoding.for_layer(0), context(inputs, encoding.shape.causal)
+    q, k = inputs.q_BHTK, inputs.k_BHTK
+    shared = {"q": q, "k": k, "x": inputs.x_BTD, "position ids": inputs.positions_BT}
+    shared |= {"relative positions": at.relative_positions_BTS, "the mask": at.visible_BTS}
+    before = {name: tensor.clone() for name, tensor in shared.items()}
+    for hook in ("embed", "rotate", "bias", "weights"):
+        if hook == "embed":
+            embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # these it may change
+        else:
+            getattr(part, hook)(q, k, at)
+        changed = [name for name, tensor in shared.items() if not torch.equal(tensor, before[name])]
+        if changed:
+            return f"{type(part).__name__}.{hook} changes {allowed(changed)}"
+    return ""
+
+
+@check("earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call")
+@torch.no_grad()
+def earlier_calls(subject: Subject) -> Measurement:
+    encoding = _in_use(subject)
+    used, late = copy.deepcopy(encoding), _late()
+    single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
+    for dtype, scenarios in ((torch.bfloat16, (single, late, OWN_IDS)), (torch.float32, (_late(40), late))):
+        for scenario in scenarios:
+            q, k, x, ids = vars(draw_content(encoding.shape, scenario.positions_BT)).values()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+                outputs(used, scenario, Inputs(q.to(dtype), k.to(dtype), x.to(dtype), ids))
+    inputs = draw_content(encoding.shape, OWN_IDS.positions_BT)
+    return within(worst_difference(outputs(used, OWN_IDS, inputs), outputs(encoding, OWN_IDS, inputs)))

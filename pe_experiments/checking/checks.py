@@ -1,16 +1,20 @@
-"""One check: a promise, a function that measures whether it holds, and the usual cause of a failure."""
+"""A check: a promise, a function that measures whether it holds, and the usual cause of a failure."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import random
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from pe_experiments.configuration.parts import no_part_exits
@@ -21,6 +25,7 @@ Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not
 WORDS = {True: "holds", False: "FAILS", None: "-"}
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 LIBRARIES = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, PATHS))
+UNLIKELY_SEED = 881_723  # a module that seeds a generator itself hardly takes this one
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
@@ -107,3 +112,30 @@ def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> No
     """Print one failed check: where, what was measured, and its usual cause."""
     say(f"\nFAILS{f' in the {name}' if name else ''}: {promise}")
     say(f"  measured: {result.measured}\n  usually: {usual_cause}")
+
+
+@contextmanager
+def watch_random_draws() -> Iterator[list[str]]:
+    """A list that by the end names the global random generators that were touched; they are restored."""
+    generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        "torch's global generator": (
+            lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
+            lambda state: torch.set_rng_state(torch.from_numpy(state)),
+        ),
+        "numpy.random": (np.random.get_state, np.random.set_state),
+        "Python's random": (random.getstate, random.setstate),
+    }
+
+    def states() -> dict[str, bytes]:
+        return {name: pickle.dumps(get_state()) for name, (get_state, _) in generators.items()}
+
+    original = states()
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(UNLIKELY_SEED)
+    before, touched = states(), list[str]()
+    try:
+        yield touched
+        touched += [name for name, state in states().items() if state != before[name]]
+    finally:
+        for name, (_, set_state) in generators.items():
+            set_state(pickle.loads(original[name]))

@@ -1,4 +1,7 @@
-"""The checker in words: what holds, what fails and usually why, and which encoding or known mistake it is."""
+"""The command check_encoding: run the contract, compare, and print what an implementation is.
+
+The order of what is tried against a reference is in `_compared` and `_explanations`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,18 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.check import error_place, run_checks, say_failure
-from pe_experiments.checking.contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject, small_shape
-from pe_experiments.checking.deviations import deviations
+from pe_experiments.checking.checks import error_place, run_checks, say_failure
+from pe_experiments.checking.compare import (
+    Comparison,
+    as_reference,
+    common_forms,
+    compare_layouts,
+    reference_of,
+    untrained_difference,
+)
+from pe_experiments.checking.diagnosis import diagnose
+from pe_experiments.checking.differences import place_in_pair, untrained_pairs, where_they_differ
+from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
     Match,
@@ -19,18 +31,8 @@ from pe_experiments.checking.identify import (
     published_variants,
     with_equal_frequencies,
 )
-from pe_experiments.checking.likeness import (
-    SHAPES,
-    Likeness,
-    as_reference,
-    common_forms,
-    likeness_of,
-    reference_of,
-    untrained_difference,
-)
-from pe_experiments.checking.mistakes import REPORTS
-from pe_experiments.checking.places import where_they_differ
-from pe_experiments.checking.side_by_side import DENSE, FAR, NEAR, SAME
+from pe_experiments.checking.instances import small_shape
+from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
 from pe_experiments.configuration.schema import Section, Words
 from pe_experiments.terminal.console import say
@@ -59,7 +61,7 @@ class CheckSettings(Section):
 
 
 @no_part_exits()
-def check_encoding(asked: CheckSettings) -> bool:
+def check_encoding(settings: CheckSettings) -> bool:
     """Check an encoding and print what was found.
 
     Returns:
@@ -67,8 +69,8 @@ def check_encoding(asked: CheckSettings) -> bool:
         convention of released models aside.
     """
     torch.set_num_threads(1)  # small tensors: more threads only wait for each other
-    component = load_component("pe", asked.pe)
-    against = _reference(component, asked)
+    component = load_component("pe", settings.pe)
+    against = _reference(component, settings)
     forms = _forms(component)
     say(f"{component.target} in {_form_words(forms)}\n")
     failed = _contract(component, forms)
@@ -78,7 +80,7 @@ def check_encoding(asked: CheckSettings) -> bool:
         if against is None:
             right = _identified(component, forms)
         else:
-            right = _compared(component, against, forms, list(asked.against_arguments), failed)
+            right = _compared(component, against, forms, list(settings.against_arguments), failed)
     except UserError:
         raise
     except Exception as error:  # of the encoding under test
@@ -90,12 +92,13 @@ def check_encoding(asked: CheckSettings) -> bool:
 def _identified(component: Component, forms: list[bool]) -> bool:
     """Say which encoding or known mistake it is, of all; returns whether it is no mistake."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
-    matches = identify(component.build, forms)
-    if not matches and len(forms) == 2:
-        matches = identify(component.build, [True])
-        if matches:
+    matches = identify(component.build, forms[:1])  # what equals none in a decoder equals none in both
+    if matches and len(forms) == 2:
+        in_both = identify(component.build, forms)
+        if not in_both:
             say(DECODER_ONLY)
             forms = [True]
+        matches = in_both or matches
     for match in matches:
         _say_match(match, forms)
     if not matches:
@@ -111,9 +114,9 @@ def _compared(
     if not common:
         say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
         return False
-    likeness = likeness_of(component.build, as_reference(against, forms))
-    _say_likeness(likeness, component, against, common)
-    if likeness.same:
+    comparison = compare_layouts(component.build, as_reference(against, forms))
+    _say_comparison(comparison, component, against, common)
+    if comparison.same:
         return True
     matches = _explanations(component, against, forms, stated)
     for match in matches:
@@ -126,29 +129,18 @@ def _compared(
     if len(forms) == 2 and common[0]:
         matches = equal_encodings(component.build, [against], [True])
     if not matches:
-        sentences = _deviations(component, against, common)
-        for words in sentences:
-            say(f"Against {words}")
-        if sentences:
+        variant = with_equal_frequencies(component.build, against, common[0], ORIGINAL_LENGTHS)
+        findings = diagnose(component.build, variant.build, common)
+        for finding in findings:
+            say(f"Against {variant.label}: {finding}")
+        if findings:
             return False
         if len(forms) == 2:
             matches = _explanations(component, against, [True], stated)
-    if matches:
-        say(DECODER_ONLY)
-    else:
-        say("The difference is none of the known mistakes.")
+    say(DECODER_ONLY if matches else "The difference is none of the known mistakes.")
     for match in matches:
         _say_match(match, [True], against)
     return False
-
-
-def _deviations(component: Component, against: Component, forms: list[bool]) -> list[str]:
-    """What it does otherwise than the reference, in words."""
-    label, make = against.label, against.build
-    variant = with_equal_frequencies(component.build, against, forms[0], ORIGINAL_LENGTHS)
-    if variant is not None:
-        label, make = variant
-    return [f"{label}: {words}" for words in deviations(component.build, make, forms)]
 
 
 def _explanations(
@@ -166,18 +158,18 @@ def _explanations(
     )
 
 
-def _reference(component: Component, asked: CheckSettings) -> Component | None:
+def _reference(component: Component, settings: CheckSettings) -> Component | None:
     """The encoding named by ``against``, with the checked encoding's arguments where it has the same."""
-    if asked.against is None:
-        if asked.against_arguments:
+    if settings.against is None:
+        if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
     choices = shipped("pe")
-    if asked.against not in choices:
-        raise UserError(f"against={asked.against} is not a choice.{nearest(asked.against, choices)}")
-    known = reference_of(asked.against).arguments
+    if settings.against not in choices:
+        raise UserError(f"against={settings.against} is not a choice.{nearest(settings.against, choices)}")
+    known = reference_of(settings.against).arguments
     shared = {key: value for key, value in component.arguments.items() if key in known}
-    return reference_of(asked.against, **{**shared, **asked.against_arguments})
+    return reference_of(settings.against, **{**shared, **settings.against_arguments})
 
 
 def _forms(component: Component) -> list[bool]:
@@ -220,76 +212,81 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
 def _say_match(match: Match, forms: list[bool], against: Component | None = None) -> None:
     """Say which encoding or mistake it is."""
     if match.mistake is not None:
-        if match.mistake.convention:
+        if match.convention:
             say(f"It follows another convention, which is no mistake. {match.mistake.name}")
             say("Weights do not carry over between the two.")
-        else:
-            report = f" (reported: {REPORTS[match.mistake.name]})" if match.mistake.name in REPORTS else ""
-            say(f"It matches a known mistake. {match.mistake.name}{report}")
-            if match.likeness.layout:
-                say(f"  channels laid out differently: {match.likeness.layout}")
+            return
+        reported = match.mistake.change.reported
+        suffix = f" (reported: {reported})" if reported else ""
+        say(f"It matches a known mistake. {match.mistake.name}{suffix}")
+        if match.comparison.layout:
+            say(f"  channels laid out differently: {match.comparison.layout}")
         return
-    _say_same(match.likeness, common_forms(match.component, forms))
-    if match.original_length is not None:
-        say(
-            f"  with a fixed original length of {match.original_length:,} tokens; ours is the training length"
-        )
+    _say_same(match.comparison, common_forms(match.component, forms))
     if against is None or match.convention:
         return
-    simpler = against.cls is not match.component.cls and issubclass(against.cls, match.component.cls)
-    if simpler:
+    if against.cls is not match.component.cls and issubclass(against.cls, match.component.cls):
         say(f"That is no {against.label}: what {against.choice} adds has no effect.")
     else:
         say(f"That is no {against.label}.")
 
 
-def _say_likeness(likeness: Likeness, component: Component, against: Component, forms: list[bool]) -> None:
+def _say_comparison(
+    comparison: Comparison, component: Component, against: Component, forms: list[bool]
+) -> None:
     """Whether it is the reference; if not, how much it differs, and where."""
-    theirs = component.build
-    if likeness.same:
-        _say_same(likeness, forms)
-    elif likeness.difference is None:
-        parameters, label = "trainable parameters differ in number or shape", against.label
-        difference = untrained_difference(theirs, as_reference(against, forms))
-        if difference > SAME:
-            say(f"It cannot be {label}: their {parameters}.")
-            if place := where_they_differ(theirs, against.build, forms[0], SHAPES, noise=0.0):
-                say(f"  at first, {place}")
-        else:
-            size = f"{difference:.1e} of the largest"
-            say(f"At initialisation it equals {label} at positions below 64 (to {size}).")
-            say(f"Trained, it may leave {label}: their {parameters}.")
-        if against.arguments:
-            named = ", ".join(against.arguments)
-            say(f"{against.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
-    elif likeness.elsewhere:
-        say(f"It is not {likeness.reference}, though small models agree.")
-        say(f"  {likeness.elsewhere}")
+    if comparison.same:
+        _say_same(comparison, forms)
+    elif comparison.difference is None:
+        _say_other_parameters(component, against, forms)
+    elif comparison.other_models:
+        say(f"It is not {comparison.reference}, though small models agree.")
+        say(f"  {comparison.other_models}")
     else:
-        what, difference = "logits or embeddings", likeness.difference
-        if likeness.scene:
-            what = f"attention weights ({likeness.scene})"
+        what, difference = "logits or embeddings", comparison.difference
+        if comparison.scenario:
+            what = f"attention weights ({comparison.scenario})"
         elif difference <= SAME:
-            what, difference = "at positions up to 4,095 logits or embeddings", likeness.far_difference
-        say(f"It is not {likeness.reference}: {what} differ by {difference:.2g} of the largest.")
+            what, difference = "at positions up to 4,095 logits or embeddings", comparison.far_difference
+        say(f"It is not {comparison.reference}: {what} differ by {difference:.2g} of the largest.")
         for span, causal in product(SPANS, forms):
-            if place := where_they_differ(theirs, against.build, causal, SHAPES, span):
+            place = where_they_differ(component.build, against.build, causal, span=span)
+            if place:
                 say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{place}")
                 break
 
 
-def _say_same(likeness: Likeness, forms: list[bool]) -> None:
-    size = f"{likeness.difference:.1e} of the largest value"
-    say(f"It is {likeness.reference}, compared in {_form_words(forms)}: the largest difference is {size}.")
-    if likeness.layout:
-        say(f"Its channels are laid out differently: {likeness.layout}.")
+def _say_other_parameters(component: Component, against: Component, forms: list[bool]) -> None:
+    """Say what the two have in common before training, where their parameters cannot be shared."""
+    theirs, label = component.build, against.label
+    parameters = "trainable parameters differ in number or shape"
+    difference = untrained_difference(theirs, as_reference(against, forms))
+    if difference > SAME:
+        say(f"It cannot be {label}: their {parameters}.")
+        places = filter(None, map(place_in_pair, untrained_pairs(theirs, against.build, forms[0])))
+        for place in list(places)[:1]:
+            say(f"  at first, {place}")
+    else:
+        size = f"{difference:.1e} of the largest"
+        say(f"At initialisation it equals {label} at positions below 64 (to {size}).")
+        say(f"Trained, it may leave {label}: their {parameters}.")
+    if against.arguments:
+        named = ", ".join(against.arguments)
+        say(f"{against.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
+
+
+def _say_same(comparison: Comparison, forms: list[bool]) -> None:
+    size = f"{comparison.difference:.1e} of the largest value"
+    say(f"It is {comparison.reference}, compared in {_form_words(forms)}: the largest difference is {size}.")
+    if comparison.layout:
+        say(f"Its channels are laid out differently: {comparison.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
-    if likeness.table:
-        say(f"That is no mistake: {likeness.table}.")
-    if likeness.not_compared:
-        say(f"Far positions were not compared in every model: {likeness.not_compared}.")
-    if likeness.far_difference > EXACT:
-        far = f"{likeness.far_difference:.1e}: as a rule, angles or distances in float32"
+    if comparison.table:
+        say(f"That is no mistake: {comparison.table}.")
+    if comparison.not_compared:
+        say(f"Far positions were not compared in every model: {comparison.not_compared}.")
+    if comparison.far_difference > EXACT:
+        far = f"{comparison.far_difference:.1e}: as a rule, angles or distances in float32"
         say(f"At positions up to 4,095 it differs by {far}.")
 
 

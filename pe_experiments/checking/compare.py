@@ -1,0 +1,126 @@
+"""How close an implementation is to a reference: one of our encodings, or one with a known mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+
+from pe_experiments.checking.channel_layouts import LAYOUTS
+from pe_experiments.checking.differences import SIZES, difference_in_other_models, untrained_pairs
+from pe_experiments.checking.instances import build
+from pe_experiments.checking.pair import FAR, NEAR, SAME, Sizes, defined_far, make_pair, model_shape
+from pe_experiments.checking.scenarios import scenario_differences
+from pe_experiments.configuration.parts import Component, load_component, shipped
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.terminal.errors import sentence
+
+
+class Reference(NamedTuple):
+    """An encoding, right or with a known mistake, to compare with, and the forms to do it in."""
+
+    name: str
+    make: MakeEncoding
+    forms: Sequence[bool]  # causal or not
+
+
+class Comparison(NamedTuple):
+    """How close an implementation is to a reference."""
+
+    reference: str
+    difference: float | None  # at positions below 64, of the largest value; None: parameters do not fit
+    far_difference: float = 0.0  # the same at positions up to 4,095; nan where it is not defined there
+    layout: str = ""  # how the channels are reordered, in words; empty where they are not
+    scenario: str = ""  # of `scenarios.SCENARIOS`, in which they differ where single sequences agree
+    other_models: str = ""  # where they differ though all of that agrees, in words
+    not_compared: str = ""  # why far positions were not compared, in some model at least
+    table: str = ""  # how a longer table is read, in words
+
+    @property
+    def same(self) -> bool:
+        # Angles in float32 are off by less than 2 * SAME far out, what is half as precise by more.
+        if self.difference is None or self.difference > SAME or self.other_models:
+            return False
+        return not self.far_difference > 2 * SAME
+
+
+def reference_of(choice: str, **arguments: Any) -> Component:
+    """The encoding of a choice under configs/pe, with other arguments where they are given."""
+    return load_component("pe", {**shipped("pe")[choice], **arguments})
+
+
+def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
+    """The forms, causal (True) or not, in which the reference exists too."""
+    causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
+    return [causal for causal in forms if causal or not causal_only]
+
+
+def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
+    return Reference(component.label, component.build, common_forms(component, forms))
+
+
+def compare_layouts(theirs: MakeEncoding, reference: Reference) -> Comparison:
+    """Compare in models of all sizes and forms, in the layout of channels in which both are the same."""
+    unchanged = compare(theirs, reference)
+    if unchanged.same or unchanged.difference is None or unchanged.other_models:
+        return unchanged
+    others = (compare(theirs, reference, steps) for steps in LAYOUTS)
+    return next((comparison for comparison in others if comparison.same), unchanged)
+
+
+@torch.no_grad()
+def compare(
+    theirs: MakeEncoding, reference: Reference, steps: Sequence[str] = (), sizes: Sequence[Sizes] = SIZES
+) -> Comparison:
+    """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`."""
+    name, make, forms = reference
+    if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
+        return Comparison(name, None)
+    worst, not_compared, table, far = 0.0, "", "", list[float]()
+    for causal, size in product(forms, sizes):
+        pair = make_pair(theirs, make, model_shape(size, causal), steps)
+        if pair is None:
+            return Comparison(name, None)
+        worst = max(worst, pair.difference)
+        if pair.difference > SAME:
+            return Comparison(name, worst)
+        table = table or pair.table
+        for scenario, difference in scenario_differences(pair):
+            if difference > SAME:
+                return Comparison(name, difference, scenario=scenario)
+        if not defined_far(make, pair.ours):
+            not_compared = "what is trained decides there"
+        elif not steps and _adds_a_bias_of_distances(pair.ours):
+            far.append(0.0)  # of these, `difference_in_other_models` compares every distance
+        else:
+            try:
+                far.append(pair.difference_below(FAR))
+            except Exception as error:  # of the implementation: a table that ends, a matrix that does not fit
+                not_compared = f"it raises {sentence(error)}"
+    far_difference = max(far, default=torch.nan)
+    equal = Comparison(name, worst, far_difference, "; ".join(steps), not_compared=not_compared, table=table)
+    if not equal.same or sizes != SIZES:
+        return equal
+    return equal._replace(other_models=difference_in_other_models(theirs, make, forms, steps))
+
+
+def _has_channels(encoding: PositionalEncoding) -> bool:
+    """Whether an order of channels can matter to it."""
+    return type(encoding).rotate is not PositionalEncoding.rotate or acts_at_embedding(encoding)
+
+
+def _adds_a_bias_of_distances(encoding: PositionalEncoding) -> bool:
+    """Whether it does nothing but add a bias to the logits that follows from distances."""
+    base, kind = PositionalEncoding, type(encoding)
+    hooks = (kind.rotate is base.rotate, kind.weights is base.weights, kind.for_layer is base.for_layer)
+    return encoding.invariant_to == "shift" and all(hooks) and not acts_at_embedding(encoding)
+
+
+def untrained_difference(theirs: MakeEncoding, reference: Reference) -> float:
+    """How far the two differ with the parameters that each starts with, at positions below 64."""
+    pairs = (pair for causal in reference.forms for pair in untrained_pairs(theirs, reference.make, causal))
+    return max(pair.difference_below(NEAR) for pair in pairs)

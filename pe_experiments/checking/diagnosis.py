@@ -1,0 +1,372 @@
+"""What an implementation does otherwise than a reference: factors, heads, layers, positions, frequencies.
+
+Each function measures one relation between the results of the two, and says it where it holds exactly. These
+are the mistakes that need no list: any factor, any permutation of the heads, any shift of the positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.differences import (
+    FAR_TOLERANCE,
+    LAYERS,
+    TABLE_ENDS,
+    ids_around_table_ends,
+    numbered,
+    spread_ids,
+)
+from pe_experiments.checking.instances import masked_difference, relative_difference, unmasked, vectors_at
+from pe_experiments.checking.known_mistakes.any_encoding import at_every_hook
+from pe_experiments.checking.pair import (
+    DENSE,
+    NEAR,
+    SAME,
+    Pair,
+    Sizes,
+    defined_far,
+    logits_of_one_query,
+    make_pair,
+    model_shape,
+    scores_of,
+)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.attention_scores import Inputs
+from pe_experiments.models.backbone import MakeEncoding
+
+FAR_IDS = 200
+SIZES: tuple[Sizes, ...] = (
+    (64, 4, 12),
+    (144, 6, 1024),
+    (96, 12, 12),
+    (128, 16, 12),
+    (256, 32, 12),
+    (8, 1, 12),
+)
+
+
+@torch.no_grad()
+def diagnose(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
+    """What it does otherwise in the first model in which they differ; empty where nothing says all of it."""
+    for causal, sizes in product(forms, SIZES):
+        try:
+            pair = make_pair(theirs, reference, model_shape(sizes, causal, LAYERS))
+        except Exception:  # it refuses these sizes, or its module does
+            continue
+        if pair is None:
+            continue
+        inputs = pair.inputs_below(DENSE)
+        findings = _in_embeddings(pair, inputs) or _in_logits(pair, inputs)
+        if not findings and defined_far(reference, pair.ours):
+            findings = _at_far_ids(pair)
+        if findings:
+            where = "" if sizes == SIZES[0] else f"with {sizes[1]} heads, "
+            return [where + finding for finding in findings]
+    return []
+
+
+def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
+    return masked_difference(values, expected, largest) <= SAME
+
+
+def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
+    """The number c for which ``values`` are c times ``expected``; None where there is none."""
+    if not torch.equal(values.isinf(), expected.isinf()):
+        return None
+    values, expected = unmasked(values), unmasked(expected)
+    square = float((expected * expected).sum())
+    factor = float((values * expected).sum()) / square if square else 0.0
+    if not _equal(values, factor * expected, largest):
+        return None
+    nearest = float(round(factor))
+    return nearest if nearest in (0.0, 1.0) and abs(factor - nearest) < SAME else factor
+
+
+def _listed(numbers: Tensor) -> str:
+    return ", ".join(f"{number:.3g}" for number in numbers[:4].tolist()) + ", ..."
+
+
+# Embeddings.
+
+
+def _in_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
+    theirs, ours = pair.theirs, pair.ours
+    if theirs.position_width != ours.position_width:
+        return [f"{theirs.position_width} columns hold the position, {ours.position_width} in ours"]
+    result, expected = (embedded.double() for embedded in pair.embeddings(inputs))
+    if result.shape != expected.shape or _equal(result, expected):
+        return []
+    if not ours.position_width:
+        tokens = inputs.x_BTD.double()
+        factors = _factors(result, tokens, expected - tokens)
+        if factors is not None:
+            return _factors_in_words(*factors, ours.shape)
+    their_vectors_TD = vectors_at(theirs, inputs.positions_BT[0]).double()
+    vectors_TD = vectors_at(ours, torch.arange(NEAR)).double()
+    return _positions_read(their_vectors_TD, vectors_TD) or _columns(their_vectors_TD, vectors_TD)
+
+
+def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
+    """The numbers a and b for which ``result`` is a tokens + b vectors; None where there are none."""
+    columns = torch.stack([tokens.flatten(), vectors.flatten()], dim=1)
+    solution = torch.linalg.lstsq(columns, result.flatten()[:, None]).solution
+    if not _equal((columns @ solution).flatten(), result.flatten()):
+        return None
+    return float(solution[0]), float(solution[1])
+
+
+def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) -> list[str]:
+    if abs(of_vectors) < SAME:
+        return ["no vector of positions is added"]
+    if math.isclose(of_tokens, of_vectors, rel_tol=SAME):
+        return [f"embeddings are {times_ours(of_tokens, shape)}"]
+    factors = {"tokens": of_tokens, "vectors of positions": of_vectors}
+    return [
+        f"{what} are {times_ours(factor, shape)}"
+        for what, factor in factors.items()
+        if not math.isclose(factor, 1, rel_tol=SAME)
+    ]
+
+
+def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+    """Which of our vectors each position has, if all are among ours."""
+    if _equal(their_vectors_TD, torch.zeros_like(their_vectors_TD), largest=1.0):
+        return ["no vector of positions is added"]
+    distances_TR = (their_vectors_TD[:, None] - vectors_RD[None]).abs().amax(-1)
+    if not bool((distances_TR.amin(dim=1) <= SAME * vectors_RD.abs().max()).all()):
+        zero_T = (their_vectors_TD == 0).all(-1)
+        if zero_T.any() and not zero_T.all():
+            return [f"there is no vector at {numbered('position', zero_T.nonzero().flatten().tolist())}"]
+        return []
+    nearest_T = distances_TR.argmin(dim=1)
+    shifts_T = nearest_T - torch.arange(len(their_vectors_TD))
+    if (nearest_T == nearest_T[0]).all():
+        return [f"every token has the vector of position {int(nearest_T[0])}"]
+    if (shifts_T == shifts_T[0]).all():
+        return [f"ids are shifted by {int(shifts_T[0])}"]
+    wrong = int((shifts_T != 0).nonzero()[0])
+    return [f"position {wrong} has the vector of position {int(nearest_T[wrong])}"]
+
+
+def _columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+    """Whether the columns are ours in another order or with other signs, or which of them are not."""
+    ours_TD = vectors_RD[: len(their_vectors_TD)]
+    if their_vectors_TD.shape != ours_TD.shape:
+        return []
+    tolerance = SAME * ours_TD.abs().max()
+    columns = range(ours_TD.shape[1])
+    signed_DD = [(their_vectors_TD[:, :, None] - sign * ours_TD[:, None]).abs().amax(0) for sign in (1, -1)]
+    nearest = torch.minimum(*signed_DD).min(dim=1)
+    if (nearest.values <= tolerance).all() and sorted(nearest.indices.tolist()) == list(columns):
+        return ["its columns are ours in another order or with other signs"]
+    frequencies, expected = _column_frequencies(their_vectors_TD), _column_frequencies(ours_TD)
+    if frequencies is not None and expected is not None and frequencies.shape == expected.shape:
+        ratios = frequencies / expected
+        if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
+            return [f"frequencies are {float(ratios[0]):.5g} times ours"]
+        return [f"frequencies are {_listed(frequencies)} instead of {_listed(expected)}"]
+    differing = [c for c in columns if (their_vectors_TD[:, c] - ours_TD[:, c]).abs().max() > tolerance]
+    if 2 * len(differing) <= len(columns):
+        return [f"there is a difference in {numbered('column', differing)} of {len(columns)} alone"]
+    return []
+
+
+def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
+    """The frequencies of columns that are sinusoids, largest first; None where a column is none."""
+    # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
+    middle, around = vectors_TD[1:-1], vectors_TD[2:] + vectors_TD[:-2]
+    twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
+    if (around - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
+        return None
+    return (twice_cosines / 2).clamp(-1, 1).acos().sort(descending=True).values[:8:2]
+
+
+# Logits.
+
+
+def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
+    if pair.compares_weights:
+        return []
+    scores = [pair.scores(inputs, layer) for layer in range(LAYERS)]
+    differing = [layer for layer in range(LAYERS) if not _equal(*scores[layer])]
+    if not differing:
+        return []
+    layer = differing[0]
+    result, expected = scores[layer]
+    # The logits of content alone, masked as ours.
+    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    content = content.masked_fill(expected.isinf(), -torch.inf)
+    factor = _ratio(result, expected)
+    if factor is not None:
+        findings = [f"logits are {times_ours(factor, pair.shape, pair.ours)}"]
+    else:
+        findings = (
+            _heads(result, expected, content, pair.shape)
+            or _shifted_distances(pair, inputs, layer, result)
+            or _angles(pair, layer)
+        )
+    if len(differing) == LAYERS:
+        return findings
+    where = f"in {numbered('layer', differing)} of {LAYERS}"
+    return [f"{where}, {finding}" for finding in findings or ["it differs; in the others it is equal"]]
+
+
+def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape) -> list[str]:
+    """What the part of the logits that positions add is, head by head."""
+    masked = content.isinf()
+    result_part, expected_part = (
+        (logits - content).masked_fill(masked, 0.0) for logits in (result, expected)
+    )
+    scale = float(unmasked(expected).abs().max())
+    heads = range(len(result))
+    if _equal(result_part, torch.zeros_like(result_part), scale):
+        return ["it has no effect"]
+    factor = _ratio(result_part, expected_part)
+    if factor is not None:
+        return [f"what positions add to the logits is {times_ours(factor, shape)}"]
+    sources = []
+    for head in heads:
+        same = [other for other in heads if _equal(result_part[head], expected_part[other], scale)]
+        sources.append(head if head in same else same[0] if same else -1)
+    if sorted(sources) == list(heads):
+        return [f"heads are permuted: they take the place of our heads {', '.join(map(str, sources))}"]
+    factors = [_ratio(result_part[head], expected_part[head], scale) for head in heads]
+    without = [head for head in heads if factors[head] == 0]
+    differing = [head for head in heads if factors[head] is None]
+    if without and len(without) + factors.count(1) == len(factors):
+        return [f"there are no positions in {numbered('head', without)} of {len(factors)}"]
+    if not differing:
+        words = ", ".join(f"{factor:.5g}" for factor in factors)
+        return [f"what positions add to the logits is, head by head, {words} times ours"]
+    if len(differing) < len(factors):
+        return [f"there is a difference in {numbered('head', differing)} of {len(factors)} alone"]
+    return []
+
+
+def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
+    """Whether distances are ours, shifted by a small number or by a size of the encoding."""
+    ours, shape = pair.ours, pair.shape
+    sizes = [value for value in vars(ours).values() if isinstance(value, int) and not isinstance(value, bool)]
+    sizes += [shape.train_length, shape.train_positions]
+    sizes += [length for parameter in ours.parameters() for length in parameter.shape]
+    shifts = {*range(1, DENSE), *(size + more for size in sizes for more in (-1, 0, 1))} - {0}
+    for shift, sign in product(sorted(shifts), (1, -1)):
+        shifted = copy.deepcopy(ours)
+        at_every_hook(lambda i, j, by=sign * shift: (i + by, j)).apply(shifted)  # type: ignore[misc]
+        try:
+            if _equal(scores_of(shifted, inputs, False, layer), result):
+                return [f"distances are shifted by {sign * shift}"]
+        except Exception:  # of an encoding that refuses such distances
+            continue
+    return []
+
+
+def _angles(pair: Pair, layer: int) -> list[str]:
+    """How fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
+    their_step, our_step = step_angles(pair.theirs, layer), step_angles(pair.ours, layer)
+    if their_step is None or our_step is None:
+        return []
+    angles, growth = their_step
+    expected, expected_growth = our_step
+    if abs(growth / expected_growth - 1) > 1e-3:
+        return [f"rotated queries are {growth / expected_growth:.5g} times as long as ours"]
+    if angles.shape != expected.shape or torch.allclose(angles, expected, atol=1e-3):
+        return []
+    turning, expected_turning = int((angles > 1e-6).sum()), int((expected > 1e-6).sum())
+    if turning != expected_turning:
+        return [f"{turning} of {len(angles)} pairs of channels rotate, {expected_turning} in ours"]
+    ratio = angles[:turning] / expected[:turning]
+    if torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3):
+        return [f"angles are {float(ratio[0]):.5g} times ours"]
+    steps, ratios = angles[:turning].diff(), angles[1:turning] / angles[: turning - 1]
+    kind = ""
+    if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
+        kind = f": geometric, as of base {float(ratios.mean()) ** -len(angles):.4g}"
+    elif turning > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
+        kind = ": linear instead of geometric"
+    return [f"frequencies are {_listed(angles)} instead of {_listed(expected)}{kind}"]
+
+
+def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, float] | None:
+    """Angles of one step from position 0 to 1, largest first, and the length of a rotated unit vector."""
+    head_dim = encoding.shape.head_dim
+    units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
+    visible = torch.ones(1, 1, 1, dtype=torch.bool)
+    rotated = []
+    for position in (0, 1):
+        ids = torch.full((1, head_dim), position)
+        at = AttentionContext(ids, ids, visible, layer=layer)
+        rotated.append(encoding.for_layer(layer).rotate(units, units, at)[0][0, 0].double())
+    start, step = rotated
+    if start.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(start) < head_dim:
+        return None
+    eigenvalues = torch.linalg.eigvals(torch.linalg.solve(start, step))
+    return eigenvalues.angle().abs().sort(descending=True).values[::2], float(step.norm(dim=-1).mean())
+
+
+# Far positions.
+
+
+def _at_far_ids(pair: Pair) -> list[str]:
+    """Whether ids wrap or end, or distances are clipped, at a usual size of a table."""
+    if pair.compares_weights:
+        return []
+    ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
+
+    def read(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
+        if acts_at_embedding(encoding):
+            return vectors_at(encoding, ids_S).double()
+        return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
+
+    def same(ids_S: Tensor) -> bool:
+        return relative_difference(result, read(pair.ours, ids_S)) <= FAR_TOLERANCE
+
+    try:
+        result = read(pair.theirs, ids_S)
+    except Exception:  # a table that ends says so
+        return []
+    if same(ids_S):
+        return []
+    for size in (size + more for more in (0, 1, -1) for size in TABLE_ENDS):
+        changes = {
+            f"ids wrap at {size:,}": ids_S % size,
+            f"ids beyond {size - 1:,} are taken as {size - 1:,}": ids_S.clamp(max=size - 1),
+            f"distances beyond {size:,} are taken as {size:,}": ids_S.clamp(min=int(ids_S[-1]) - size),
+        }
+        for finding, changed_S in changes.items():
+            if same(changed_S):
+                return [finding]
+    return []
+
+
+def times_ours(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
+    """``1.4427 times ours``, with the usual reason for such a factor."""
+    reasons = {
+        1 / math.log(2): "a logarithm to base 2?",
+        math.log(2): "a logarithm to base 2?",
+        math.log(10): "a logarithm to base 10?",
+        1 / math.log(10): "a logarithm to base 10?",
+        -1.0: "the sign is wrong",
+        shape.head_dim**0.5: "not divided by sqrt(head_dim)?",
+        shape.head_dim**-0.5: "divided by sqrt(head_dim) twice?",
+        shape.d_model**0.5: "multiplied by sqrt(d_model)?",
+        shape.d_model**-0.5: "divided by sqrt(d_model)?",
+        (shape.head_dim / shape.d_model) ** 0.5: "divided by sqrt(d_model), not by sqrt(head_dim)?",
+        3.0**0.5: "not divided by sqrt(3)?",
+        3.0**-0.5: "divided by sqrt(3)?",
+    }
+    stretch = getattr(encoding, "factor", None)
+    if stretch:
+        scale = 0.1 * math.log(stretch) + 1
+        reasons |= {scale**power: f"YaRN's scale to the power {2 + power}?" for power in (-2, -1, 1, 2)}
+    for number, reason in reasons.items():
+        if math.isclose(factor, number, rel_tol=1e-4):
+            return f"{factor:.5g} times ours: {reason}"
+    return f"{factor:.5g} times ours"

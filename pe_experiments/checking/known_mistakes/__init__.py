@@ -1,0 +1,29 @@
+"""The list of known mistakes, typical ones and ones reported of public code.
+
+To add one, write an entry in the file of its kind of encoding (embeddings, rotations, biases, content).
+The checker names the mistake that an implementation equals; a test makes every mistake and requires its name.
+"""
+
+from __future__ import annotations
+
+from pe_experiments.checking.known_mistakes import any_encoding, biases, content, embeddings, rotations
+from pe_experiments.checking.known_mistakes.mistake import Mistake
+
+KINDS = (embeddings, rotations, biases, content)
+MISTAKES = {
+    mistake.name: mistake
+    for kind in KINDS
+    for encoding, changes in kind.MISTAKES.items()
+    for mistake in (Mistake(encoding, *entry) for entry in changes.items())
+}
+
+
+def mistakes_of(encoding: str) -> list[Mistake]:
+    """The mistakes listed for an encoding."""
+    return [mistake for mistake in MISTAKES.values() if mistake.encoding == encoding]
+
+
+def common_mistakes(encoding: str) -> list[Mistake]:
+    """The mistakes that any encoding can have and that are not listed for this one."""
+    mistakes = (Mistake(encoding, *entry) for entry in any_encoding.MISTAKES.items())
+    return [mistake for mistake in mistakes if mistake.name not in MISTAKES]

@@ -1,0 +1,291 @@
+"""Known mistakes of RoPE and its relatives."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional as F
+
+from pe_experiments.checking.known_mistakes.mistake import (
+    WRONG_IDS,
+    Change,
+    attribute,
+    convention,
+    method,
+    positions,
+    reported,
+    result,
+    with_ids,
+    wrong_ids,
+)
+from pe_experiments.encodings import AttentionContext
+from pe_experiments.encodings.rope import Rope, cos_and_sin, frequencies
+
+FIRST_OFFSET = "the offset of the first row serves all rows while decoding"
+
+# RoPE: frequencies and position ids.
+
+
+def linear_frequencies(encoding, original, at):
+    return (1 - torch.arange(encoding.pairs, dtype=torch.float64) / encoding.pairs)[None]
+
+
+def fastest_frequencies_zero(encoding, original, at):
+    kept = torch.arange(encoding.pairs) >= encoding.pairs - encoding.rotated_pairs
+    return frequencies(encoding.base, encoding.pairs)[None] * kept
+
+
+def frequencies_spread(encoding, original, at):
+    rest = encoding.pairs - encoding.rotated_pairs
+    return F.pad(frequencies(encoding.base, encoding.rotated_pairs), (0, rest))[None]
+
+
+# RoPE: cosines and sines of queries and keys.
+
+
+def keys_rotate_back(rotations):
+    queries, (cos, sin) = rotations
+    return queries, (cos, -sin)
+
+
+def cos_for_sin_of_queries(rotations):
+    (cos, sin), keys = rotations
+    return (sin, cos), keys
+
+
+def angles_in_bfloat16(encoding, original, at):
+    turns = encoding.frequencies_BR(at).bfloat16()[:, None, None]
+    tables = []
+    for ids in (at.q_positions_BT, at.k_positions_BS):
+        angles = ids.bfloat16()[:, None, :, None] * turns
+        tables.append((angles.float().cos(), angles.float().sin()))
+    return tuple(tables)
+
+
+def tables_in_bfloat16(rotations):
+    return tuple((cos.bfloat16().float(), sin.bfloat16().float()) for cos, sin in rotations)
+
+
+# RoPE: rotation of the channels.
+
+
+def halves_across(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+def twice(angles):
+    return torch.cat([angles, angles], -1)
+
+
+def rotated_by(across, table):
+    """``x cos + across(x) sin`` for q and k, with the tables of angles laid out by ``table``."""
+
+    def rotate(encoding, original, q, k, at):
+        rotated = []
+        for x, (cos, sin) in zip((q, k), encoding._rotations(at), strict=True):
+            turning, rest = x[..., : 2 * encoding.pairs], x[..., 2 * encoding.pairs :]
+            turned = turning * table(cos) + across(turning) * table(sin)
+            rotated.append(torch.cat([turned, rest], dim=-1))
+        return tuple(rotated)
+
+    return rotate
+
+
+def heads_for_tokens(encoding, original, q, k, at):
+    heads = torch.arange(q.shape[1])[None]
+    at = AttentionContext(heads, heads, at.visible_BTS)
+    return tuple(x.transpose(1, 2) for x in original(q.transpose(1, 2), k.transpose(1, 2), at))
+
+
+def keys_left_of_text_unset(encoding, original, q, k, at):
+    rotated_q, rotated_k = original(q, k, at)
+    unseen = ~at.visible_BTS.any(dim=1)[:, None, :, None]
+    return rotated_q, rotated_k.masked_fill(unseen, torch.nan)
+
+
+def keys_permuted(encoding, original, q, k, at):
+    """Keys taken from one layout to the other as if there were half as many heads, each twice as wide."""
+    channels = k.transpose(1, 2).flatten(-2)
+    wide = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
+    back = wide.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
+    return original(q, back.transpose(1, 2), at)
+
+
+def whole_head_rotates(encoding, original, q, k, at):
+    return Rope(encoding.shape, base=encoding.base).rotate(q, k, at)
+
+
+# Extensions of RoPE.
+
+
+def base_times_factor(encoding, original, at):
+    return frequencies(encoding.base * float(encoding.stretch_B(at)), encoding.pairs)[None]
+
+
+def factor_of_tokens_so_far(encoding, original, at):
+    so_far = at.q_positions_BT.max().double() + 1
+    return (so_far / encoding.shape.train_length).clamp(min=1)[None]
+
+
+def scale_squared(encoding, original, at):
+    scale = (0.1 * encoding.stretch_B(at).log() + 1).float()[:, None, None, None]
+    return tuple((cos * scale, sin * scale) for cos, sin in original(at))
+
+
+def ramp_of_current_length(encoding, original, rotations):
+    """YaRN's ramp for the 24 tokens of a comparison in place of the original length."""
+    longer = 24 / encoding.shape.train_length
+    return original(rotations) + encoding.pairs * math.log(longer) / math.log(encoding.base)
+
+
+# xPos and PoPE.
+
+
+def keys_grow_too(encoding, original, at):
+    return original(at)[0], original(with_ids(at, lambda i, j: (j, i)))[0]
+
+
+def separate_centres(encoding, original, at):
+    _, (cos, sin) = Rope._rotations(encoding, at)
+    scale = encoding._scales(-at.k_positions_BS)
+    return original(at)[0], (cos * scale, sin * scale)
+
+
+def delta_negated(encoding, original, q, k, at):
+    """cos(a - d): that is cos(a + d) in the other direction, with the roles of q and k exchanged."""
+    rotated_k, rotated_q = original(k, q, with_ids(at, lambda i, j: (j, i)))
+    return rotated_q, rotated_k
+
+
+def without_softplus(encoding, original, q, k, at):
+    rotated = []
+    for rotated_x, x in zip(original(q, k, at), (q, k), strict=True):
+        rotated.append(rotated_x / twice(F.softplus(x)) * twice(x))
+    return tuple(rotated)
+
+
+def frequencies_of_rope_twice(encoding, original, at):
+    head_dim = encoding.shape.head_dim
+    theta = frequencies(encoding.base, (head_dim + 1) // 2).repeat(2)[None, :head_dim]
+    return cos_and_sin(at.q_positions_BT, theta), cos_and_sin(at.k_positions_BS, theta)
+
+
+MISTAKES: dict[str, dict[str, Change]] = {
+    "rope_nope": {
+        "the layers are exchanged": convention(
+            method("for_layer", lambda e, original, layer: original(layer + 1))
+        ),
+    },
+    "rope": {
+        "the exponent lacks its factor 2": attribute("base", lambda e: e.base**0.5),
+        "the exponent has its factor 2 twice": attribute("base", lambda e: e.base**2),
+        "the exponent is inverted": attribute("base", lambda e: 1 / e.base),
+        "d_model, not head_dim": attribute("base", lambda e: e.base ** (1 / e.shape.num_heads)),
+        "base 1,000": attribute("base", lambda e: e.base / 10),
+        "the base is not passed on (10,000 stays)": reported(
+            "torchtune #1341", attribute("base", lambda e: 10000.0)
+        ),
+        "half of it rotates": attribute("pairs", lambda e: max(1, e.pairs // 2)),
+        "frequencies in reverse order": result("frequencies_BR", lambda f: f.flip(-1)),
+        "exponents from 1": method(
+            "frequencies_BR", lambda e, original, at: original(at) * e.base ** (-1 / e.pairs)
+        ),
+        "exponents m / (pairs - 1)": attribute("base", lambda e: e.base ** (e.pairs / max(1, e.pairs - 1))),
+        "linear frequencies": method("frequencies_BR", linear_frequencies),
+        "frequencies in bfloat16": reported(
+            "gpt-neox #1003", result("frequencies_BR", lambda f: f.bfloat16().double())
+        ),
+        "frequencies in float16": result("frequencies_BR", lambda f: f.half().double()),
+        "keys rotate the other way": result("_rotations", keys_rotate_back),
+        "cos and sin exchanged for queries": result("_rotations", cos_for_sin_of_queries),
+        **wrong_ids(
+            "_rotations",
+            "keys are one position ahead",
+            "queries are one position ahead",
+            "the ids of the first row serve all rows",
+            "the query of a cached step is counted from 0",
+            "the query of a cached step is one position behind",
+            "position ids are ignored, tokens counted",
+            "positions in bfloat16",
+            "positions in float16",
+        ),
+        FIRST_OFFSET: reported("mlx #3494", positions("_rotations", WRONG_IDS[FIRST_OFFSET])),
+        "position ids are ignored, tokens counted anew in every call": positions(
+            "_rotations", lambda i, j: (torch.arange(i.shape[1])[None], torch.arange(j.shape[1])[None])
+        ),
+        "rotated twice": positions("_rotations", lambda i, j: (2 * i, 2 * j)),
+        "angles in bfloat16": method("_rotations", angles_in_bfloat16),
+        "cos and sin in bfloat16": result("_rotations", tables_in_bfloat16),
+        "rotate_half without its minus": result(
+            "_tables", lambda tables: tuple((cos, twice(sin.chunk(2, -1)[1])) for cos, sin in tables)
+        ),
+        "half-split angles on interleaved channels": method(
+            "rotate", rotated_by(lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2), twice)
+        ),
+        "interleaved angles on half-split channels": method(
+            "rotate", rotated_by(halves_across, lambda angles: angles.repeat_interleave(2, -1))
+        ),
+        "only queries rotate": method("rotate", lambda e, original, q, k, at: (original(q, k, at)[0], k)),
+        "only keys rotate": method("rotate", lambda e, original, q, k, at: (q, original(q, k, at)[1])),
+        "logits scaled twice": method(
+            "rotate", lambda e, original, q, k, at: original(q * e.shape.head_dim**-0.5, k, at)
+        ),
+        "heads are counted in place of tokens": method("rotate", heads_for_tokens),
+        "keys left of the text stay uninitialised": reported(
+            "fla #967", method("rotate", keys_left_of_text_unset)
+        ),
+        "keys converted between layouts with too few heads": reported(
+            "llama.cpp #3364", method("rotate", keys_permuted)
+        ),
+    },
+    "rope_partial": {
+        "frequencies of the whole head": attribute(
+            "base", lambda e: e.base ** (2 * e.pairs / e.shape.head_dim)
+        ),
+        "the whole head rotates": reported("pie #602", method("rotate", whole_head_rotates)),
+    },
+    "p_rope": {
+        "the fastest frequencies are set to 0": method("frequencies_BR", fastest_frequencies_zero),
+        "frequencies spread over the pairs that rotate": method("frequencies_BR", frequencies_spread),
+    },
+    "rope_linear": {
+        "positions multiplied by the factor": method(
+            "frequencies_BR", lambda e, original, at: Rope.frequencies_BR(e, at) * e.stretch_B(at)[:, None]
+        ),
+    },
+    "rope_ntk": {
+        "the base is multiplied by the factor itself": method("frequencies_BR", base_times_factor),
+    },
+    "rope_dynamic_ntk": {
+        "the factor is not taken back at the training length": method(
+            "stretch_B", lambda e, original, at: (e.factor or 1.0) * e.times_longer_B(at)
+        ),
+        "the factor does not follow the length": reported(
+            "vLLM #3488, #41236",
+            method("stretch_B", lambda e, original, at: torch.tensor([e.factor or 1.0], dtype=torch.float64)),
+        ),
+        "the factor follows the tokens so far": reported(
+            "transformers", method("times_longer_B", factor_of_tokens_so_far)
+        ),
+    },
+    "rope_yarn": {
+        "the ramp is upside down": result("interpolated_share", lambda share: 1 - share),
+        "cos and sin are not scaled": method("_rotations", lambda e, original, at: Rope._rotations(e, at)),
+        "cos and sin are scaled twice": method("_rotations", scale_squared),
+        "the current length in place of the original one": reported(
+            "TransformerLens #910", method("_pair_with", ramp_of_current_length)
+        ),
+    },
+    "xpos": {
+        "keys grow with their position as queries do": method("_rotations", keys_grow_too),
+        "queries and keys have centres of their own": method("_rotations", separate_centres),
+        "logits grow with distance": result("_scales", torch.reciprocal),
+    },
+    "pope": {
+        "the sign of delta": method("rotate", delta_negated),
+        "magnitudes without softplus": method("rotate", without_softplus),
+        "RoPE's frequencies, each twice": method("_rotations", frequencies_of_rope_twice),
+    },
+}

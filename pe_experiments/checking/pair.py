@@ -1,0 +1,187 @@
+"""An implementation and a reference in the same model, with equal parameters and on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.channel_layouts import channel_order
+from pe_experiments.checking.instances import (
+    build,
+    draw_content,
+    draw_inputs,
+    embed,
+    masked_difference,
+    perturbed,
+    trainable,
+)
+from pe_experiments.checking.parameter_sharing import Pairing, assignments
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import is_masked
+from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.attention_scores import Inputs, attention_scores
+from pe_experiments.models.backbone import MakeEncoding
+
+SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
+DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
+Sizes = tuple[int, int, int]  # width, heads, training length
+TensorPair = tuple[Tensor, Tensor]  # theirs and ours
+
+
+def model_shape(sizes: Sizes, causal: bool, layers: int = 2) -> ModelShape:
+    width, heads, train_length = sizes
+    return ModelShape(width, heads, layers, causal, train_length, NEAR)
+
+
+@dataclass
+class Pair:
+    """Two encodings that are compared.
+
+    Args:
+        theirs: the implementation; one with the attribute ``key_heads`` gets keys that serve groups of heads.
+        ours: the reference.
+        steps: how the channels of ``theirs`` are laid out, see `channel_layouts`.
+        pairings: whose values each parameter of ``theirs`` has.
+        difference: how far the two differ below position `NEAR`, of the largest value.
+    """
+
+    theirs: PositionalEncoding
+    ours: PositionalEncoding
+    steps: Sequence[str] = ()
+    pairings: Sequence[Pairing] = ()
+    difference: float = torch.inf
+
+    @property
+    def shape(self) -> ModelShape:
+        return self.ours.shape
+
+    @cached_property
+    def compares_weights(self) -> bool:
+        """Whether one of the two computes weights of its own, which then are what both are compared by."""
+        layers = [encoding.for_layer(layer) for encoding in (self.theirs, self.ours) for layer in range(2)]
+        return any(makes_weights(part) for part in layers)
+
+    @property
+    def table(self) -> str:
+        """How a longer table is read, in words; empty where there is none."""
+        return next((pairing.table for pairing in self.pairings if pairing.table), "")
+
+    def channel_order(self, channels: int) -> list[int]:
+        return channel_order(self.steps, channels, getattr(self.ours, "pairs", None))
+
+    def inputs_at(self, ids_BT: Tensor, seed: int = 0) -> Inputs:
+        return draw_content(self.shape, ids_BT, seed, getattr(self.theirs, "key_heads", None))
+
+    def inputs_below(self, span: int, tokens: int = DENSE, seed: int = 0) -> Inputs:
+        return draw_inputs(self.shape, tokens, span, seed, getattr(self.theirs, "key_heads", None))
+
+    def their_inputs(self, inputs: Inputs) -> Inputs:
+        """The same queries and keys, with the channels of each head as theirs has them."""
+        if not self.steps:
+            return inputs
+        order = self.channel_order(self.shape.head_dim)
+        return replace(inputs, q_BHTK=inputs.q_BHTK[..., order], k_BHTK=inputs.k_BHTK[..., order])
+
+    def embeddings(self, inputs: Inputs) -> TensorPair:
+        """Embeddings [1, T, D] of the two; of another layout, only what encodes positions."""
+        embedded = []
+        for encoding in (self.theirs, self.ours):
+            hidden, tokens = embed(encoding, inputs), inputs.x_BTD[..., encoding.position_width :]
+            embedded.append(_position_part(hidden, tokens) if self.steps else hidden)
+        theirs, ours = embedded
+        return (theirs, ours[..., self.channel_order(ours.shape[-1])]) if self.steps else (theirs, ours)
+
+    def scores(self, inputs: Inputs, layer: int = 0) -> TensorPair:
+        """Weights [H, T, S] of the two, or logits; see `scores_of`."""
+        theirs = scores_of(self.theirs, self.their_inputs(inputs), self.compares_weights, layer)
+        return theirs, scores_of(self.ours, inputs, self.compares_weights, layer)
+
+    def results(self, inputs: Inputs, layers: Iterable[int] = (0,)) -> Iterator[TensorPair]:
+        """Embeddings, then the scores of some layers."""
+        yield self.embeddings(inputs)
+        for layer in layers:
+            yield self.scores(inputs, layer)
+
+    @torch.no_grad()
+    def difference_below(self, span: int) -> float:
+        """How far the results differ at positions below ``span``, as a share of the largest value."""
+        # Far from each other one draw is enough: a module may compute all pairs up to the last position.
+        draws, layers = (((0, 24), (1, 7)), (0, 1)) if span < FAR else (((0, 24),), (0,))
+        worst = 0.0
+        for seed, tokens in draws:
+            for theirs, ours in self.results(self.inputs_below(span, tokens, seed), layers):
+                worst = max(worst, masked_difference(theirs, ours))
+        return worst
+
+
+def make_pair(
+    theirs: MakeEncoding, reference: MakeEncoding, shape: ModelShape, steps: Sequence[str] = ()
+) -> Pair | None:
+    """Both with equal parameters, shared in the way in which they differ least; None where no way fits."""
+    return share_parameters(perturbed(build(reference, shape)), build(theirs, shape), steps)
+
+
+def share_parameters(
+    ours: PositionalEncoding, theirs: PositionalEncoding, steps: Sequence[str] = ()
+) -> Pair | None:
+    """Give ``theirs`` the parameters of ``ours``."""
+    best: Pair | None = None
+    for pairings in assignments(ours, theirs):
+        pair = Pair(theirs, ours, steps, pairings)
+        pair.difference = pair.difference_below(NEAR)
+        if best is None or pair.difference < best.difference:
+            best = pair
+        if pair.difference <= SAME:
+            return pair
+    if best is not None:
+        for pairing in best.pairings:
+            pairing.copy()
+    return best
+
+
+def defined_far(make: MakeEncoding, ours: PositionalEncoding) -> bool:
+    """Whether the encoding says what untrained positions are: with equal parameters, no seed may matter."""
+    if ours.invariant_to in ("shift", "ids") or not trainable(ours):
+        return True
+    pair = share_parameters(ours, build(make, ours.shape, seed=1))
+    return pair is None or pair.difference_below(FAR) <= SAME
+
+
+def _position_part(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
+    """The part that encodes positions: the columns before or after the tokens, or the vectors added."""
+    width = x_BTD.shape[-1]
+    if embedded_BTD.shape[-1] == width:
+        return embedded_BTD - x_BTD
+    before = torch.equal(embedded_BTD[..., -width:], x_BTD)
+    return embedded_BTD[..., :-width] if before else embedded_BTD[..., width:]
+
+
+def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer: int) -> Tensor:
+    """Weights [H, T, S], or logits relative to that of the query's own key; minus infinity where masked."""
+    scores = attention_scores(encoding, inputs, layer, weights=weights)[0].double()
+    scores = scores.masked_fill(scores.isnan() | is_masked(scores), -torch.inf)
+    own = scores.diagonal(dim1=-2, dim2=-1)[..., None]
+    return scores if weights else scores - own.where(own.isfinite(), 0.0)
+
+
+def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
+    """Logits [H, S] of the query at an index, for all keys, relative to that of its own key."""
+    shape, generator = encoding.shape, torch.Generator().manual_seed(0)
+    q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
+    k_B1SK = torch.randn(1, 1, len(ids_S), shape.head_dim, generator=generator)
+    k_BHSK = k_B1SK.repeat(1, shape.num_heads, 1, 1)
+    x_BSD = torch.randn(1, len(ids_S), shape.d_model, generator=generator)
+    ids_BS, visible_BTS = ids_S[None], torch.ones(1, 1, len(ids_S), dtype=torch.bool)
+    at = AttentionContext(ids_BS[:, [query]], ids_BS, visible_BTS, None, x_BSD, first_query=query)
+    part = encoding.for_layer(0)
+    q_BHTK, k_BHSK = part.rotate(q_BHTK, k_BHSK, at)
+    logits_BHTS = (q_BHTK * shape.head_dim**-0.5) @ k_BHSK.mT
+    bias = part.bias(q_BHTK, k_BHSK, at)
+    if bias is not None:
+        logits_BHTS = logits_BHTS + bias
+    logits_HS = logits_BHTS[0, :, 0].double()
+    return logits_HS - logits_HS[:, [query]]

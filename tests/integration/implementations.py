@@ -1,0 +1,278 @@
+"""Implementations as others write them, right and wrong, for the checker's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import alibi_slopes
+from pe_experiments.encodings.cope import Cope
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.t5 import T5Bias
+from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal
+
+# Rotations.
+
+
+class Interleaved(PositionalEncoding):
+    """RoPE as in the paper, angles in float32."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return self.turned(q, at.q_positions_BT), self.turned(k, at.k_positions_BS)
+
+    def angles(self, positions: Tensor, channels: int) -> Tensor:
+        inverse = 1 / (10000 ** (torch.arange(0, channels, 2).float() / channels))
+        return (positions[:, None, :, None].float() * inverse).repeat_interleave(2, -1)
+
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = self.angles(positions, x.shape[-1])
+        across = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
+        return x * angles.cos() + across * angles.sin()
+
+
+class LastQuarter(Interleaved):
+    """The rotating channels last, in neighbouring pairs."""
+
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        rest = x.shape[-1] * 3 // 4
+        return torch.cat([x[..., :rest], super().turned(x[..., rest:], positions)], -1)
+
+
+class FirstQuarter(Interleaved):
+    """As in GPT-J."""
+
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        width = x.shape[-1] // 4
+        return torch.cat([super().turned(x[..., :width], positions), x[..., width:]], -1)
+
+
+class Backwards(Interleaved):
+    def angles(self, positions: Tensor, channels: int) -> Tensor:
+        return -super().angles(positions, channels)
+
+
+class QueriesAhead(Interleaved):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
+
+
+class Mixed(Interleaved):
+    def angles(self, positions: Tensor, channels: int) -> Tensor:
+        interleaved = super().angles(positions, channels)[..., ::2]
+        return torch.cat([interleaved, interleaved], -1)
+
+
+class FrozenFrequencies(RightRope):
+    """Frequencies in a frozen parameter, as rotary_embedding_torch keeps them."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        inverse = 10000.0 ** -(torch.arange(0, shape.head_dim, 2) / shape.head_dim)
+        self.freqs = nn.Parameter(inverse, requires_grad=False)
+
+    def inverse(self, at: AttentionContext) -> Tensor:
+        return self.freqs
+
+
+class FirstRow(RightRope):
+    def ids(self, positions: Tensor) -> Tensor:
+        return positions[:1]
+
+
+class InPlace(RightRope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        rotated_q, rotated_k = super().rotate(q, k, at)
+        with torch.no_grad():
+            q.copy_(rotated_q)
+        return q, rotated_k
+
+
+class Detached(RightRope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return super().rotate(q.detach(), k.detach(), at)
+
+
+class Counted(RightRope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        ids = torch.arange(k.shape[2])[None]
+        return self.turned(q, ids[:, -q.shape[2] :], at), self.turned(k, ids, at)
+
+
+class CachedQueryFromZero(RightRope):
+    """Right at once; while decoding, the query is taken to stand at the start."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        first = at.k_positions_BS[:, : q.shape[2]]
+        return self.turned(q, first, at), self.turned(k, at.k_positions_BS, at)
+
+
+class SixteenChannels(Rope):
+    """The author's head_dim is written in."""
+
+    def frequencies_BR(self, at: AttentionContext) -> Tensor:
+        return frequencies(self.base, 8)[None, torch.arange(self.pairs) % 8]
+
+
+class WrappedAt1024(RightRope):
+    def ids(self, positions: Tensor) -> Tensor:
+        return positions % 1024
+
+
+# Biases.
+
+
+class HeadsReversed(RightAlibi):
+    def slopes(self, heads: int) -> Tensor:
+        return super().slopes(heads).flip(0)
+
+
+class OneSided(PositionalEncoding):
+    """ALiBi of a decoder; in an encoder the keys to the right are favoured."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
+
+
+class HalfPrecision(RightAlibi):
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return super().bias(q, k, at).bfloat16().float()
+
+
+class OwnWeights(RightAlibi):
+    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        logits = q @ k.mT / q.shape[-1] ** 0.5 + self.bias(q, k, at)
+        return logits.masked_fill(~at.visible_BTS[:, None], -torch.inf).softmax(-1)
+
+
+class LearnedSlopes(PositionalEncoding):
+    """ALiBi, from where training may take the slopes elsewhere."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.slopes = nn.Parameter(alibi_slopes(shape.num_heads).float())
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return -self.slopes[:, None, None] * at.relative_positions_BTS.abs()[:, None]
+
+
+class KerplePower(PositionalEncoding):
+    """Parameters by other names in another order."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.power = nn.Parameter(torch.ones(shape.num_heads))
+        self.scale = nn.Parameter(torch.ones(shape.num_heads))
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        distance = at.relative_positions_BTS.abs()[:, None].float()
+        p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.power, self.scale))
+        return -a * distance.where(distance > 0, 1) ** p.clamp(max=2) * (distance > 0)
+
+
+class WithoutLogarithm(T5Bias):
+    def _bias(self, at: AttentionContext) -> Tensor:
+        steps = -at.relative_positions_BTS if self.shape.causal else at.relative_positions_BTS
+        buckets = self.num_buckets if self.shape.causal else self.num_buckets // 2
+        bucket = steps.abs().clamp(max=buckets - 1) + (0 if self.shape.causal else (steps > 0) * buckets)
+        return self.table[bucket.long()].permute(0, 3, 1, 2)
+
+
+class TableTurned(Cope):
+    """The paper's listing: [1, head_dim, positions]."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.stored = nn.Parameter(self.table_RK.detach().T[None].clone())
+        del self.table_RK
+
+    @property
+    def table_RK(self) -> Tensor:  # type: ignore[override]
+        return self.stored[0].T
+
+
+class BothSides(PositionalEncoding):
+    """Shaw's table with rows for later keys, in a decoder too."""
+
+    per_layer = True
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.most = min(16, shape.train_length - 1)
+        self.table = nn.Embedding(2 * self.most + 1, shape.head_dim)
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        rows = (at.k_positions_BS[:, None] - at.q_positions_BT[:, :, None]).clamp(-self.most, self.most)
+        keys = self.table((rows + self.most).long())[:, None]
+        return (q[:, :, :, None] * keys).sum(-1) / q.shape[-1] ** 0.5
+
+
+class LooksAhead(PositionalEncoding):
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return (q @ k.mT).cumsum(-1).flip(-1)
+
+
+class SeenBlock(PositionalEncoding):
+    """Counts its own rows: right only where all queries come at once."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return -(torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs().float()
+
+
+class Dropped(PositionalEncoding):
+    """A bias whose dropout never ends."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return nn.functional.dropout(0.1 * at.relative_positions_BTS.float()[:, None], 0.2)
+
+
+class Raises(PositionalEncoding):
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        raise KeyError("oops")
+
+
+class HalfBuilt(PositionalEncoding):
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        if not shape.causal:
+            shape.nothing  # type: ignore[attr-defined] # noqa: B018
+
+
+# Embeddings.
+
+
+class Halves(RightSinusoidal):
+    """All sines before all cosines."""
+
+    def make(self, width: int) -> Tensor:
+        table = super().make(width)
+        return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
+class TokensTimesEight(Halves):
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return super().embed(8 * x, positions)
+
+
+class Beside(PositionalEncoding):
+    """Sines before cosines, after the tokens."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.position_width = shape.d_model // 2
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[..., None].double() * frequencies(10_000.0, self.position_width // 2)
+        vectors = torch.cat([angles.sin(), angles.cos()], -1).float()
+        return torch.cat([x, vectors.expand(len(x), -1, -1)], -1)
+
+
+class Unused(Learned):
+    def embed_sequence(self, x: Tensor, positions: Tensor, declared: Any) -> Tensor:
+        return x
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x
