@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pe_experiments.bank.scores import SCORE, factors_by_task
+from pe_experiments.bank.verdicts import SIGNS, turning_factors, verdicts_on
+from pe_experiments.comparison.runs import Runs
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
-from pe_experiments.published.scores import SCORE, factors_of
-from pe_experiments.published.verdicts import SIGNS, turning, verdicts_on
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import make_folder, write_atomically
 
@@ -31,7 +33,7 @@ class Standing:
     """A task whose settings have been run."""
 
     task: str
-    mine: pd.Series  # by setting that was run: the score, NaN where the task was not learned
+    scores: pd.Series  # by setting that was run: the score, NaN where the task was not learned
     others: pd.DataFrame  # of the baselines, [settings, encodings], in the same settings
 
 
@@ -43,12 +45,12 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
         standings: the tasks that are reported.
     """
     folder = versus.results_dir / str(versus.study)
-    rows, table = verdict_rows(standings, factors_of(versus.banked)), versus.scored()
+    rows, table = verdict_rows(standings, factors_by_task(versus.banked)), versus.scores()
     figures_folder = make_folder(folder / "figures", versus.results_dir)
     with drawing():
         _draw_curves(versus, table, standings, figures_folder)
         _draw_scores(versus, standings, figures_folder)
-    done = sum(len(one.mine) for one in standings)
+    done = sum(len(standing.scores) for standing in standings)
     cost = f"{done} settings were run on {len(standings)} tasks"
     figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
     page = render(
@@ -74,21 +76,79 @@ def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFra
     ``turns`` names the factors on which that depends.
     """
     rows: list[dict[str, Any]] = []
-    for one in standings:
-        apart = -one.others.sub(one.mine, axis=0)
-        for name, test in verdicts_on(one.others.assign(**{"": one.mine}), "").items():
-            other, d = one.others[name], apart[name]
-            row = {"task": one.task, "baseline": name, "verdict": test.verdict, "settings": len(one.mine)}
-            row |= {"learned": one.mine.count(), "mean": one.mine.mean()}
-            row |= {"baseline_learned": other.count(), "baseline_mean": other.mean(), "difference": d.mean()}
-            row |= {"low": test.interval.low, "high": test.interval.high, "p_holm": test.p}
-            row |= {"higher": (d > 0).sum(), "pairs": d.count()}
-            rows.append(row | {"turns": "; ".join(turning(d, factors[one.task]))})
+    for standing in standings:
+        scores, others = standing.scores, standing.others
+        verdicts = verdicts_on(others.assign(**{"": scores}), "")
+        for name, difference in verdicts.items():
+            by_setting = scores - others[name]
+            rows.append(
+                {
+                    "task": standing.task,
+                    "baseline": name,
+                    "verdict": difference.verdict,
+                    "settings": len(scores),
+                    "learned": scores.count(),
+                    "mean": scores.mean(),
+                    "baseline_learned": others[name].count(),
+                    "baseline_mean": others[name].mean(),
+                    "difference": by_setting.mean(),
+                    "low": difference.interval.low,
+                    "high": difference.interval.high,
+                    "p_holm": difference.p,
+                    "higher": (by_setting > 0).sum(),
+                    "pairs": by_setting.count(),
+                    "turns": "; ".join(turning_factors(by_setting, factors[standing.task])),
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
-    columns = min(3, count)
+def curves_figure(
+    runs: Runs,
+    scores: pd.DataFrame,
+    in_colour: Mapping[str, Sequence[str]],
+    thick: str = "",
+    shortest: float = 0.0,
+    columns: int = 3,
+) -> Figure:
+    """Draw mean exact match over relative input length, a panel per task.
+
+    Args:
+        runs: with the curves of all runs that count.
+        scores: the rows of `scores.score_table` whose runs count; a length counts if all of them have it.
+        in_colour: by task the encodings in colour; the others are grey.
+        thick: the encoding with a thick line.
+        shortest: the first length drawn, in training lengths.
+    """
+    figure, panels = _panels(len(in_colour), 1.9, columns)
+    coloured = dict.fromkeys(label for labels in in_colour.values() for label in reversed(labels))
+    looks = styles(coloured) | {"others": (PALE, "")}
+    curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
+    curves["times"] = curves["content_length"] / curves["max_length"]
+    curves = curves[curves["times"] >= shortest]
+    for axes, (task, labels) in zip(panels, in_colour.items(), strict=True):
+        names = scores.loc[scores["task"] == task, "name"]
+        points = curves[curves["name"].isin(names)]
+        counts = points["times"].value_counts()
+        points = points[points["times"].isin(counts[counts == len(names)].index)]
+        means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
+        grey = [str(label) for label in means if label not in labels]
+        for label in (*grey, *labels):
+            colour, marker = looks[label] if label in labels else (PALE, "")
+            width = 2.4 if label == thick else 1.2
+            axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
+        first, last = np.log2([means.index.min(), means.index.max()])
+        powers = 2.0 ** np.arange(np.floor(first), np.ceil(last) + 1)
+        length_axis(axes, powers, 1, "exact match")
+        axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
+        axes.set(title=task, xlabel="input length / longest in training")
+        axes.label_outer()
+    legend_below(figure, looks, [*coloured, "others"])
+    return figure
+
+
+def _panels(count: int, height: float, most_columns: int = 3) -> tuple[Figure, list[Any]]:
+    columns = min(most_columns, count)
     lines = math.ceil(count / columns)
     figure = Figure(figsize=(min(3.6 * columns, WIDTH), height * lines), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False).ravel())
@@ -98,43 +158,29 @@ def _panels(count: int, height: float) -> tuple[Figure, list[Any]]:
 
 
 def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
-    """Draw exact match over relative input length: the mean over the settings that the encoding has run."""
-    figure, panels = _panels(len(standings), 1.9)
-    highest = {one.task: [*map(str, one.others.mean().nlargest(NAMED).index)] for one in standings}
-    named = dict.fromkeys([versus.label, *(name for those in highest.values() for name in those)])
-    looks, runs = styles(named), versus.together()
-    curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
-    curves["times"] = curves["content_length"] / curves["max_length"]
-    for axes, one in zip(panels, standings, strict=True):
-        rows = table[(table["task"] == one.task) & table["setting"].isin(one.mine.index)]
-        points = curves[curves["name"].isin(rows["name"])]
-        counts = points["times"].value_counts()
-        points = points[points["times"].isin(counts[counts == len(rows)].index)]  # measured in all settings
-        means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
-        shown = [*highest[one.task][::-1], versus.label]
-        for label in (*(name for name in means if name not in shown), *shown):
-            colour, marker = looks[label] if label in shown else (PALE, "")
-            width = 2.4 if label == versus.label else 1.0
-            axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
-        length_axis(axes, means.index, 1, "exact match")
-        axes.set(title=one.task, xlabel="input length / longest in training")
-    legend_below(figure, looks, named)
-    save(figure, folder, "curves")
+    """Draw the mean over the settings that the encoding has run, and the highest baselines in colour."""
+    rows, in_colour = [], {}
+    for standing in standings:
+        of_task = table[table["task"] == standing.task]
+        rows.append(of_task[of_task["setting"].isin(standing.scores.index)])
+        highest = standing.others.mean().nlargest(NAMED).index
+        in_colour[standing.task] = [*map(str, highest[::-1]), versus.label]
+    save(curves_figure(versus.together(), pd.concat(rows), in_colour, versus.label), folder, "curves")
 
 
 def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> None:
-    """A point per setting that the encoding has run, a bar for the mean; the highest encoding first."""
+    """Draw a point per setting that the encoding has run, a bar for the mean; the highest encoding first."""
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
-    for axes, one in zip(panels, standings, strict=True):
-        scores = one.others.assign(**{versus.label: one.mine})
+    for axes, standing in zip(panels, standings, strict=True):
+        scores = standing.others.assign(**{versus.label: standing.scores})
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):
-            own, dark = (colour, colour) if label == versus.label else (PALE, "0.3")
-            axes.plot(scores[label], [row] * len(scores), "o", color=own, markersize=3, alpha=0.6)
-            axes.plot([scores[label].mean()], [row], "|", color=dark, markersize=9)
+            points, bar = (colour, colour) if label == versus.label else (PALE, "0.3")
+            axes.plot(scores[label], [row] * len(scores), "o", color=points, markersize=3, alpha=0.6)
+            axes.plot([scores[label].mean()], [row], "|", color=bar, markersize=9)
         axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])
         axes.tick_params(axis="y", labelsize=6)
-        axes.set(title=one.task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
+        axes.set(title=standing.task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, folder, "scores")

@@ -11,11 +11,11 @@ import torch
 
 from pe_experiments import NUMERICS
 from pe_experiments.bank.report import Standing, report
+from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.published.archive import FILES, SHIPPED, read_archive, where
-from pe_experiments.published.scores import FLOORS, SCORE, SECTIONS, scored, scores_of
+from pe_experiments.published.archive import FILES, SHIPPED, read_archive, select_runs
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import jsonable, safe_name
 from pe_experiments.sweeps.jobs import DONE, PENDING, Job
@@ -69,7 +69,8 @@ class Versus(Comparison):
         if self.label in set(banked.runs["label"]) and configs[0]["label"]:
             raise UserError(f"label={self.label}: that is an encoding of {self.bank}; take another")
         known = sorted(set(banked.runs["label"]) - {self.label})
-        if unknown := [name for name in self.wanted or () if name not in known]:
+        unknown = [name for name in self.wanted or () if name not in known]
+        if unknown:
             key = "hydra.callbacks.report.baselines"
             raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
         self.baselines = self.wanted or known
@@ -106,16 +107,17 @@ class Versus(Comparison):
         return resolve(check(next(iter(encodings.values())))).label
 
     def _complete(self, banked: Runs) -> Runs:
-        """Of the bank the settings in which all baselines have run."""
-        banked = where(banked, banked.runs["label"].isin(self.baselines))
-        settings = scored(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
+        """Return the runs of the bank in settings in which all baselines have run."""
+        banked = select_runs(banked, banked.runs["label"].isin(self.baselines))
+        settings = score_table(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
         if settings.empty:
             raise UserError(f"{self.bank}: no task and seed with all encodings at all rates")
         complete = set(settings.itertuples(index=False, name=None))
-        if (most := settings.groupby("task").size().max()) > MOST_SETTINGS:
+        most = settings.groupby("task").size().max()
+        if most > MOST_SETTINGS:
             raise UserError(f"{self.bank}: {most} seeds of a task, more than {MOST_SETTINGS}")
         pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
-        return where(banked, pd.Series([pair in complete for pair in pairs]))
+        return select_runs(banked, pd.Series([pair in complete for pair in pairs]))
 
     def _require_settings(self, jobs: Sequence[Job]) -> None:
         """Refuse runs in settings that the bank does not have."""
@@ -126,7 +128,7 @@ class Versus(Comparison):
         for name, task in self.banked.runs[["name", "task"]].itertuples(index=False):
             trained, (count, lengths) = self.banked.saved[name]["identity"]["trained"], measured.loc[name]
             target = trained["task"]["_target_"]
-            banked.setdefault(target, []).append(_flat(trained, int(count), lengths))
+            banked.setdefault(target, []).append(_compared_config(trained, int(count), lengths))
             self.tasks[target] = task
         for job in jobs:
             if not job.name:
@@ -137,8 +139,8 @@ class Versus(Comparison):
                 known = allowed(sorted(self.tasks.values()))
                 raise UserError(f"task={part.choice} is not in {self.bank}; allowed: {known}")
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
-            mine = _flat(jsonable(experiment.trained), examples, lengths)
-            differing = min((_apart(mine, one) for one in banked[part.target]), key=len)
+            mine = _compared_config(jsonable(experiment.trained), examples, lengths)
+            differing = min((_differing_keys(mine, one) for one in banked[part.target]), key=len)
             if differing:
                 what = f"{', '.join(differing)}; its settings are those of {self.bank}"
                 raise UserError(f"sweep=versus, task={part.choice}: {what}")
@@ -153,27 +155,27 @@ class Versus(Comparison):
         say(f"{self.bank}: the page comes when the first task is finished, and grows with each task")
 
     def together(self) -> Runs:
-        """The runs of the baselines, and those of the encoding so far."""
-        bank = where(self.banked, self.banked.runs["label"].isin(self.baselines))  # without those left out
+        """Return the runs of the baselines, and those of the encoding so far."""
+        bank = select_runs(self.banked, self.banked.runs["label"].isin(self.baselines))
         mine = read_runs(self.results_dir, str(self.study))
-        mine = where(mine, mine.runs["name"].isin(self.names))
+        mine = select_runs(mine, mine.runs["name"].isin(self.names))
         mine.runs["label"] = mine.curves["label"] = self.label  # trained for another study it has another
         runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
-    def scored(self) -> pd.DataFrame:
-        """The scores of the baselines in all settings, and of the encoding in those that it has run."""
+    def scores(self) -> pd.DataFrame:
+        """Return the scores of the baselines in all settings, of the encoding in those that it has run."""
         runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
         own = runs.runs["label"] == self.label
-        both = scored(runs, self.floors, metrics)
-        bank = scored(where(runs, ~own), self.floors, metrics)
+        both = score_table(runs, self.floors, metrics)
+        bank = score_table(select_runs(runs, ~own), self.floors, metrics)
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
     def _standings(self) -> list[Standing]:
-        """Every task of which settings have been run."""
+        """Return every task of which settings have been run."""
         standings = []
-        for task, rows in self.scored().groupby("task"):
-            scores = scores_of(rows, self.metric)
+        for task, rows in self.scores().groupby("task"):
+            scores = scores_by_setting(rows, self.metric)
             run = rows.loc[rows["label"] == self.label, "setting"]
             if len(run):
                 scores = scores.loc[run]
@@ -181,13 +183,13 @@ class Versus(Comparison):
         return standings
 
 
-def _flat(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
-    """What runs must share to be compared."""
+def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
+    """Return what runs must share to be compared."""
     flat = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
     flat |= {"seed": trained["seed"], "evaluation.examples": examples}
     return flat | {"evaluation.lengths": sorted(lengths)}
 
 
-def _apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]

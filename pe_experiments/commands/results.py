@@ -31,7 +31,7 @@ class ResultsSettings(Section):
 
 def main(config: DictConfig) -> None:
     asked = validated(ResultsSettings, settings_of(config))
-    from pe_experiments.published import pages, publish, reproduce
+    from pe_experiments.published import blocks, pages, publish, reproduce
 
     if asked.check and asked.publish is not None:
         raise UserError("check=true: allowed: true, without publish, or false")
@@ -41,14 +41,14 @@ def main(config: DictConfig) -> None:
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
-    for folder in [] if asked.publish else pages.published(results_dir):
+    for folder in [] if asked.publish else pages.list_studies(results_dir):
         say(f"{folder}: from its CSVs")
         if asked.check:
             drifted += pages.differences(folder)
         else:
             pages.regenerate(folder, results_dir)
     if results_dir.resolve() == readme.parent / "results":
-        text = pages.project_readme(readme.read_text(), results_dir)
+        text = blocks.fill_project_readme(readme.read_text(), results_dir)
         if not asked.check:
             write_atomically(readme, text)
         elif text != readme.read_text():

@@ -38,8 +38,8 @@ TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "enco
 DIGITS = 6  # of a recorded loss; what is shown of it has three
 
 
-def where(runs: Runs, mask: pd.Series) -> Runs:
-    """The runs of some rows of `Runs.runs` alone."""
+def select_runs(runs: Runs, mask: pd.Series) -> Runs:
+    """Return the runs of some rows of `Runs.runs` alone."""
     names = set(runs.runs.loc[mask, "name"])
     frames = [(key, getattr(runs, key)) for key in FRAMES]
     parts: dict[str, Any] = {
@@ -50,22 +50,23 @@ def where(runs: Runs, mask: pd.Series) -> Runs:
     return replace(runs, **parts)
 
 
-def joined(earlier: Runs, runs: Runs) -> Runs:
-    """Return both; of a configuration in both the earlier run. Summaries are over lengths that all share."""
-    there = {config_key_of(saved) for saved in earlier.saved.values()}
-    new = [name for name, saved in runs.saved.items() if config_key_of(saved) not in there]
-    runs = where(runs, runs.runs["name"].isin(new))
+def merge_runs(earlier: Runs, runs: Runs) -> Runs:
+    """Return the runs of both, of a configuration the earlier one; summaries cover the shared lengths."""
+    published = {config_key_of(saved) for saved in earlier.saved.values()}
+    new = [name for name, saved in runs.saved.items() if config_key_of(saved) not in published]
+    runs = select_runs(runs, runs.runs["name"].isin(new))
     frames: dict[str, Any] = {}
     for key in FRAMES:
-        if parts := [frame for frame in (getattr(earlier, key), getattr(runs, key)) if len(frame)]:
+        parts = [frame for frame in (getattr(earlier, key), getattr(runs, key)) if len(frame)]
+        if parts:
             frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
     curves = frames["curves"]
     curves["in_summary"] = shared(curves)
     frames["runs"] = summarised(frames["runs"], curves)
     frames["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
     frames["environments"] = {**earlier.environments, **runs.environments}
-    grid = pd.concat([_grid(earlier.tuning), _grid(runs.tuning)]).drop_duplicates("name", keep="first")
-    return replace(runs, **frames, tuning=_choices(grid))
+    grid = pd.concat([_grid_rows(earlier.tuning), _grid_rows(runs.tuning)])
+    return replace(runs, **frames, tuning=_choices(grid.drop_duplicates("name", keep="first")))
 
 
 def config_key_of(saved: Mapping[str, Any]) -> str:
@@ -85,41 +86,53 @@ def write_archive(runs: Runs, folder: Path) -> None:
         for part in (environment, *environment.get("earlier", [])):
             part.pop("platform", None)  # it identifies the machine's kernel build
             part.pop("user_files", None)
-        row = {"name": name, "numerics": identity["hashed"]["numerics"], "commit": environment.pop("commit")}
-        row |= {"torch": environment["libraries"]["torch"], "trained": identity["trained"]}
-        row |= {"data": identity["hashed"]["data"], "command": environment.pop("command")}
-        row["environment"] = environment
-        texts = {key: json.dumps(row[key]) for key in ("trained", "data", "command", "environment")}
-        rows.append(row | texts)
-    provenance = pd.DataFrame(rows).pipe(lambda table: table.mask(table.eq(table.shift())))
+        commit, command = environment.pop("commit"), environment.pop("command")
+        rows.append(
+            {
+                "name": name,
+                "numerics": identity["hashed"]["numerics"],
+                "commit": commit,
+                "torch": environment["libraries"]["torch"],
+                "trained": json.dumps(identity["trained"]),
+                "data": json.dumps(identity["hashed"]["data"]),
+                "command": json.dumps(command),
+                "environment": json.dumps(environment),
+            }
+        )
+    provenance = pd.DataFrame(rows)
+    provenance = provenance.mask(provenance.eq(provenance.shift()))
     tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
-    tables |= {TEXT: runs.text} if len(runs.text) else {}
-    tables |= {TUNING: _grid(runs.tuning)} if runs.tuning else {}
+    if len(runs.text):
+        tables[TEXT] = runs.text
+    if runs.tuning:
+        tables[TUNING] = _grid_rows(runs.tuning)
     write_atomically(folder / FILES[0], runs_csv(runs))
     for file, table in tables.items():
         write_atomically(folder / file, table.to_csv(index=False))
 
 
 def read_archive(folder: Path) -> Runs:
-    """The runs of a published study, with the summaries that their curves give today."""
+    """Return the runs of a published study, with the summaries that their curves give today."""
     try:
         finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
         text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
         _refuse_torn(runs, curves, training, provenance, text)
-        saved, made = dict[str, Any](), dict[str, Any]()
+        saved: dict[str, Any] = {}
+        environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
             hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
             identity = {"name": row["name"], "trained": json.loads(row["trained"]), "hashed": hashed}
             saved[row["name"]] = {"identity": identity}
-            made[row["name"]] = json.loads(row["environment"]) | {"commit": row["commit"]}
-            made[row["name"]]["command"] = json.loads(row["command"])
+            environment = json.loads(row["environment"])
+            recorded = {"commit": row["commit"], "command": json.loads(row["command"])}
+            environments[row["name"]] = environment | recorded
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
-    return Runs(runs, curves, {}, training, saved, made, tuning, text=text)
+    return Runs(runs, curves, {}, training, saved, environments, tuning, text=text)
 
 
 def _refuse_torn(
@@ -157,7 +170,8 @@ def published_keys(folder: Path) -> dict[str, float]:
         return {}
     finish_replacing(folder)
     provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
-    keys, by_label = dict[str, float](), dict[str, tuple[dict[str, Any], dict[str, str]]]()
+    keys: dict[str, float] = {}
+    by_label: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
     labels = read_table(folder / FILES[0]).set_index("name")["label"]
     for name, *texts in provenance.itertuples(index=False):
         trained, data = map(json.loads, texts)
@@ -172,15 +186,18 @@ def published_keys(folder: Path) -> dict[str, float]:
     return keys
 
 
-def _grid(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    texts = [{**choice, "settings": json.dumps(choice["settings"])} for choice in tuning]
-    rows = [{**choice, **row} for choice in texts for row in choice["losses"]]
+def _grid_rows(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a row per run of the grids of these choices, as in ``tuning.csv``."""
+    rows = []
+    for choice in tuning:
+        settings = {"settings": json.dumps(choice["settings"])}
+        rows += [{**choice, **settings, **row} for row in choice["losses"]]
     return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])
 
 
 def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
-    """The choices that follow from the runs of a grid: the value with the lowest mean loss."""
-    made = []
+    """Return the choices that follow from the runs of a grid: the value with the lowest mean loss."""
+    choices = []
     for keys, rows in grid.groupby(TUNED, sort=False):
         losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
         seeds = sorted(int(seed) for seed in set(rows["seed"]))
@@ -190,11 +207,11 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
         choice["tried"] = {value: None if math.isinf(loss) else loss for value, loss in losses.items()}
         choice["chosen"] = losses.idxmin()
         choice["losses"] = rows[["name", "seed", "value", "loss"]].to_dict("records")
-        made.append(choice)
-    return made
+        choices.append(choice)
+    return choices
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """A CSV as it was written: an encoding is called "none"; ``texts`` are more columns that are text."""
+    """Read a CSV as it was written: an encoding is called "none"; ``texts`` are more columns of text."""
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

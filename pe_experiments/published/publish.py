@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import OURS, composed, targets
-from pe_experiments.published.pages import code_of, make, mirror
+from pe_experiments.published.pages import load_study, make_pages, mirror
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -22,36 +22,42 @@ def publish(named: str, results_dir: Path) -> None:
     sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
     preset = composed("config", [f"sweep={named}"]) if sweep.exists() else {}  # with what it inherits
     study = str(preset.get("study") or named)
-    folder, code = results_dir / study, code_of(results_dir / study)
+    folder = results_dir / study
+    code = load_study(folder)
     finished = read_runs(results_dir, study)
     if not finished.saved:
-        why = f": {few([f'{name}: {reason}' for name, reason in finished.left_out.items()])}"
-        raise UserError(f"publish={study}: it has no finished runs{why if finished.left_out else ''}")
+        reasons = [f"{name}: {reason}" for name, reason in finished.left_out.items()]
+        why = f": {few(reasons)}" if reasons else ""
+        raise UserError(f"publish={study}: it has no finished runs{why}")
     require_committed_code(study, finished)
     published = finished
     if (folder / archive.FILES[-1]).exists():
-        published = archive.joined(archive.read_archive(folder), finished)
+        published = archive.merge_runs(archive.read_archive(folder), finished)
     runs_left_out = {name for name in finished.left_out if "/" not in name}  # not a part of a run alone
-    if waiting := runs_left_out - set(published.saved):
+    waiting = runs_left_out - set(published.saved)
+    if waiting:
         say(f"{study}: {len(waiting)} runs are not finished yet")
     new = set(finished.saved) & set(published.saved)
     say(f"{study}: {len(published.saved)} runs, {len(new)} of them from {results_dir / 'runs'}")
     with TemporaryDirectory() as scratch:
-        made = Path(scratch) / study
-        archive.write_archive(published, made)
+        fresh = Path(scratch) / study
+        archive.write_archive(published, fresh)
         if hasattr(code, "measure"):
-            code.measure(made, published, results_dir)
-        make(made, code)
-        mirror(made, folder, results_dir)
+            code.measure(fresh, published, results_dir)
+        make_pages(fresh, code)
+        mirror(fresh, folder, results_dir)
 
 
 def require_committed_code(study: str, runs: Runs) -> None:
     """Refuse runs whose code nobody else has: of edited or unknown source, or with classes from outside."""
-    made_with = runs.environments.items()
-    known = {name for name, made in made_with if made.get("commit") and not made.get("edited")}
-    if edited := sorted(set(runs.environments) - known):
+    edited = []
+    for name, environment in sorted(runs.environments.items()):
+        if environment.get("edited") or not environment.get("commit"):
+            edited.append(name)
+    if edited:
         some = f"{len(edited)} of {len(runs.saved)} runs are of an edited or unknown source ({few(edited)})"
         raise UserError(f"study={study}: {some}; commit the source and train them again")
     for name, saved in runs.saved.items():
-        if outside := [one for one in targets(saved["identity"]["trained"]) if not OURS.fullmatch(one)]:
+        outside = [target for target in targets(saved["identity"]["trained"]) if not OURS.fullmatch(target)]
+        if outside:
             raise UserError(f"study={study}: {few(outside)} of {name} is no code of this project")

@@ -76,34 +76,35 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
 def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, bool]:
     """Return a sentence on how a repetition agrees with the published run, and whether its first steps do."""
     if again.status != "completed":
-        return (
-            f"differs: it ended as {again.status} ({again.result.get('reason', 'no reason recorded')})",
-            False,
-        )
+        reason = again.result.get("reason", "no reason recorded")
+        return f"differs: it ended as {again.status} ({reason})", False
     training = published.training[published.training["name"] == name].set_index("step")["loss"]
     losses = {row["step"]: round(row["loss"], DIGITS) for row in read_metrics(again.directory.metrics)}
     repeated = pd.Series(training.index.map(losses), training.index)
     column = "exact_match" if again.curve[0]["exact_match"] is not None else "loss"
     curve = published.curves[published.curves["name"] == name].set_index("length")[column]
-    difference = (curve - pd.Series({row["length"]: row[column] for row in again.curve})).abs().max()
+    repeated_curve = pd.Series({row["length"]: row[column] for row in again.curve})
+    difference = (curve - repeated_curve).abs().max()
     if training.equals(repeated) and difference == 0:
         return f"comes out digit for digit: {len(training)} losses, {column} at {len(curve)} lengths", True
-    apart = (training - repeated).abs()
-    close = apart <= CLOSE * training.abs() + 10**-DIGITS
+    loss_differences = (training - repeated).abs()
+    close = loss_differences <= CLOSE * training.abs() + 10**-DIGITS
     until = int(max(training.index[close.cummin()], default=0))
     words = f"training agrees to {CLOSE:g} until step {until} of {int(training.index[-1])}"
     words += f"; the largest difference in {column} at a length is {difference:.3f}"
     if close[training.index <= FIRST_STEPS].all():
         return words, True
     by_rounding = (repeated - training.index.map(nudged_losses(again.experiment))).abs()
-    if (apart > CARRIED * by_rounding)[~close & (training.index <= FIRST_STEPS)].any():
+    too_different = ~close & (loss_differences > CARRIED * by_rounding)
+    if too_different[training.index <= FIRST_STEPS].any():
         return f"differs within the first {FIRST_STEPS} steps, by more than rounding does; {words}", False
     return f"{words}; another rounding changes as much", True
 
 
 def nudged_losses(experiment: Experiment) -> dict[int, float]:
     """Return the losses of the first steps, by step, of a training whose weights start a rounding apart."""
-    model, generator = experiment.untrained_model(), torch.Generator().manual_seed(0)
+    model = experiment.untrained_model()
+    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(1 + torch.finfo(weights.dtype).eps * torch.randn(weights.shape, generator=generator))

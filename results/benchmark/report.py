@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -29,7 +31,7 @@ from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.peers import PEERS
-from results.benchmark.timing import Row, Step, Timed, interleave, paired_ratios, timed
+from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
     bare_training,
@@ -73,23 +75,30 @@ class BenchmarkSettings(Section):
 
 
 def peers(repeats: int, display: Display) -> Iterator[Row]:
-    """A training step of ours and of other libraries at equal shapes, at their defaults and at their best."""
+    """Time a training step of ours and of other libraries at equal shapes."""
     for setting, (rows, tokens, vocabulary, width, layers) in SIZES.items():
         shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
         batches = random_batches(vocabulary, rows, tokens)
-        ours, theirs = _our_steps(shape, vocabulary, batches), _their_steps(shape, vocabulary, batches)
-        cases = {name: timed(step) for name, step in {**ours, **theirs}.items()}
+        theirs = _their_steps(shape, vocabulary, batches)
+        cases = {
+            name: timed(step) for name, step in (_our_steps(shape, vocabulary, batches) | theirs).items()
+        }
         seconds = interleave(cases, repeats, display, f"peers, {setting}")
         yield from paired_ratios("peers", setting, seconds, OURS)
-        for what, names in (("its default", PEERS), ("its best float32", theirs)):
-            if set(PEERS) <= set(theirs):
-                fastest = min(names, key=lambda name: median(seconds[name]))
-                pair = {name: seconds[name] for name in (OURS, fastest)}
-                yield paired_ratios(f"peers: fastest at {what}", setting, pair, fastest)[0]
+        yield from _against_fastest("peers: fastest at its default", setting, seconds, PEERS)
+        yield from _against_fastest("peers: fastest at its best float32", setting, seconds, theirs)
+
+
+def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[str]) -> list[Row]:
+    """Return our row against the fastest of these, where all libraries are installed."""
+    if not set(PEERS) <= set(seconds):
+        return []
+    fastest = min(names, key=lambda name: median(seconds[name]))
+    return paired_ratios(part, setting, {name: seconds[name] for name in (OURS, fastest)}, fastest)[:1]
 
 
 def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
-    """Ours as a run has it, and with the activation of other libraries."""
+    """Return ours as a run has it, and with the activation of other libraries."""
     backend = matmul.faster_backend()
     make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
     return {
@@ -99,105 +108,96 @@ def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str
 
 
 def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
+    """Return the steps of peers by attention and matmul backend; the default bears the bare name."""
+    backends = dict.fromkeys(("default", matmul.faster_backend()))
     steps: dict[str, Step] = {}
-    for name in PEERS:
+    for name, (make, attentions) in PEERS.items():
         try:
-            steps |= _peer_steps(name, shape, vocabulary, batches)
+            for attention, backend in product(attentions, backends):
+                torch.manual_seed(0)
+                case = name
+                if (attention, backend) != (attentions[0], "default"):
+                    words = (
+                        attention if attention != "default" else "",
+                        "oneDNN" if backend == "onednn" else "",
+                    )
+                    case = f"{name}, {' '.join(filter(None, words))}"
+                steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
         except ImportError:
             say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
     return steps
 
 
-def _peer_steps(name: str, shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
-    """The peer's steps by its attentions and matmul backends; its default bears its bare name."""
-    make, attentions = PEERS[name]
-    usable = dict.fromkeys(("default", matmul.faster_backend()))
-    steps: dict[str, Step] = {}
-    for attention in attentions:
-        for backend in usable:
-            torch.manual_seed(0)
-            words = [attention] * (attention != "default") + ["oneDNN"] * (backend == "onednn")
-            is_default = attention == attentions[0] and backend == "default"
-            case = name if is_default else f"{name}, {' '.join(words)}"
-            steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
-    return steps
-
-
 def small(repeats: int, display: Display) -> Iterator[Row]:
-    """Steps as the harness takes them, beside bare loops of other libraries over the same padded batches."""
+    """Time steps as the harness takes them, beside bare loops of other libraries over the same batches."""
     for rows, layers in SMALL:
         training = {"training.batch_size": rows, "training.check_examples": rows}
         training |= dict.fromkeys(("training.steps", "training.check_every"), 100)
-        made = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
-        with use_device(made.config):
+        run = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
+        with use_device(run.config):
             backend = matmul.current_backend()
-        theirs = _their_steps(made.shape, made.format.vocab_size, padded_batches(made))
+        theirs = _their_steps(run.shape, run.format.vocab_size, padded_batches(run))
         cases: dict[str, Timed] = {
-            OURS: partial(of_new_model, whole_training, made, backend),
-            f"{OURS}: without Lightning": partial(of_new_model, bare_training, made, backend),
-            f"{OURS}: data and forward": partial(of_new_model, forward_alone, made, backend),
-            f"{OURS}: data": partial(data_alone, made),
+            OURS: partial(of_new_model, whole_training, run, backend),
+            f"{OURS}: without Lightning": partial(of_new_model, bare_training, run, backend),
+            f"{OURS}: data and forward": partial(of_new_model, forward_alone, run, backend),
+            f"{OURS}: data": partial(data_alone, run),
         }
-        for name, step in theirs.items():
-            cases[name] = partial(seconds_per_step, step, made)
+        cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
         seconds = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
         for row in paired_ratios("small", setting, seconds, OURS):
-            speed = _billions(made) / row.milliseconds * 1000
-            steps = row.case in (OURS, *theirs)
-            yield replace(row, value=speed, unit="GFLOP/s on real tokens") if steps else row
-        if set(PEERS) <= set(theirs):
-            fastest = min(theirs, key=lambda name: median(seconds[name]))
-            pair = {name: seconds[name] for name in (OURS, fastest)}
-            yield paired_ratios("small: fastest at its best float32", setting, pair, fastest)[0]
+            if row.case in (OURS, *theirs):
+                speed = _billions_of_operations(run) / row.milliseconds * 1000
+                row = replace(row, value=speed, unit="GFLOP/s on real tokens")
+            yield row
+        yield from _against_fastest("small: fastest at its best float32", setting, seconds, theirs)
 
 
-def _billions(made: Experiment) -> float:
-    """Of operations that a step's real tokens take in the model's matrices, forward and backward."""
-    shape, steps = made.shape, made.config.training.steps
-    weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * made.format.vocab_size
-    tokens = sum(int(made.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
+def _billions_of_operations(run: Experiment) -> float:
+    """Return what a step's real tokens take in the model's matrices, forward and backward."""
+    shape, steps = run.shape, run.config.training.steps
+    weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * run.format.vocab_size
+    tokens = sum(int(run.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
     return 6 * weights * tokens / 1e9
 
 
 def encodings(repeats: int, display: Display) -> Iterator[Row]:
-    """A training step with every encoding, data included, against one without an encoding."""
+    """Time a training step with every encoding, data included, against one without an encoding."""
     for setting, keys in SETTINGS.items():
         cases: dict[str, Timed] = {}
         for name in shipped("pe"):
-            try:
-                made = experiment(pe=name, **keys)
-                step = training_step(made.untrained_model(), made, matmul.faster_backend())
-                cases[name] = timed(step)
-            except NotApplicable:
-                continue
+            with suppress(NotApplicable):
+                run = experiment(pe=name, **keys)
+                cases[name] = timed(training_step(run.untrained_model(), run, matmul.faster_backend()))
         seconds = interleave(cases, repeats, display, f"encodings, {setting}")
         yield from paired_ratios("encodings", setting, seconds, "none")
 
 
 def lengths(repeats: int, display: Display) -> Iterator[Row]:
-    """Evaluation time per example and peak memory over the length."""
+    """Measure evaluation time per example and peak memory over the length."""
     cases = [(tokens, name) for tokens in LENGTHS for name in LONG_ENCODINGS]
     display.start("lengths", len(cases))
     for done, (tokens, name) in enumerate(cases, start=1):
-        milliseconds, above = long_evaluation(tokens, name)
+        milliseconds, megabytes = long_evaluation(tokens, name)
         display.step(done)
-        setting, unit = f"{tokens} tokens", "MB above the imports"
-        yield Row("lengths", setting, name, milliseconds, value=above, unit=unit)
+        yield Row(
+            "lengths", f"{tokens} tokens", name, milliseconds, value=megabytes, unit="MB above the imports"
+        )
 
 
 def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
-    asked = validated(BenchmarkSettings, config)
-    prepare_device(experiment(**{"trainer.threads": asked.threads}).config)
-    machine, folder, display = describe_machine(), Path(asked.out), Lines()
+    settings = validated(BenchmarkSettings, config)
+    prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
+    machine, folder, display = describe_machine(), Path(settings.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row for row in _measured(folder, machine) if row.part.partition(":")[0] not in asked.parts]
+    rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
     parts = {"small": small, "peers": peers, "encodings": encodings, "lengths": lengths}
     say(" | ".join(HEADING))
-    for part in asked.parts:
+    for part in settings.parts:
         try:
-            for row in parts[part](asked.repeats, display):
+            for row in parts[part](settings.repeats, display):
                 rows.append(row)
                 say(" | ".join(_cells(row)))
         finally:
@@ -211,7 +211,7 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _measured(folder: Path, machine: dict[str, Any]) -> list[Row]:
+def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:
     if not (folder / "table.csv").exists() or read_json(folder / "machine.json") != machine:
         return []
     rows: Any = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""]).to_dict("records")
@@ -219,10 +219,10 @@ def _measured(folder: Path, machine: dict[str, Any]) -> list[Row]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What it was measured on."""
-    made = describe_environment("cpu")
-    kept = ("processor", "threads", "python", "pe_experiments", "matmul")
-    return {key: made[key] for key in kept} | {"cores": os.cpu_count(), "torch": torch.__version__}
+    """Return what it was measured on."""
+    environment = describe_environment("cpu")
+    keys = ("processor", "threads", "python", "pe_experiments", "matmul")
+    return {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
 
 
 def _cells(row: Row) -> tuple[str, ...]:

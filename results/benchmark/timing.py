@@ -33,7 +33,7 @@ class Row:
 
 
 def timed(step: Step) -> Timed:
-    """The seconds of one such step."""
+    """Return a function that takes one step and returns its seconds."""
 
     def seconds() -> float:
         started = time.perf_counter()
@@ -46,7 +46,7 @@ def timed(step: Step) -> Timed:
 def interleave(
     cases: Mapping[str, Timed], repeats: int, display: Display, what: str, warm_up: int = 3
 ) -> Seconds:
-    """Seconds of every repeat of every case, taken in turn: A B C B C A ..., so that drifts hit all alike.
+    """Return the seconds of all cases, taken in turn: A B C B C A ..., so that drifts hit all alike.
 
     Each round begins with another case: the first one pays for what the last one left in memory. The first
     ``warm_up`` rounds do not count; ``what`` names the cases in the display.
@@ -69,7 +69,7 @@ def interleave(
 
 
 def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
-    """A row per case: its median, and its ratios to ``against``, pair by pair."""
+    """Return a row per case: its median, and its ratios to ``against``, pair by pair."""
     rows = []
     for name, taken in seconds.items():
         ratios = [mine / theirs for mine, theirs in zip(taken, seconds[against], strict=True)]

@@ -35,19 +35,19 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 
 def experiment(**keys: object) -> Experiment:
-    """A resolved experiment on the CPU, as train.py would have it."""
+    """Return a resolved experiment on the CPU, as train.py would have it."""
     return resolve(check(composed("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
-    """The same tokens for everybody: each predicts the next."""
+    """Return the same random tokens for everybody: each predicts the next."""
     generator = torch.Generator().manual_seed(0)
     drawn = (torch.randint(vocabulary, (rows, tokens + 1), generator=generator) for _ in range(number))
     return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
 
 
 def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
-    """A training step on full rows: cross entropy of the next token, AdamW, clipping."""
+    """Return a training step on full rows: cross entropy of the next token, AdamW, clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     index = count()
 
@@ -64,12 +64,12 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
     return step
 
 
-def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
-    """A step of a run as it is trained, data included, without the Lightning loop."""
-    training = made.config.training
-    optimizer = TrainingOptimizer(model, made.components["optimizer"], training)
+def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
+    """Return a step of a run as it is trained, data included, without the Lightning loop."""
+    training = run.config.training
+    optimizer = TrainingOptimizer(model, run.components["optimizer"], training)
     schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, training))
-    batches, index = made.batches, count()
+    batches, index = run.batches, count()
 
     def step() -> None:
         matmul.set_backend(backend)
@@ -82,38 +82,38 @@ def training_step(model: Backbone, made: Experiment, backend: Backend) -> Step:
     return step
 
 
-def padded_batches(made: Experiment) -> Batches:
-    """Tokens and labels of the batches of a run, each as wide as its longest row."""
-    batches = made.batches
-    drawn = (batches.batch(index) for index in range(made.config.training.steps))
+def padded_batches(run: Experiment) -> Batches:
+    """Return tokens and labels of the batches of a run, each as wide as its longest row."""
+    batches = run.batches
+    drawn = (batches.batch(index) for index in range(run.config.training.steps))
     return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
 
 
-def data_alone(made: Experiment) -> float:
-    """Seconds per step that a run's batches take."""
-    batches, index = made.batches, count()
-    return seconds_per_step(lambda: batches.batch(next(index)), made)
+def data_alone(run: Experiment) -> float:
+    """Return the seconds per step that a run's batches take."""
+    batches, index = run.batches, count()
+    return seconds_per_step(lambda: batches.batch(next(index)), run)
 
 
-def of_new_model(way: Training, made: Experiment, backend: Backend) -> float:
-    """What `forward_alone`, `bare_training` or `whole_training` measures with an untrained model."""
-    return way(made.untrained_model(), made, backend)
+def of_new_model(way: Training, run: Experiment, backend: Backend) -> float:
+    """Return what `forward_alone`, `bare_training` or `whole_training` measures with an untrained model."""
+    return way(run.untrained_model(), run, backend)
 
 
-def forward_alone(model: Backbone, made: Experiment, backend: Backend) -> float:
-    """Seconds per step of the losses of a run's batches, data included."""
+def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
+    """Return the seconds per step of the losses of a run's batches, data included."""
     matmul.set_backend(backend)
-    batches, index = made.batches, count()
-    return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), made)
+    batches, index = run.batches, count()
+    return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
 
 
-def bare_training(model: Backbone, made: Experiment, backend: Backend) -> float:
-    """The same trained, in a loop of two lines."""
-    return seconds_per_step(training_step(model, made, backend), made)
+def bare_training(model: Backbone, run: Experiment, backend: Backend) -> float:
+    """Return the seconds per step of training in a bare loop."""
+    return seconds_per_step(training_step(model, run, backend), run)
 
 
-def whole_training(model: Backbone, made: Experiment, backend: Backend) -> float:
-    """The same as the harness trains it: Lightning, recording, checks and checkpoints, but not the start."""
+def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
+    """Return the seconds per step as the harness trains, with recording and checkpoints, not the start."""
     matmul.set_backend(backend)
     ends: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
@@ -122,22 +122,22 @@ def whole_training(model: Backbone, made: Experiment, backend: Backend) -> float
         def show(step: int) -> None:
             ends.append(time.perf_counter())
 
-        train_model(model, made, "cpu", checkpoint, 0, lambda row: None, show)
+        train_model(model, run, "cpu", checkpoint, 0, lambda row: None, show)
         ends.append(time.perf_counter())
-    return (ends[-1] - ends[0]) / (made.config.training.steps - 1)
+    return (ends[-1] - ends[0]) / (run.config.training.steps - 1)
 
 
-def seconds_per_step(step: Step, made: Experiment) -> float:
-    """Of as many steps as the run has, after the first, as `whole_training` counts them."""
+def seconds_per_step(step: Step, run: Experiment) -> float:
+    """Return the mean over as many steps as the run has, after the first."""
     step()
     started = time.perf_counter()
-    for _ in range(made.config.training.steps - 1):
+    for _ in range(run.config.training.steps - 1):
         step()
-    return (time.perf_counter() - started) / (made.config.training.steps - 1)
+    return (time.perf_counter() - started) / (run.config.training.steps - 1)
 
 
 def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
-    """Milliseconds per example of that many tokens, and resident megabytes above those after all imports.
+    """Return milliseconds per example of that many tokens, and resident megabytes above the imports.
 
     Measured in a new process, so that nothing measured before leaves its mark.
     """
@@ -146,13 +146,13 @@ def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
 
 
 def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
-    made = experiment(pe=encoding)
-    prepare_device(made.config)
-    model, source = made.untrained_model(), made.source
+    run = experiment(pe=encoding)
+    prepare_device(run.config)
+    model, source = run.untrained_model(), run.source
     before = _peak_megabytes()
-    length = (tokens - made.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
+    length = (tokens - run.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
     started = time.perf_counter()
-    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, made.config.training.max_length)
+    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, run.config.training.max_length)
     assert abs(row["tokens"] - tokens) <= 1, row
     return 1000 * (time.perf_counter() - started) / EXAMPLES, _peak_megabytes() - before
 

@@ -88,14 +88,14 @@ class Row:
         return self.style(shape, self.build, self.call)
 
 
-def at(path: str) -> Any:
-    """``module:name``, imported."""
+def load(path: str) -> Any:
+    """Import ``module:name``."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-def in_file(package: str, path: str, name: str) -> Any:
-    """A name of one file of a package whose other files need more than is installed."""
+def load_from_file(package: str, path: str, name: str) -> Any:
+    """Load a name from one file of a package whose other files need more than is installed."""
     place = str(distribution(package).locate_file(path))
     spec: Any = importlib.util.spec_from_file_location(f"{package}_part", place)
     module = importlib.util.module_from_spec(spec)
@@ -104,32 +104,32 @@ def in_file(package: str, path: str, name: str) -> Any:
 
 
 def arrays(call: Callable[[Any], Any], asarray: Callable[[Any], Any], x: Tensor) -> Tensor:
-    """A call of a library with arrays of its own."""
+    """Call a function of another array library with a tensor."""
     return torch.from_numpy(np.array(call(asarray(x.detach().float().numpy())))).to(x.dtype)
 
 
 def llama(shape: ModelShape, **rope: Any) -> Any:
     sizes = {"hidden_size": shape.d_model, "max_position_embeddings": shape.train_length}
-    config = at("transformers:LlamaConfig")(
+    config = load("transformers:LlamaConfig")(
         num_attention_heads=shape.num_heads, rope_parameters={"rope_theta": 1e4, **rope}, **sizes
     )
-    return at(f"{HF}.llama.modeling_llama:LlamaRotaryEmbedding")(config)
+    return load(f"{HF}.llama.modeling_llama:LlamaRotaryEmbedding")(config)
 
 
 def rotate_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     cos, sin = theirs(x, ids.expand(len(x), -1))
-    return at(f"{HF}.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
+    return load(f"{HF}.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
 
 
 def rotate_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
     sin, cos = theirs[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
-    apply = at(f"{HF}.gptj.modeling_gptj:apply_rotary_pos_emb")
+    apply = load(f"{HF}.gptj.modeling_gptj:apply_rotary_pos_emb")
     return apply(x.transpose(1, 2), sin, cos).transpose(1, 2)
 
 
 def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     frequencies = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
-    apply = at("fla.modules.rotary.ops:rotary_embedding_ref")
+    apply = load("fla.modules.rotary.ops:rotary_embedding_ref")
     rows = [
         apply(row[None].transpose(1, 2), angles.cos(), angles.sin()).transpose(1, 2)
         for row, angles in zip(x, (ids[..., None].float() * frequencies).expand(len(x), -1, -1), strict=True)
@@ -138,20 +138,20 @@ def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
 
 
 def rotate_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
-    make = at("diffusers.models.embeddings:get_1d_rotary_pos_embed")
-    apply = at("diffusers.models.embeddings:apply_rotary_emb")
+    make = load("diffusers.models.embeddings:get_1d_rotary_pos_embed")
+    apply = load("diffusers.models.embeddings:apply_rotary_emb")
     rows = zip(x, ids.expand(len(x), -1), strict=True)
     return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
 
 
 def rotate_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    array = at("mlx.core:array")
+    array = load("mlx.core:array")
     return by_offset(lambda part, offset: arrays(lambda a: theirs(a, offset=offset), array, part), x, ids)
 
 
 def rotate_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
     def rotate(line: Tensor) -> Tensor:
-        return arrays(at("jax:vmap")(theirs), at("jax.numpy:asarray"), line[0])[None]
+        return arrays(load("jax:vmap")(theirs), load("jax.numpy:asarray"), line[0])[None]
 
     length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())  # each is compiled once
     return from_start(rotate, x, ids, length)
@@ -159,16 +159,16 @@ def rotate_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
 
 def equinox_beside_another(shape: ModelShape) -> Any:
     """The module of base 500, after one of base 10,000 was used in the same process."""
-    rope = at("equinox.nn:RotaryPositionalEmbedding")
-    rope(shape.head_dim)(at("jax.numpy:zeros")((FAR, shape.head_dim)))
+    rope = load("equinox.nn:RotaryPositionalEmbedding")
+    rope(shape.head_dim)(load("jax.numpy:zeros")((FAR, shape.head_dim)))
     return rope(shape.head_dim, theta=500.0)
 
 
 def t5(shape: ModelShape) -> Any:
-    config = at("transformers:T5Config")(
+    config = load("transformers:T5Config")(
         d_model=shape.d_model, num_heads=shape.num_heads, d_kv=shape.head_dim, is_decoder=shape.causal
     )
-    attention = at(f"{HF}.t5.modeling_t5:T5Attention")(config, True, layer_idx=0)
+    attention = load(f"{HF}.t5.modeling_t5:T5Attention")(config, True, layer_idx=0)
     for name in "qkvo":
         delattr(attention, name)
     return attention
@@ -192,73 +192,73 @@ ROWS = (
         lambda s: llama(s, rope_type="yarn", factor=4.0, original_max_position_embeddings=s.train_length),
         rotate_llama, {"factor": 4.0}),
     Row("transformers", "GPT-J apply_rotary_pos_emb", "rope", Rotating,
-        lambda s: at(f"{HF}.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
+        lambda s: load(f"{HF}.gptj.modeling_gptj:create_sinusoidal_positions")(FAR, s.head_dim),
         rotate_gptj),
     Row("transformers", "BLOOM build_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
-        at(f"{HF}.bloom.modeling_bloom:build_alibi_tensor")(torch.ones(1, n), heads, torch.float32)),
+        load(f"{HF}.bloom.modeling_bloom:build_alibi_tensor")(torch.ones(1, n), heads, torch.float32)),
     Row("transformers", "Falcon build_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
-        at(f"{HF}.falcon.modeling_falcon:build_alibi_tensor")(torch.ones(1, n).long(), heads, torch.float32)),
+        load(f"{HF}.falcon.modeling_falcon:build_alibi_tensor")(torch.ones(1, n).long(), heads, torch.float32)),
     Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
-        at(f"{HF}.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, n)),
+        load(f"{HF}.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, n)),
     Row("transformers", "T5Attention.compute_bias", "t5", Biasing, t5,
         lambda theirs, here: pairs(lambda n: theirs.compute_bias(n, n)[0], here),
         {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at(f"{X}:RotaryEmbedding")(s.head_dim),
-        lambda theirs, x, ids: at(f"{X}:apply_rotary_pos_emb")(x, *theirs(ids.expand(len(x), -1)))),
+        lambda s: load(f"{X}:RotaryEmbedding")(s.head_dim),
+        lambda theirs, x, ids: load(f"{X}:apply_rotary_pos_emb")(x, *theirs(ids.expand(len(x), -1)))),
     Row("x-transformers", "AlibiPositionalBias", "alibi", Biasing,
-        lambda s: at(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
+        lambda s: load(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
         lambda theirs, here: pairs(lambda n: theirs(n, n).reshape(-1, n, n), here)),
     Row("x-transformers", "RelativePositionBias", "t5", Biasing,
-        lambda s: at(f"{X}:RelativePositionBias")(1.0, s.causal, 32, 128, s.num_heads),
+        lambda s: load(f"{X}:RelativePositionBias")(1.0, s.causal, 32, 128, s.num_heads),
         lambda theirs, here: pairs(lambda n: theirs(n, n), here), {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "ScaledSinusoidalEmbedding", "sinusoidal_scaled", Embedding,
-        lambda s: at(f"{X}:ScaledSinusoidalEmbedding")(s.d_model), whole_sequence),
+        lambda s: load(f"{X}:ScaledSinusoidalEmbedding")(s.d_model), whole_sequence),
     Row("rotary-embedding-torch", "rotate_queries_or_keys(offset=)", "rope", Rotating,
-        lambda s: at("rotary_embedding_torch:RotaryEmbedding")(s.head_dim),
+        lambda s: load("rotary_embedding_torch:RotaryEmbedding")(s.head_dim),
         lambda theirs, x, ids: by_offset(
             lambda part, offset: theirs.rotate_queries_or_keys(part, offset=offset), x, ids)),
     Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
-        lambda s: in_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
+        lambda s: load_from_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
         lambda theirs, x, ids: theirs(
             x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)),
     Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, rotate_fla),
     Row("litgpt", "apply_rope", "rope", Rotating,
-        lambda s: at("litgpt.model:build_rope_cache")(FAR, s.head_dim),
-        lambda theirs, x, ids: at("litgpt.model:apply_rope")(x, *(table[whole(ids)] for table in theirs))),
+        lambda s: load("litgpt.model:build_rope_cache")(FAR, s.head_dim),
+        lambda theirs, x, ids: load("litgpt.model:apply_rope")(x, *(table[whole(ids)] for table in theirs))),
     Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, rotate_diffusers),
     Row("diffusers", "SinusoidalPositionalEmbedding", "sinusoidal", Embedding,
-        lambda s: at("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
+        lambda s: load("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
         whole_sequence),  # it adds to zeros here
     Row("fair-esm", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("esm.rotary_embedding:RotaryEmbedding")(s.head_dim),
+        lambda s: load("esm.rotary_embedding:RotaryEmbedding")(s.head_dim),
         lambda theirs, x, ids: from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)),
     Row("local-attention", "SinusoidalEmbeddings", "rope", Rotating,
-        lambda s: at("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim),
+        lambda s: load("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim),
         lambda theirs, x, ids: from_start(
-            lambda line: at("local_attention.rotary:apply_rotary_pos_emb")(line, line, *theirs(line))[0], x, ids)),
+            lambda line: load("local_attention.rotary:apply_rotary_pos_emb")(line, line, *theirs(line))[0], x, ids)),
     Row("labml-nn", "RotaryPositionalEmbeddings", "rope", Rotating,
-        lambda s: at("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim),
+        lambda s: load("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim),
         lambda theirs, x, ids: from_start(
             lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)),
-    Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, lambda heads, n: at(
+    Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, lambda heads, n: load(
         "labml_nn.transformers.alibi:get_alibi_biases")(heads, torch.ones(1, n, dtype=torch.bool))[0].T),
     Row("positional-encodings", "PositionalEncoding1D", "sinusoidal", Embedding,
-        lambda s: at("positional_encodings.torch_encodings:PositionalEncoding1D")(s.d_model), whole_sequence),
+        lambda s: load("positional_encodings.torch_encodings:PositionalEncoding1D")(s.d_model), whole_sequence),
     Row("equinox", "RotaryPositionalEmbedding", "rope", Rotating,
-        lambda s: at("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), rotate_equinox, torch=False),
+        lambda s: load("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), rotate_equinox, torch=False),
     Row("equinox", "RotaryPositionalEmbedding, base 500 after one of 10,000", "rope", Rotating,
         equinox_beside_another, rotate_equinox, {"base": 500.0}, torch=False),
-    Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: at("mlx.nn:RoPE")(s.head_dim), rotate_mlx, torch=False),
+    Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: load("mlx.nn:RoPE")(s.head_dim), rotate_mlx, torch=False),
     Row("mlx", "nn.RoPE, traditional", "rope", Rotating,
-        lambda s: at("mlx.nn:RoPE")(s.head_dim, traditional=True), rotate_mlx, torch=False),
+        lambda s: load("mlx.nn:RoPE")(s.head_dim, traditional=True), rotate_mlx, torch=False),
     Row("mlx", "nn.ALiBi", "alibi", Biasing, lambda s: lambda n: torch.from_numpy(
-        np.array(at("mlx.nn:ALiBi").create_alibi_matrix(n, n, s.num_heads))[0]), pairs, torch=False),
+        np.array(load("mlx.nn:ALiBi").create_alibi_matrix(n, n, s.num_heads))[0]), pairs, torch=False),
     Row("keras-hub", "RotaryEmbedding", "rope", Rotating,
-        lambda s: at("keras_hub.layers:RotaryEmbedding")(), lambda theirs, x, ids: arrays(
+        lambda s: load("keras_hub.layers:RotaryEmbedding")(), lambda theirs, x, ids: arrays(
             partial(theirs, positions=ids.expand(len(x), -1).numpy()), np.asarray, x.transpose(1, 2)
         ).transpose(1, 2), torch=False),
     Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding,
-        lambda s: partial(arrays, at("keras_hub.layers:SinePositionEncoding")(), np.asarray), whole_sequence,
+        lambda s: partial(arrays, load("keras_hub.layers:SinePositionEncoding")(), np.asarray), whole_sequence,
         torch=False),
 )  # fmt: skip

@@ -31,7 +31,7 @@ from pe_experiments.checking.differences import where_they_differ
 from pe_experiments.checking.identify import known_mistakes
 from pe_experiments.checking.pair import SAME as ROUNDING
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.published import markdown_table
+from pe_experiments.published import table
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
@@ -52,31 +52,35 @@ CHECKED = {
     "half": CASTS,
     "reuse": "earlier calls change nothing",
 }
-ANSWER = """\
-**{wrong} of {all} implementations in {libraries} libraries compute other logits than the encoding they \
-are named after**, and {some} fail at least one check ({date})."""
 SIGNS = {"pass": "yes", "convention": "yes*", "fail": "**no**", "not applicable": "-"}
+RESULTS = {False: "fail", True: "pass", None: "not applicable"}
+PRECEDENCE = [*RESULTS]  # of the forms of an encoding the first result counts
+COLUMNS = ["package", "implementation", "check", "result", "reason"]
 
 
-def checked(row: Any) -> Iterator[tuple[str, str, str]]:
-    """Name, result and reason of every check of one row of `adapters.ROWS`."""
+def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield name, result and reason of every check of one row of `adapters.ROWS`."""
     reference = reference_of(row.against, **row.arguments)
-    forms = [f for f in common_forms(reference, [True, False]) if f or not row.style.causal_only]
+    forms = [
+        causal for causal in common_forms(reference, [True, False]) if causal or not row.style.causal_only
+    ]
     try:
-        yield SAME, *_identity(row, reference, forms)
+        yield SAME, *compare_logits(row, reference, forms)
     except Exception as error:  # of the implementation under test
         yield SAME, "fail", f"{type(error).__name__}: {error}"
-    for name in list(CHECKED.values())[1:]:
+    for name in CHECKED.values():
+        if name == SAME:
+            continue
         if name == CASTS and not row.torch:
             yield name, "not applicable", "its tensors are no tensors of PyTorch"
             continue
         findings = [CHECKS[name](Subject(row.make, causal)) for causal in forms]
-        finding = min(findings, key=lambda found: (found.holds is not False, found.holds is None))
-        result = {True: "pass", False: "fail", None: "not applicable"}[finding.holds]
-        yield name, result, finding.measured
+        finding = min(findings, key=lambda finding: PRECEDENCE.index(finding.holds))
+        yield name, RESULTS[finding.holds], finding.measured
 
 
-def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
+def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
+    """Return whether the logits are those of our encoding, or in which convention, and what differs."""
     comparison = compare_layouts(row.make, Reference(row.against, reference.build, forms))
     if comparison.same:
         far_difference = comparison.far_difference
@@ -89,14 +93,15 @@ def _identity(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
         return "fail", comparison.other_models
     if comparison.difference <= ROUNDING and not comparison.scenario:
         return "fail", f"equal below position 64; up to 4,095 they differ by {comparison.far_difference:.1e}"
-    matches = known_mistakes(row.make, [reference], forms)
-    named = [f"known mistake: {match.mistake.name}" for match in matches if match.mistake]
-    where = where_they_differ(row.make, reference.build, forms[0])
     difference = f"they differ by {comparison.difference:.1e}"
+    where = where_they_differ(row.make, reference.build, forms[0])
     if not (where or comparison.scenario or row.style.embed is not PositionalEncoding.embed):
         return "convention", f"the same at positions 0, 1, 2, ...; with gaps {difference}"
-    scenario = f"; {comparison.scenario}" if comparison.scenario else ""
-    return "fail", "; ".join(filter(None, [row.remark, f"{difference}{scenario}", *named, where]))
+    if comparison.scenario:
+        difference = f"{difference}; {comparison.scenario}"
+    matches = known_mistakes(row.make, [reference], forms)
+    mistakes = [f"known mistake: {match.mistake.name}" for match in matches if match.mistake]
+    return "fail", "; ".join(filter(None, [row.remark, difference, *mistakes, where]))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:
@@ -104,8 +109,8 @@ def write_table(folder: Path, packages: list[str]) -> None:
     from adapters import ROWS  # type: ignore[import-not-found]
 
     path = folder / "table.csv"
-    kept = pd.read_csv(path, dtype=str).fillna("")
-    today, made = datetime.date.today().isoformat(), []
+    earlier = pd.read_csv(path, dtype=str).fillna("")
+    today, rows = datetime.date.today().isoformat(), []
     for row in ROWS:
         try:
             if packages and row.package not in packages:
@@ -114,40 +119,37 @@ def write_table(folder: Path, packages: list[str]) -> None:
             row.make(small_shape())
         except (PackageNotFoundError, ImportError, UserError) as error:
             say(f"{row.package}, {row.name}: left as it was ({type(error).__name__}: {error})")
-            earlier = kept[(kept["package"] == row.package) & (kept["implementation"] == row.name)]
-            made += earlier.to_dict("records")
+            same = (earlier["package"] == row.package) & (earlier["implementation"] == row.name)
+            rows += earlier[same].to_dict("records")
             continue
         about = {"package": row.package, "version": installed, "implementation": row.name}
         about["against"] = reference_of(row.against, **row.arguments).label
-        found = list(checked(row))
-        for check, result, reason in found:
+        for check, result, reason in check_row(row):
             short = " ".join(reason.split())[:300]
-            made.append(about | {"check": check, "result": result, "reason": short, "date": today})
-        failed = [check for check, result, _ in found if result == "fail"]
-        say(f"{row.package}, {row.name}: {', '.join(failed)}")
-    write_atomically(path, pd.DataFrame(made).to_csv(index=False))
+            rows.append(about | {"check": check, "result": result, "reason": short, "date": today})
+            if result == "fail":
+                say(f"{row.package}, {row.name}: {check}")
+    write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
-def blocks(folder: Path) -> dict[str, str]:
-    """How many there are, a row of signs for each, and what every *no* and every other convention is."""
-    table = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
-    rows = []
-    for (package, name), part in table.groupby(["package", "implementation"], sort=False):
-        results, first = part.set_index("check")["result"], part.iloc[0]
-        signs = [SIGNS[results[check]] for check in CHECKED.values()]
-        rows.append([f"{package} {first['version']}", str(name), first["against"], *signs])
-    said = table[table["result"].isin(["fail", "convention"])]
-    columns = ["package", "implementation", "check", "result", "reason"]
-    failed = table[table["result"] == "fail"]
-    counts = {"all": len(rows), "libraries": table["package"].nunique(), "date": table["date"].max()}
-    counts["wrong"] = failed[failed["check"] == SAME]["implementation"].nunique()
-    counts["some"] = len(failed[["package", "implementation"]].drop_duplicates())
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return a row of signs for each implementation, the reasons, and the numbers of the answer."""
+    checks = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
+    checks["library"] = checks["package"] + " " + checks["version"]
+    by = ["library", "implementation", "against"]
+    signs: Any = checks.assign(sign=checks["result"].map(SIGNS)).set_index([*by, "check"])["sign"].unstack()
+    signs = signs.loc[[*checks[by].drop_duplicates().itertuples(index=False, name=None)], [*CHECKED.values()]]
+    signs.columns = pd.Index(CHECKED)
+    failed = checks[checks["result"] == "fail"]
+    reasons = checks.loc[checks["result"].isin(["fail", "convention"]), COLUMNS]
     return {
-        "answer": ANSWER.format_map(counts),
-        "table": markdown_table(["library", "implementation", "compared with", *CHECKED], rows),
-        "reasons": markdown_table(
-            ["library", "implementation", "check", "result", "measured"], said[columns].to_numpy().tolist()
-        ),
+        "table": table(signs.reset_index().rename(columns={"against": "compared with"})),
+        "reasons": table(reasons.rename(columns={"package": "library", "reason": "measured"})),
+        "all": len(signs),
+        "libraries": checks["package"].nunique(),
+        "wrong": (failed["check"] == SAME).sum(),
+        "some": len(failed[["package", "implementation"]].drop_duplicates()),
+        "date": checks["date"].max(),
     }
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,43 +33,18 @@ NOISE_FLOAT32 = 1e-5  # the same of quantities in float32
 PAIR = "dog bites man against man bites dog, pooled"
 ROWS = 20  # positions of a learned table
 WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
+HERE = Path(__file__).parent
 # The function of *Introduction to Natural Language Processing with Transformers*, 5.2; a word of it is torn.
-TORN, WHOLE = "position\n\ns", "positions"
-FUNCTION = """
-def positional_encoding(sequence_length, d_model):
-    positions = np.arange(sequence_length)[:, np.newaxis]
-    div_terms = np.exp(np.arange(0, d_model, 2) * -(np.log(10000.0) / d_model))
-    pos_enc = np.zeros((sequence_length, d_model))
-    pos_enc[:, 0::2] = np.sin(positions * div_terms)
-    pos_enc[:, 1::2] = np.cos(position
-
-s * div_terms)
-    return pos_enc
-"""
+FUNCTION = (HERE / "printed_function.txt").read_text()
+WHOLE_FUNCTION = FUNCTION.replace("position\n\ns", "positions")
 # The module of *Positional Encoding in Transformers*, with its indentation, which extraction lost.
-MODULE = """
-class PositionalEncoding(torch.nn.Module):
-    def __init__(self, d_model, max_len=5000):
-        super(PositionalEncoding, self).__init__()
-        pe = torch.zeros(max_len, d_model)
-        position = torch.arange(0, max_len, dtype=torch.float).unsqueeze(1)
-        div_term = torch.exp(torch.arange(0, d_model, 2).float() * (-math.log(10000.0) / d_model))
-        pe[:, 0::2] = torch.sin(position * div_term)
-        pe[:, 1::2] = torch.cos(position * div_term)
-        pe = pe.unsqueeze(0).transpose(0, 1)
-        self.register_buffer('pe', pe)
-
-    def forward(self, x):
-        # x is shape: [seq_len, batch_size, d_model]
-        x = x + self.pe[:x.size(0), :]
-        return x
-"""
+MODULE = (HERE / "printed_module.txt").read_text()
 
 Measured = dict[str, float]
 
 
-def audited() -> pd.DataFrame:
-    """Everything that needs no training; in digits that are the same on other machines."""
+def audit_all() -> pd.DataFrame:
+    """Measure everything that needs no training, in digits that are the same on other machines."""
     with torch.no_grad():
         found = formula() | sample() | documents() | order() | vectors() | alternatives()
     rounded = [(name, _rounded(name, x)) for name, x in found.items()]
@@ -139,7 +115,7 @@ def sample() -> Measured:
 
 def documents() -> Measured:
     """Code and slips of the documents, parameters that they compare, what concatenation separates."""
-    function = printed(FUNCTION.replace(TORN, WHOLE), "positional_encoding")
+    function = printed(WHOLE_FUNCTION, "positional_encoding")
     true_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     beside = partial(Sinusoidal, combine="concat")
     counted: dict[str, nn.Module] = {

@@ -11,76 +11,69 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.bank.scores import FLOORS, score_table
 from pe_experiments.comparison import Runs
-from pe_experiments.published import compare_archived, markdown_table, read_archive, read_table
-from pe_experiments.published.scores import FLOORS, scored
+from pe_experiments.published import compare_archived, read_archive, read_table, table
 
-from . import audits
-from .trained import Trained, of_training
-from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
+from .audits import audit_all
+from .trained import Trained, judge_trained
+from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untrained
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
 SETTINGS = 9  # of a task of the bank; with fewer it decides nothing
 OURS = "ours"  # no document states the claim
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
-ANSWER = """\
-**{vectors_hold} of the {vectors} mathematical claims of four tutorials are true as written**, \
-{vectors_depend} hold under conditions, and {vectors_fail} are false. Of {trained} claims about trained \
-models, {trained_depend} depend on the task, {trained_unsupported} are not supported and \
-{trained_untested} were not tested."""
-pages = compare_archived
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
+
+pages = compare_archived
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``audits.csv``."""
-    del runs, results_dir
-    audits.audited().to_csv(folder / "audits.csv", index=False)
+    """Write ``audits.csv``."""
+    audit_all().to_csv(folder / "audits.csv", index=False)
 
 
-def verdicts(audited: pd.DataFrame, trained: Trained) -> pd.DataFrame:
-    """The claims of ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``."""
-    claims = read_table(HERE / "claims.csv").fillna("")
-    found = {row["claim"]: (row["measured"], UNTESTED) for row in claims.to_dict("records")}
-    found |= judged(claims, audited) | of_training(trained)
-    measured, judgements = zip(*(found[claim] for claim in claims["claim"]), strict=True)
-    return claims.assign(measured=measured, verdict=judgements)
-
-
-def blocks(folder: Path) -> dict[str, str]:
-    """How many claims hold, and all of them."""
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the table of all claims, and how many of those in documents hold."""
     bank = read_archive(BANK)
-    rows = scored(bank, read_table(BANK / FLOORS))
-    rows = rows[rows.groupby("task")["setting"].transform("nunique") >= SETTINGS]
-    counted = bank.runs.merge(rows[["name", "learned"]], on="name")
-    trained = Trained(read_archive(folder), counted)
-    made = verdicts(read_table(folder / "audits.csv"), trained)
-    return {"answer": answer(made), "claims": table(made)}
+    scores = score_table(bank, read_table(BANK / FLOORS))
+    scores = scores[scores.groupby("task")["setting"].transform("nunique") >= SETTINGS]
+    counted = bank.runs.merge(scores[["name", "learned"]], on="name")
+    claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), counted))
+    return counts(claims) | {"claims": claim_table(claims)}
 
 
-def table(made: pd.DataFrame) -> str:
-    """A row per claim."""
-    links = [f"[figure](figures/{figure}.png)" if figure else "" for figure in made["figure"]]
-    cells = made.assign(figure=links, quoted=[quoted(row) for row in made.to_dict("records")])
+def judge(audits: pd.DataFrame, trained: Trained) -> pd.DataFrame:
+    """Return ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``."""
+    claims = read_table(HERE / "claims.csv").fillna("")
+    findings = judge_untrained(claims, audits) | judge_trained(trained)
+    rows = zip(claims["claim"], claims["measured"], strict=True)
+    found = [findings.get(claim, (measured, UNTESTED)) for claim, measured in rows]
+    return claims.assign(measured=[one for one, _ in found], verdict=[verdict for _, verdict in found])
+
+
+def counts(claims: pd.DataFrame) -> dict[str, int]:
+    """Return how many claims of documents have which verdict, about vectors and about trained models."""
+    stated = claims[claims["source"] != OURS]
+    groups = {"vectors": stated[stated["holds_if"] != ""], "trained": stated[stated["holds_if"] == ""]}
+    found = {about: len(rows) for about, rows in groups.items()}
+    for about, rows in groups.items():
+        for name, verdict in VERDICTS.items():
+            found[f"{about}_{name}"] = (rows["verdict"] == verdict).sum()
+    return found
+
+
+def claim_table(claims: pd.DataFrame) -> str:
+    links = [f"[figure](figures/{figure}.png)" if figure else "" for figure in claims["figure"]]
+    cells = claims.assign(figure=links, quoted=[quotation(row) for row in claims.to_dict("records")])
     columns = ["claim", "quoted", "tested", "measured", "verdict", "figure"]
-    return markdown_table(HEADING, cells[columns].to_numpy().tolist())
+    return table(cells[columns].set_axis([*HEADING], axis=1))
 
 
-def quoted(row: dict[Any, Any]) -> str:
-    """The source's words, formulas and code as code, and its name; *ours* where no source states the claim."""
+def quotation(row: dict[Any, Any]) -> str:
+    """Return the source's words, formulas and code as code, and its name; *ours* where no source states the claim."""
     if row["source"] == OURS:
         return OURS
     words = row["quotation"]
     return f"`{words}` ({row['source']})" if set("$_\\=") & set(words) else f"“{words}” ({row['source']})"
-
-
-def answer(made: pd.DataFrame) -> str:
-    """The sentences that open the page."""
-    stated = made[made["source"] != OURS]
-    untrained = stated["holds_if"] != ""
-    values: dict[str, int] = {"vectors": untrained.sum(), "trained": (~untrained).sum()}
-    for about, own in (("vectors", stated[untrained]), ("trained", stated[~untrained])):
-        counts = own["verdict"].value_counts()
-        values |= {f"{about}_{name}": counts.get(verdict, 0) for name, verdict in VERDICTS.items()}
-    return ANSWER.format_map(values)

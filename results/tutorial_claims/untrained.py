@@ -38,17 +38,17 @@ class Values(dict[str, Any]):
         raise UserError(f"audits.csv has no row {name}; publish the study again")
 
     def meets(self, condition: str) -> bool:
-        """Whether ``QUANTITY < BOUND`` holds, also with > and =; the bound is a number or a quantity."""
+        """Return whether ``QUANTITY < BOUND`` holds, also with > and =; a bound is a number or a quantity."""
         quantity, sign, bound = re.split(r" ([<>=]) ", condition)
         return SIGNS[sign](self[quantity], float(bound) if bound[0] in "-0123456789" else self[bound])
 
 
-def judged(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Finding]:
-    """By claim what was ``measured``, and the verdict: holds if all conditions are met, depends if some."""
+def judge_untrained(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Finding]:
+    """Return what was measured and the verdict by claim: holds if all conditions are met, depends if some."""
     values = Values(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
-    found = {}
+    findings = {}
     for row in claims[claims["holds_if"] != ""].to_dict("records"):
         met = [values.meets(condition) for condition in row["holds_if"].split("; ")]
         verdict = HOLDS if all(met) else DEPENDS if any(met) else FAILS
-        found[row["claim"]] = row["measured"].format_map(values), verdict
-    return found
+        findings[row["claim"]] = row["measured"].format_map(values), verdict
+    return findings

@@ -65,7 +65,7 @@ def test_a_study_may_have_a_version(written: Path) -> None:
     publish("many/v1", written)
     assert (folder / "README.md").read_text() == "9 runs"
     (folder / "README.md").unlink()
-    assert pages.published(written) == [folder]
+    assert pages.list_studies(written) == [folder]
     pages.regenerate(folder)
     assert (folder / "README.md").read_text() == "9 runs"
     assert pages.differences(folder) == []

@@ -1,7 +1,4 @@
-"""The second bank: twelve encodings on six tasks, in twelve configurations that all of them met.
-
-``setting`` in code and CSVs is a configuration of depth, number of symbols, training length, blocks, heads and seed.
-"""
+"""The second bank: twelve encodings on six tasks, in twelve settings that all of them met."""
 
 from __future__ import annotations
 
@@ -14,48 +11,51 @@ import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from pe_experiments.bank import verdicts
+from pe_experiments.bank.report import curves_figure
+from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, bootstrap_ranks
 from pe_experiments.comparison.words import number
-from pe_experiments.drawing import save, styles
-from pe_experiments.published import markdown_table, read_archive, verdicts, with_settings
-from pe_experiments.published.pages import code_of
-from pe_experiments.published.scores import FLOORS, SCORE, scored, scores_of
-from pe_experiments.published.verdicts import BETTER, NOT_SEPARATED, TESTED
+from pe_experiments.drawing import save
+from pe_experiments.published import read_archive, table, with_settings
+from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 
-from .sentences import CHOSEN, EFFORT, FACTORS_IN_WORDS, RECOMMENDATION
-
 RESULTS = Path(__file__).parents[2]
-CONTROL = "majority"
-QUESTIONS = {
+QUESTIONS = {  # of the tasks that need order
     "copy": "copy all symbols",
     "lag": "repeat the symbol three back",
     "induction": "recall what followed a mark",
     "flip_flop": "recall the bit written last",
     "kth": "find the third symbol, a trained position",
 }
-TASKS = [*QUESTIONS]  # that need order; the control is in the CSVs alone
+TASKS = [*QUESTIONS]
+CONTROL = "majority"  # needs no order; in the CSVs alone
 MEAN = "mean"  # over the tasks
-SYMBOLS = ("task.vocab_size", "task.fillers", "task.ignore")  # more of them is harder
-FACTORS = {"layers": ("model.num_layers",), "symbols": SYMBOLS, "training length": ("training.max_length",),
-           "blocks": ("model.norm",), "heads": ("model.num_heads",)}  # fmt: skip
-LEVELS = {"layers": ("2 layers", "4 layers"), "symbols": ("few symbols", "many symbols"),
-          "training length": ("trained to 12", "trained to 24"), "blocks": ("GPT blocks", "Llama blocks"),
-          "heads": ("2 heads", "4 heads")}  # fmt: skip
+SETTINGS = 12
+FACTORS = {  # a factor's keys, of which a task has one, and its lower and higher level
+    "layers": (["model.num_layers"], "2 layers", "4 layers"),
+    "symbols": (["task.vocab_size", "task.fillers", "task.ignore"], "few symbols", "many symbols"),
+    "training length": (["training.max_length"], "trained to 12", "trained to 24"),
+    "blocks": (["model.norm"], "GPT blocks", "Llama blocks"),
+    "heads": (["model.num_heads"], "2 heads", "4 heads"),
+}
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
-LEARNED_ALONE, AS_ZERO = np.nan, 0.0  # what a setting counts in which the task was not learned
-AREA_0 = "area, unlearned as 0"
-MEASURES = {"area": (SCORE, LEARNED_ALONE), AREA_0: (SCORE, AS_ZERO),
-            "at 2x": (AT_2X, LEARNED_ALONE), "at 4x": (AT_4X, LEARNED_ALONE)}  # fmt: skip
-SHOWN = ("fox", "kerple_log", "alibi", "t5", "rope", "sinusoidal")  # in colour
+AS_ZERO = "area, unlearned as 0"
+MEASURES = {  # the column, and what a setting counts in which the task was not learned
+    "area": (SCORE, np.nan),
+    AS_ZERO: (SCORE, 0.0),
+    "at 2x": (AT_2X, np.nan),
+    "at 4x": (AT_4X, np.nan),
+}
+IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "fox")
 DRAWN = 20_000
 SHADES = 25  # a published picture has few colours
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     """Write the floors of every task, setting and length."""
-    del results_dir
     points = runs.curves.drop_duplicates(["task", "seed", "content_length"])
     points = points.merge(with_settings(runs, ignore="task.ignore")[["name", "ignore"]], on="name")
     points["floor"] = [_floor(point) for point in points.itertuples()]
@@ -64,15 +64,16 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 
 
 def _floor(point: Any) -> float:
-    """Exact match without order where an answer is one token; on `flip_flop` that of the majority of bits so far."""
+    """Return the exact match without order where an answer is one token; on `flip_flop` by a rule, else 0."""
     if point.task == "flip_flop":
         return majority_of_bits(point.ignore, point.content_length)
-    one_token = point.answer_tokens == 1 and point.task != CONTROL  # which a bag of tokens solves
-    return float(point.bag_ceiling) if one_token else 0.0
+    if point.answer_tokens == 1 and point.task != CONTROL:  # which a bag of tokens solves
+        return float(point.bag_ceiling)
+    return 0.0
 
 
 def majority_of_bits(ignore: float, length: int) -> float:
-    """Estimated exact match of answering every read with the bit written more often so far; ties are guessed."""
+    """Estimate the exact match of answering every read with the bit written more often so far; ties are guessed."""
     task, draw = FlipFlop(ignore), torch.Generator().manual_seed(0)
     inputs, targets = (x.view(DRAWN, -1, 2) for x in task.sample(length, DRAWN, draw))
     written, reads = inputs[..., 0] == task.write, targets[..., 0] >= 0
@@ -82,282 +83,269 @@ def majority_of_bits(ignore: float, length: int) -> float:
 
 
 def load(folder: Path) -> tuple[Runs, pd.DataFrame]:
-    """The runs, and the scores of those that count with a column per factor, true at its higher level."""
+    """Return the runs, and the scores of those that count with a column per factor, true at its higher level."""
     runs = read_archive(folder)
-    table = scored(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
-    keys = {key: key for several in FACTORS.values() for key in several}
-    levels = with_settings(runs, **keys).set_index("name")
-    for name, several in FACTORS.items():  # of blocks those of Llama are the higher
-        value = levels[[*several]].bfill(axis=1).iloc[:, 0].map(str)
-        levels[name] = value != value.groupby(levels["task"]).transform("min")
-    return runs, table.join(levels[[*FACTORS]], on="name")
+    scores = score_table(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
+    for factor, (keys, _, _) in FACTORS.items():
+        values = with_settings(runs, **{key: key for key in keys}).set_index("name")
+        level = values[keys].bfill(axis=1).iloc[:, 0].map(str)  # GPT's layernorm < Llama's rmsnorm
+        higher = level != level.groupby(values["task"]).transform("min")
+        scores[factor] = scores["name"].map(higher)
+    return runs, scores
 
 
 def pages(folder: Path) -> None:
-    """The figures, ``scores.csv`` and ``verdicts.csv``."""
-    runs, table = load(folder)
-    _draw_curves(runs, table, folder / "figures")
-    _draw_answer(table, folder / "figures")
-    _draw_factors(table, folder / "figures")
-    table.to_csv(folder / "scores.csv", index=False)
-    compare(table).to_csv(folder / "verdicts.csv", index=False)
+    """Draw the figures; write ``scores.csv`` and ``verdicts.csv``."""
+    runs, scores = load(folder)
+    draw_curves(runs, scores, folder / "figures")
+    draw_scores(scores, folder / "figures")
+    draw_factors(scores, folder / "figures")
+    scores.to_csv(folder / "scores.csv", index=False)
+    best_against_others(scores).to_csv(folder / "verdicts.csv", index=False)
 
 
-def task_means(table: pd.DataFrame) -> pd.DataFrame:
-    """[settings, encodings], the mean score over the tasks that need order, 0 where one was not learned."""
-    tasks = [scores_of(table[table["task"] == task], SCORE, AS_ZERO) for task in TASKS]
-    return sum(tasks[1:], tasks[0]) / len(tasks)
-
-
-def cases(table: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """By task and measure the scores [settings, encodings]."""
-    found: dict[tuple[str, str], pd.DataFrame] = {}
+def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+    """Return the scores [settings, encodings] by task and measure, and the mean over the tasks that need order."""
+    found = {}
     for task in [*TASKS, CONTROL]:
-        rows = table[table["task"] == task]
-        found |= {(task, name): scores_of(rows, *measure) for name, measure in MEASURES.items()}
-    return found | {(MEAN, AREA_0): task_means(table)}
+        for name, (column, unlearned) in MEASURES.items():
+            found[task, name] = scores_by_setting(scores[scores["task"] == task], column, unlearned)
+    total: Any = sum(found[task, AS_ZERO] for task in TASKS)
+    found[MEAN, AS_ZERO] = total / len(TASKS)
+    return found
 
 
-def compare(table: pd.DataFrame) -> pd.DataFrame:
-    """The best encoding on every task by every measure against each other one."""
+def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per task, measure and encoding: the best encoding against each other one."""
     rows = []
-    for (task, measure_name), scores in cases(table).items():
-        best, others = verdicts.best(scores)
-        compared = 1 + sum(one.verdict in TESTED for one in others.values())
-        about = {"task": task, "measure": measure_name, "best": best, "best_mean": scores[best].mean()}
-        for name, one in others.items():
-            row = about | {"encoding": name, "verdict": one.verdict, "settings": one.settings, "p": one.p}
-            row |= {"difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high}
-            row["calibrated_p"] = verdicts.calibrated_p(one.p, compared, int(scores[best].count()))
-            rows.append(row)
-    made = pd.DataFrame(rows)
-    return made.assign(calibrated_p=made["calibrated_p"].where(made["p"].notna()))
+    for (task, measure_name), matrix in matrices(scores).items():
+        best, differences = verdicts.best(matrix)
+        compared = 1 + sum(one.verdict in verdicts.TESTED for one in differences.values())
+        for name, one in differences.items():
+            calibrated = verdicts.calibrated_p(one.p, compared, int(matrix[best].count()))
+            rows.append(
+                {
+                    "task": task,
+                    "measure": measure_name,
+                    "best": best,
+                    "best_mean": matrix[best].mean(),
+                    "encoding": name,
+                    "verdict": one.verdict,
+                    "settings": one.settings,
+                    "p": one.p,
+                    "difference": one.interval.estimate,
+                    "low": one.interval.low,
+                    "high": one.interval.high,
+                    "calibrated_p": np.nan if np.isnan(one.p) else calibrated,
+                }
+            )
+    return pd.DataFrame(rows)
 
 
-def _draw_curves(runs: Runs, table: pd.DataFrame, folder: Path) -> None:
-    """Mean exact match over input length in all settings, of the four tasks that tell encodings apart."""
-    points = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
-    points = points[points["name"].isin(table["name"])]
-    points["times"] = points["content_length"] / points["max_length"]
-    counts = points.groupby(["task", "label", "times"])["exact_match"].agg(["mean", "size"])
-    means = counts["mean"][
-        counts["size"] == table["setting"].nunique()
-    ]  # at the lengths that all settings share
-    figure, looks = Figure(figsize=(7.2, 2.4), layout="constrained"), styles(SHOWN)
-    others = sorted(set(table["label"]) - set(SHOWN))
-    for axes, task in zip(figure.subplots(1, 4, sharey=True), TASKS, strict=False):
-        for encoding in [*others, *SHOWN]:
-            curve = means.loc[task, encoding]
-            curve = curve[curve.index >= 1]
-            colour, marker = looks.get(encoding, ("0.85", ""))
-            axes.plot(curve.index, curve, color=colour, marker=marker, markersize=3.5, linewidth=1.2)
+def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return mean scores with unlearned settings as 0 and without these, and in how many a task was learned.
+
+    [encodings, tasks], the highest mean over tasks first; the first frame begins with that mean.
+    """
+    found = matrices(scores)
+    as_zero = pd.DataFrame({task: found[task, AS_ZERO].mean() for task in (MEAN, *TASKS)})
+    learned_alone = pd.DataFrame({task: found[task, "area"].mean() for task in TASKS})
+    learned_in = pd.DataFrame({task: found[task, "area"].count() for task in TASKS})
+    order = as_zero[MEAN].sort_values(ascending=False).index
+    return as_zero.loc[order], learned_alone.loc[order], learned_in.loc[order]
+
+
+def draw_curves(runs: Runs, scores: pd.DataFrame, folder: Path) -> None:
+    """Draw mean exact match over input length in all settings, of the four tasks that tell encodings apart."""
+    tasks = [task for task in TASKS if task != "kth"]
+    figure = curves_figure(runs, scores, dict.fromkeys(tasks, IN_COLOUR), shortest=1, columns=4)
+    figure.set_figheight(2.7)
+    for axes, task in zip(figure.axes, tasks, strict=True):
         axes.set_title(f"{task}\n{QUESTIONS[task]}", fontsize=7)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([1, 2, 4, 8], ["1x", "2x", "4x", "8x"])
         axes.set_xlabel("input length / training length", fontsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("exact match")
-    lines = dict(zip([*others, *SHOWN], figure.axes[0].lines, strict=True))
-    shown = [lines[name] for name in (*SHOWN, others[0])]
-    figure.legend(
-        shown, [*SHOWN, f"{len(others)} others"], loc="outside lower center", ncols=7, frameon=False
-    )
     save(figure, folder, "curves")
 
 
-def _draw_answer(table: pd.DataFrame, folder: Path) -> None:
-    """The mean scores, a setting that was not learned counting as 0 and left out."""
-    as_zero, learned_alone, learned_in = views(table)
-    counts = {MEAN: [12] * len(as_zero), **{task: learned_in[task].tolist() for task in TASKS}}
+def draw_scores(scores: pd.DataFrame, folder: Path) -> None:
+    """Draw the mean scores, a setting that was not learned counting as 0 and left out."""
+    as_zero, learned_alone, learned_in = views(scores)
+    counts = learned_in.to_numpy()
     figure = Figure(figsize=(7.2, 3.3), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True, width_ratios=[6, 5])
-    titles = "unlearned configurations count as 0", "unlearned configurations left out"
-    for axes, values, title in zip(panels, (as_zero, learned_alone), titles, strict=True):
-        _matrix(axes, values, "Blues", (0, 1))
-        axes.set_title(title)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[6, 5])
+    left.set_title("unlearned configurations count as 0")
+    right.set_title("unlearned configurations left out")
+    for axes, values in ((left, as_zero), (right, learned_alone)):
+        draw_matrix(axes, values, "Blues", 0, 1)
         axes.tick_params(axis="x", labelsize=6.5)
         for (row, column), value in np.ndenumerate(values.to_numpy()):
-            count = counts[str(values.columns[column])][row]
-            some = f"\n{count} of 12" if values is learned_alone and count < 12 else ""
-            look: Any = {"color": "white" if value > 0.55 else "black", "fontsize": 5.5 if some else 7}
-            axes.text(column, row, number(value) + some, ha="center", va="center", linespacing=0.9, **look)
+            words, size = number(value), 7.0
+            if axes is right and counts[row, column] < SETTINGS:
+                words, size = f"{words}\n{counts[row, column]} of {SETTINGS}", 5.5
+            colour = "white" if value > 0.55 else "black"
+            axes.text(
+                column, row, words, color=colour, fontsize=size, ha="center", va="center", linespacing=0.9
+            )
     save(figure, folder, "answer")
 
 
-def _draw_factors(table: pd.DataFrame, folder: Path) -> None:
-    """How much each factor moves the mean score of the settings that were learned."""
-    names = [*views(table)[0].index]
+def draw_factors(scores: pd.DataFrame, folder: Path) -> None:
+    """Draw how much each factor moves the mean score of the settings that were learned."""
+    encodings = [*views(scores)[0].index]
     figure = Figure(figsize=(7.2, 3.5), layout="constrained")
     panels = figure.subplots(1, len(TASKS), sharey=True)
     for axes, task in zip(panels, TASKS, strict=True):
-        learned = table[(table["task"] == task) & table["learned"]]
-        effects = {factor: _effect(learned, factor) for factor in FACTORS}
-        _matrix(axes, pd.DataFrame(effects).reindex(names), "RdBu", (-0.6, 0.6))
+        learned = scores[(scores["task"] == task) & scores["learned"]]
+        effects = {}
+        for factor in FACTORS:
+            means = learned.groupby(["label", factor])[SCORE].mean().unstack()
+            effects[factor] = means[True] - means[False]
+        draw_matrix(axes, pd.DataFrame(effects).reindex(encodings), "RdBu", -0.6, 0.6)
         axes.set_title(task)
         axes.tick_params(axis="x", rotation=90)
     figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
     save(figure, folder, "factors")
 
 
-def _effect(learned: pd.DataFrame, factor: str) -> pd.Series:
-    """By encoding the mean score at the higher level of a factor minus that at the lower one."""
-    means = learned.groupby(["label", factor])["score"].mean().unstack()
-    return means[True] - means[False]
-
-
-def _matrix(axes: Any, values: pd.DataFrame, colours: str, ends: tuple[float, float]) -> None:
-    """Colours between two ends; grey where there is no value."""
+def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high: float) -> None:
+    """Draw values as colours; grey where there is none."""
     axes.set_facecolor("0.75")
-    axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=ends[0], vmax=ends[1], aspect="auto")
+    axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=low, vmax=high, aspect="auto")
     axes.set_xticks(range(len(values.columns)), values.columns)
     axes.set_yticks(range(len(values)), values.index)
 
 
-def views(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Mean scores with 0 for unlearned settings and without these, and in how many a task was learned.
-
-    [encodings, tasks], the highest mean over tasks first; the first frame begins with that mean.
-    """
-    need_order = table[table["task"].isin(TASKS)]
-    groups = need_order.assign(as_zero=need_order[SCORE].where(need_order["learned"], AS_ZERO),
-                               alone=need_order[SCORE].where(need_order["learned"])).groupby(["label", "task"])  # fmt: skip
-    as_zero, alone, counts = (groups[column].agg(how).unstack()[TASKS] for column, how in
-                              (("as_zero", "mean"), ("alone", "mean"), ("learned", "sum")))  # fmt: skip
-    as_zero.insert(0, MEAN, as_zero.mean(axis=1))
-    order = as_zero[MEAN].sort_values(ascending=False).index
-    return as_zero.loc[order], alone.loc[order], counts.loc[order]
-
-
-def blocks(folder: Path) -> dict[str, str]:
-    """The recommendation and the tables of the page."""
-    runs, table = load(folder)
-    compared, values = compare(table), numbers(table)
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables and the numbers of the page."""
+    runs, scores = load(folder)
     steps = with_settings(runs, steps="training.steps")["steps"]
-    values |= {"runs": len(runs.runs), "seconds": (runs.runs["seconds_per_step"] * steps).mean()}
-    values["learned"] = 100 * table["learned"].mean()
-    return {
-        "answer": RECOMMENDATION.format_map(values),
-        "verdicts": _verdict_table(compared),
-        "chosen": CHOSEN.format_map({"false": 100 * verdicts.calibrated_p(0.05, 12, 12)}),
-        "views": _encoding_table("0 / left out", _both_views(table)),
-        "missed": markdown_table(["task", "encoding", "not learned in"], _missed(table)),
-        "ranks": _encoding_table("rank", _ranks(table)),
-        "factors": FACTORS_IN_WORDS.format_map(values),
-        "at": _encoding_table("at 2x / at 4x", _at_2x_and_4x(table)),
-        "effort": EFFORT.format_map(values),
+    return numbers(scores) | {
+        "runs": len(runs.runs),
+        "seconds": (runs.runs["seconds_per_step"] * steps).mean(),
+        "learned": scores["learned"].mean(),
+        "falsely lower": verdicts.calibrated_p(ALPHA, 12, SETTINGS),
+        "verdicts": verdict_table(best_against_others(scores)),
+        "views": encoding_table("0 / left out", view_cells(scores)),
+        "missed": unlearned_table(scores),
+        "at": encoding_table("at 2x / at 4x", cells_at_2x_and_4x(scores)),
+        "ranks": encoding_table("rank", rank_cells(scores)),
     }
 
 
-def numbers(table: pd.DataFrame) -> dict[str, Any]:
-    """The numbers of the sentences by name, ``copy/fox/score`` or ``copy/fox/score/2 layers``."""
-    measures = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
-    values: dict[str, Any] = {}
-    for (task, encoding), own in table.groupby(["task", "label"]):
-        learned = own[own["learned"]]
-        for name, column in measures.items():
-            values[f"{task}/{encoding}/{name}"] = learned[column].mean()
-            for factor, (low, high) in LEVELS.items():
-                values[f"{task}/{encoding}/{name}/{low}"] = learned.loc[~learned[factor], column].mean()
-                values[f"{task}/{encoding}/{name}/{high}"] = learned.loc[learned[factor], column].mean()
-        values[f"{task}/{encoding}/0"] = own[SCORE].where(own["learned"], AS_ZERO).mean()
-    means = task_means(table)
-    values |= {f"mean/{encoding}": score for encoding, score in means.mean().items()}
+def numbers(scores: pd.DataFrame) -> dict[str, Any]:
+    """Return the numbers of the sentences by name, as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
+    found: dict[str, Any] = {}
+    columns = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
+    for (task, encoding), rows in scores[scores["learned"]].groupby(["task", "label"]):
+        for name, column in columns.items():
+            found[f"{task}/{encoding}/{name}"] = rows[column].mean()
+            for factor, (_, low, high) in FACTORS.items():
+                found[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
+                found[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
+    for (task, measure_name), matrix in matrices(scores).items():
+        if measure_name == AS_ZERO:
+            _, first = bootstrap_ranks(matrix.to_numpy())
+            for encoding, share in zip(matrix, first, strict=True):
+                found[f"{task}/{encoding}/0"] = matrix[encoding].mean()
+                found[f"{task}/{encoding}/first"] = share
+    means = matrices(scores)[MEAN, AS_ZERO]
     others = means.drop(columns=["fox", "kerple_log"])
-    ahead = [others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log")]
-    values["ahead"] = min(ahead)
-    copied = [values[f"copy/{name}/4x"] for name in means if name != "kerple_log"]
-    values["copy/others/4x"] = np.nanmax(copied)
-    for task in TASKS:
-        first = bootstrap_ranks(scores_of(table[table["task"] == task], SCORE, AS_ZERO).to_numpy())[1]
-        values |= {f"{task}/{name}/first": 100 * share for name, share in zip(means, first, strict=True)}
-    return values | _of_text() | _of_gates() | _costs()
+    found["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
+    copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
+    found["copy/others/4x"] = copied.drop("kerple_log").max()
+    return found | numbers_of_other_studies()
 
 
-def _of_text() -> dict[str, float]:
-    """By encoding the rise in bits per byte from 256 to 2,048 bytes; of RoPE that of the first study."""
-    values: dict[str, float] = {}
-    for folder in (RESULTS / "text" / "rope", RESULTS / "text"):
-        bits = code_of(RESULTS / "text").scores(read_archive(folder))
-        rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
-        values |= {f"text/{encoding}/rise": rise for encoding, rise in rises.items()}
-    values["text/flat/rise"] = max(values[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
-    return values
-
-
-def _of_gates() -> dict[str, float]:
-    """Exact match of FoX on copying at twice the training length, by initial gate."""
+def numbers_of_other_studies() -> dict[str, float]:
+    """Return the rise of the loss on text by encoding, what FoX's gate does to copying, and the cost of a step."""
+    found: dict[str, float] = {}
+    for folder in (RESULTS / "text" / "rope", RESULTS / "text"):  # of RoPE the rise in the first study
+        bits = load_study(RESULTS / "text").scores(read_archive(folder))
+        for encoding, rise in (bits[2048] - bits[256]).groupby(bits["label"]).mean().items():
+            found[f"text/{encoding}/rise"] = rise
+    found["text/flat/rise"] = max(found[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
     runs = read_archive(RESULTS / "replications" / "conditions").runs
     copied = runs[runs["task"] == "copy"].groupby("label")["exact_match_at_2x"].mean()
-    return {"gate/0": copied["fox"], "gate/4": copied["fox(initial_bias=4)"]}
+    found |= {"gate/0": copied["fox"], "gate/4": copied["fox(initial_bias=4)"]}
+    costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
+    costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
+    return found | {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
 
 
-def _costs() -> dict[str, float]:
-    """By encoding the time of a training step over that without an encoding."""
-    table = pd.read_csv(RESULTS / "benchmark" / "table.csv")
-    table = table[(table["part"] == "encodings") & (table["setting"] == "defaults")]
-    return {f"cost/{case}": ratio for case, ratio in zip(table["case"], table["ratio"], strict=True)}
-
-
-def _verdict_table(compared: pd.DataFrame) -> str:
+def verdict_table(compared: pd.DataFrame) -> str:
+    """Return a row per task and measure: the best encoding, which tie with it, and how many are lower."""
     rows = []
-    for (task, measure_name), own in compared[compared["task"] != CONTROL].groupby(
-        ["task", "measure"], sort=False
-    ):
-        lower, tied = (own["verdict"] == word for word in (BETTER, NOT_SEPARATED))
-        best = f"`{own['best'].iloc[0]}` {number(own['best_mean'].iloc[0])}"
-        calibrated = (lower & (own["calibrated_p"] <= ALPHA)).sum()
-        row = [str(task), str(measure_name), best, _names(own[tied]), str(lower.sum()), str(calibrated)]
-        rows.append([*row, _names(own[~own["verdict"].isin(TESTED)])])
-    heading = ["task", "measure", "best", "tied with it", "lower", "lower, calibrated", "not compared"]
-    return markdown_table(heading, rows)
+    compared = compared[compared["task"] != CONTROL]
+    for (task, measure_name), group in compared.groupby(["task", "measure"], sort=False):
+        lower = group["verdict"] == verdicts.BETTER
+        tied = group["verdict"] == verdicts.NOT_SEPARATED
+        rows.append(
+            {
+                "task": task,
+                "measure": measure_name,
+                "best": f"`{group['best'].iloc[0]}` {number(group['best_mean'].iloc[0])}",
+                "tied with it": listed(group.loc[tied, "encoding"]),
+                "lower": lower.sum(),
+                "lower, calibrated": (lower & (group["calibrated_p"] <= ALPHA)).sum(),
+                "not compared": listed(group.loc[~group["verdict"].isin(verdicts.TESTED), "encoding"]),
+            }
+        )
+    return table(pd.DataFrame(rows))
 
 
-def _names(rows: pd.DataFrame) -> str:
-    return ", ".join(f"`{name}`" for name in rows["encoding"]) or "–"
+def listed(encodings: pd.Series) -> str:
+    return ", ".join(f"`{name}`" for name in encodings) or "–"
 
 
-def _both_views(table: pd.DataFrame) -> pd.DataFrame:
-    """``0.10 / 0.13 (9 of 12)``: unlearned settings as 0, and left out."""
-    as_zero, alone, counts = views(table)
-    some = counts.map(lambda count: "" if count == 12 else f" ({count} of 12)")
-    cells = as_zero[TASKS].map(number) + " / " + alone.map(number) + some
+def encoding_table(corner: str, cells: pd.DataFrame) -> str:
+    """Return texts [encodings, tasks] as a table; ``corner`` says what they are."""
+    cells.insert(0, corner, [f"`{name}`" for name in cells.index])
+    return table(cells)
+
+
+def view_cells(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return ``0.10 / 0.13 (9 of 12)``: unlearned settings as 0, and left out."""
+    as_zero, learned_alone, learned_in = views(scores)
+    some = learned_in.map(lambda count: "" if count == SETTINGS else f" ({count} of {SETTINGS})")
+    cells = as_zero[TASKS].map(number) + " / " + learned_alone.map(number) + some
     cells.insert(0, MEAN, as_zero[MEAN].map(number))
     return cells
 
 
-def _at_2x_and_4x(table: pd.DataFrame) -> pd.DataFrame:
-    groups = table[table["learned"]].groupby(["label", "task"])
-    at_2x, at_4x = (groups[metric].mean().map(number) for metric in (AT_2X, AT_4X))
-    return (at_2x + " / " + at_4x).unstack().loc[views(table)[0].index, TASKS]
+def cells_at_2x_and_4x(scores: pd.DataFrame) -> pd.DataFrame:
+    groups = scores[scores["learned"]].groupby(["label", "task"])
+    cells = groups[AT_2X].mean().map(number) + " / " + groups[AT_4X].mean().map(number)
+    return cells.unstack().loc[views(scores)[0].index, TASKS]
 
 
-def _missed(table: pd.DataFrame) -> list[list[str]]:
-    """A row per task and encoding that did not learn it in all settings, with the levels these share."""
+def rank_cells(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return ``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
+    found, encodings = matrices(scores), views(scores)[0].index
+    cells = {}
+    for task in (MEAN, *TASKS):
+        ranks, _ = bootstrap_ranks(found[task, AS_ZERO][encodings].to_numpy())
+        cells[task] = [f"{rank.estimate:g} ({rank.low:g} to {rank.high:g})" for rank in ranks]
+    return pd.DataFrame(cells, index=encodings)
+
+
+def unlearned_table(scores: pd.DataFrame) -> str:
+    """Return a row per task and encoding that did not learn it in all settings, with the levels these share."""
     rows = []
     for task in TASKS:
-        for encoding, own in table[table["task"] == task].groupby("label"):
-            missed = own[~own["learned"]]
-            shared = {factor: missed[factor].iloc[0] for factor in FACTORS if len(set(missed[factor])) == 1}
-            alike = len(own.loc[(own[[*shared]] == pd.Series(shared)).all(axis=1)]) if shared else len(own)
-            words = ", ".join(LEVELS[factor][int(level)] for factor, level in shared.items())
-            count = f"all {alike}" if len(missed) == alike else f"{len(missed)} of {alike}"
-            if len(missed) == 1:
+        for encoding, group in scores[scores["task"] == task].groupby("label"):
+            unlearned = group[~group["learned"]]
+            if unlearned.empty:
+                continue
+            alike, words = group, []  # the settings with the levels that all unlearned ones share
+            for factor, (_, low, high) in FACTORS.items():
+                if unlearned[factor].nunique() == 1:
+                    level = unlearned[factor].iloc[0]
+                    alike = alike[alike[factor] == level]
+                    words.append(high if level else low)
+            count = f"{len(unlearned)} of {len(alike)}"
+            if len(unlearned) == 1:
                 count = "the one"
-            if len(missed):
-                rows.append([f"`{task}`", f"`{encoding}`", f"{count} with {words}" if words else count])
-    return rows
-
-
-def _ranks(table: pd.DataFrame) -> pd.DataFrame:
-    """``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
-    scores, names = cases(table), views(table)[0].index
-    shown = {}
-    for task in (MEAN, *TASKS):
-        ranks, _ = bootstrap_ranks(scores[task, AREA_0][names].to_numpy())
-        shown[task] = [f"{one.estimate:g} ({one.low:g} to {one.high:g})" for one in ranks]
-    return pd.DataFrame(shown, index=names)
-
-
-def _encoding_table(corner: str, cells: pd.DataFrame) -> str:
-    rows = [[f"`{name}`", *row] for name, row in zip(cells.index, cells.to_numpy(), strict=True)]
-    return markdown_table([corner, *cells], rows)
+            elif len(unlearned) == len(alike):
+                count = f"all {len(alike)}"
+            where = f"{count} with {', '.join(words)}" if words else count
+            rows.append({"task": f"`{task}`", "encoding": f"`{encoding}`", "not learned in": where})
+    return table(pd.DataFrame(rows))

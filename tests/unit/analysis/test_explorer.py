@@ -14,7 +14,7 @@ from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.published.pages import differences, published
+from pe_experiments.published.pages import differences, list_studies
 from pe_experiments.terminal.files import read_json
 from results.encodings import study
 from tests.conftest import ROOT
@@ -33,7 +33,7 @@ def view(name: str) -> dict[str, Any]:
 
 
 def test_the_published_page_is_made_of_the_data_beside_it() -> None:
-    assert FOLDER in published(ROOT / "results")
+    assert FOLDER in list_studies(ROOT / "results")
     assert differences(FOLDER) == []
     assert (FOLDER / "explore.html").stat().st_size < LONGEST
 

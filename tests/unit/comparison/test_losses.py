@@ -17,7 +17,7 @@ from scipy import stats
 from pe_experiments.commands.command_line import curve_table
 from pe_experiments.comparison import compare, compared, load_runs
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published.archive import FILES, joined, read_archive, where, write_archive
+from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
@@ -98,7 +98,8 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     runs = load_runs(text_runs)
     write_archive(runs, tmp_path / "a")
     read = read_archive(tmp_path / "a")
-    write_archive(joined(read, where(runs, runs.runs["name"].isin(list(runs.saved)[:3]))), tmp_path / "b")
+    three = select_runs(runs, runs.runs["name"].isin(list(runs.saved)[:3]))
+    write_archive(merge_runs(read, three), tmp_path / "b")
     names = (*FILES, "text.csv")
     assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)[0] == list(names)
     direct, again = (compared(made).table for made in (runs, read))

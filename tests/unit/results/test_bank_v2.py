@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.published.pages import code_of
+from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 from tests import stranger
 from tests.conftest import ROOT
@@ -58,7 +58,7 @@ def test_a_stranger_finds_the_second_banks_verdicts(
 
 def test_a_stranger_finds_both_views_and_the_ranks(bank: stranger.Bank) -> None:
     """Unlearned settings as 0 and left out, side by side, and the mean over tasks that ranks encodings."""
-    blocks = code_of(BANK).blocks(BANK)
+    blocks = load_study(BANK).blocks(BANK)
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in blocks["views"].splitlines()]
     assert rows[0][2:] == list(NEED_ORDER)
     means = {name: np.mean(list(own.values())) for name, own in of_measure(bank, "mean", "area").items()}
@@ -126,5 +126,5 @@ def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float
                 even = ones[0] == ones[1]
                 chance *= 0.5 if even else float(answers[place] == (ones[1] > ones[0]))
         right += chance
-    floor = code_of(BANK).majority_of_bits(ignore, 20)
+    floor = load_study(BANK).majority_of_bits(ignore, 20)
     assert floor == pytest.approx(right / 4000, abs=0.02)

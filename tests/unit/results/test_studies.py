@@ -15,15 +15,9 @@ from pe_experiments import NUMERICS
 from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
-from pe_experiments.published.archive import FILES, joined, where, write_archive
-from pe_experiments.published.pages import (
-    BLOCK,
-    code_of,
-    differences,
-    project_readme,
-    regenerate,
-    with_blocks,
-)
+from pe_experiments.published.archive import FILES, merge_runs, select_runs, write_archive
+from pe_experiments.published.blocks import NUMBER, TABLE, answer_of, fill_page, fill_project_readme
+from pe_experiments.published.pages import differences, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
@@ -60,9 +54,9 @@ def test_runs_published_earlier_stay_beside_those_of_today(
 ) -> None:
     runs = load_runs(write_study(tiny))
     names = sorted(runs.saved)
-    write_archive(where(runs, runs.runs["name"].isin(names[:9])), tmp_path / "a")
-    earlier, today = read_archive(tmp_path / "a"), where(runs, runs.runs["name"].isin(names[7:]))
-    both = joined(earlier, today)
+    write_archive(select_runs(runs, runs.runs["name"].isin(names[:9])), tmp_path / "a")
+    earlier, today = read_archive(tmp_path / "a"), select_runs(runs, runs.runs["name"].isin(names[7:]))
+    both = merge_runs(earlier, today)
     assert both.runs["name"].tolist() == names == sorted(both.environments)
     write_archive(both, tmp_path / "b")
     write_archive(runs, tmp_path / "whole")
@@ -75,11 +69,11 @@ def test_what_is_joined_is_summarised_over_the_lengths_that_all_share(
     runs = load_runs(write_study(tiny, seeds=2))
     names = sorted(runs.saved)
     fewer = runs.curves[~(runs.curves["name"].eq(names[0]) & runs.curves["content_length"].eq(48))]
-    earlier = where(
+    earlier = select_runs(
         Runs(runs.runs, fewer, {}, runs.training, runs.saved, runs.environments),
         runs.runs["name"].isin(names[:1]),
     )
-    both = joined(earlier, where(runs, runs.runs["name"].isin(names[1:])))
+    both = merge_runs(earlier, select_runs(runs, runs.runs["name"].isin(names[1:])))
     assert not both.curves.loc[both.curves["content_length"] == 48, "in_summary"].any()
     assert both.curves.loc[both.curves["content_length"] < 48, "in_summary"].all()
     first, full = (frame.set_index("name")["exact_match_extrapolation"] for frame in (both.runs, runs.runs))
@@ -131,7 +125,7 @@ def test_how_a_setting_was_tuned_is_published_with_the_runs(
         "seed": [100, 101],
         "settings": {"vocab_size": 10},
     }
-    write_archive(joined(read, runs), tmp_path / "b")
+    write_archive(merge_runs(read, runs), tmp_path / "b")
     assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
 
 
@@ -162,28 +156,35 @@ def test_a_study_with_code_of_its_own_is_what_that_writes(
         '    (folder / "page.md").write_text("drawn")\n\n\n'
         "def blocks(folder):\n"
         '    lines = (folder / "runs.csv").read_text().count("\\n") - 1\n'
-        '    return {"answer": WORDS.format(lines), "more": "and more"}\n'
+        '    return {"table": WORDS.format(lines), "runs": lines / 4, "more": "and more"}\n'
     )
-    page = "by hand\n<!-- from {}: make results -->\n{}\n<!-- end -->\nafter\n"
-    (folder / "README.md").write_text(page.format("answer", "old"))
+    page = (
+        "by hand\n<!-- from table: make results -->\n{}\n<!-- end -->\n"
+        "<!-- answer -->\nIt has <!-- {{runs:.1f}} -->{}<!-- end -->.\n<!-- end of answer -->\nafter\n"
+    )
+    (folder / "README.md").write_text(page.format("old", "old"))
     regenerate(folder)
     assert files_of(folder) == sorted(["README.md", "page.md", "study.py", "words.py", *FILES])
-    assert (folder / "README.md").read_text() == page.format("answer", "of 3 runs")
+    made = page.format("of 3 runs", "0.8")
+    assert (folder / "README.md").read_text() == made
     assert differences(folder) == []
-    (folder / "README.md").write_text(page.format("answer", "of 3  runs"))
-    assert [path.name for path in differences(folder)] == ["README.md"]
-    (folder / "README.md").write_text(page.format("anser", ""))
-    with pytest.raises(UserError, match="no block anser is made, only answer, more"):
-        regenerate(folder)
-    project = project_readme(page.format("results/mine", "old"), tmp_path)
-    assert project == page.format("results/mine", "of 3 runs")
+    for changed in (made.replace("3 runs", "3  runs"), made.replace("0.8", "0.9")):
+        (folder / "README.md").write_text(changed)
+        assert [path.name for path in differences(folder)] == ["README.md"]
+    (folder / "README.md").write_text(made)
+    project = "first\n<!-- from results/mine: make results -->\n{}\n<!-- end -->\n"
+    assert fill_project_readme(project.format("old"), tmp_path) == project.format("It has 0.8.")
+    for unknown in ("<!-- from tabel: make results -->\n<!-- end -->", "<!-- {tabel} --><!-- end -->"):
+        (folder / "README.md").write_text(unknown)
+        with pytest.raises(UserError, match="no block tabel is made, only more, runs"):
+            regenerate(folder)
 
 
 def test_code_that_came_with_somebody_elses_results_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert hasattr(code_of(tmp_path / "text"), "blocks")  # the project's study of that name
-    assert not hasattr(code_of(tmp_path / "other"), "blocks")
+    assert hasattr(load_study(tmp_path / "text"), "blocks")  # the project's study of that name
+    assert not hasattr(load_study(tmp_path / "other"), "blocks")
     assert not (tmp_path / "ran").exists()
 
 
@@ -213,9 +214,9 @@ def test_a_stranger_recomputes_a_published_table_from_curves_csv() -> None:
 
 def test_equivalence_is_a_reading_of_its_own() -> None:
     full = np.array([0.5, 0.4, 0.6, 0.0, 0.1])
-    assert precision.reading(np.array([0.55, 0.35, 0.6, 0.01, 0.1]) - full) == "equivalent"
-    assert precision.reading(np.array([0.5, 0.4, 0.6, 0.2, 0.1]) - full) == "not decided"  # a seed by 0.2
-    assert precision.reading(0.2 + 0.001 * np.arange(8)) == "changed"
+    assert precision.verdict(np.array([0.55, 0.35, 0.6, 0.01, 0.1]) - full) == "equivalent"
+    assert precision.verdict(np.array([0.5, 0.4, 0.6, 0.2, 0.1]) - full) == "not decided"  # a seed by 0.2
+    assert precision.verdict(0.2 + 0.001 * np.arange(8)) == "changed"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +243,8 @@ def test_equivalence_needs_every_one_of_five_within_the_margin() -> None:
 
 def test_rows_that_cannot_move_are_left_out() -> None:
     pairs = ([0.0, 0.0], [0.0, 0.0]), ([1.0, 1.0], [1.0, 1.0]), ([1.0, 1.0], [1.0, 0.9]), ([0.0], [1.0])
-    assert [precision.can_move(pd.DataFrame(pair)) for pair in pairs] == [False, False, True, True]
+    frames = [pd.DataFrame({"float32": first, "bfloat16": second}) for first, second in pairs]
+    assert [precision.can_change(frame) for frame in frames] == [False, False, True, True]
 
 
 def test_settings_are_those_that_were_trained() -> None:
@@ -255,24 +257,32 @@ def test_settings_are_those_that_were_trained() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES)
 def test_the_pages_say_what_the_csvs_say(study: str) -> None:
-    """Every block stands in the study's page, as it is made."""
+    """Every table stands in the study's page, as it is made; and every number is what it is today."""
     folder = RESULTS / study
-    text, blocks = (folder / "README.md").read_text("utf-8"), code_of(folder).blocks(folder)
-    assert with_blocks(text, blocks) == text
-    assert {name for _, name, _ in BLOCK.findall(text)} == set(blocks)
+    page, blocks = (folder / "README.md").read_text("utf-8"), load_study(folder).blocks(folder)
+    assert fill_page(page, blocks) == page
+    tables = {name for name, value in blocks.items() if str(value).startswith("| ")}
+    assert {name for _, name, _ in TABLE.findall(page)} == tables
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *RESULTS.rglob("README.md")], ids=str)
+def test_no_line_of_a_page_begins_with_the_mark_of_a_number(page: Path) -> None:
+    """Markdown would take the whole line for HTML and show its asterisks and backticks."""
+    for line in page.read_text("utf-8").splitlines():
+        assert not NUMBER.match(line.lstrip(" ->")), line
 
 
 @pytest.mark.slow
 def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
-    assert project_readme(text, RESULTS) == text
-    assert project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
+    assert fill_project_readme(text, RESULTS) == text
+    assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
 
 
 def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
     for name in ("text", "precision", "tutorial_claims"):
-        assert callable(code_of(RESULTS / name).blocks)
-    assert not hasattr(code_of(RESULTS / "mine" / "text"), "blocks")  # another study of that name
+        assert callable(load_study(RESULTS / name).blocks)
+    assert not hasattr(load_study(RESULTS / "mine" / "text"), "blocks")  # another study of that name
 
 
 def test_the_published_results_are_small() -> None:
@@ -302,4 +312,4 @@ def test_the_numbers_written_by_hand_in_the_projects_readme_are_those_of_the_stu
         ("implementations", "31 encodings of 14 libraries", "of 31 implementations in 14 libraries"),
     ):
         assert told in text, told
-        assert here in code_of(RESULTS / study).blocks(RESULTS / study)["answer"], here
+        assert here in answer_of((RESULTS / study / "README.md").read_text("utf-8")), here

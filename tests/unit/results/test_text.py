@@ -52,9 +52,9 @@ def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
 def test_a_rise_is_clear_only_by_an_interval_adjusted_for_the_number_of_encodings() -> None:
     rise = pd.Series([0.17, 0.19, 0.21])
     half = stats.t.ppf(0.975, 2) * stats.sem(rise)  # 0.05
-    assert [text.rises(rise + by, 1) for by in (0, -0.15, half)] == ["yes", "unclear", "yes"]
-    assert text.rises(rise, 12) == "unclear"
-    assert text.rises(rise / 1000, 12) == "no"
+    assert [text.verdict(rise + by, 1) for by in (0, -0.15, half)] == ["yes", "unclear", "yes"]
+    assert text.verdict(rise, 12) == "unclear"
+    assert text.verdict(rise / 1000, 12) == "no"
 
 
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.04, 0.06])

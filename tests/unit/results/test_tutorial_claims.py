@@ -11,21 +11,21 @@ import pytest
 from pe_experiments.comparison import Runs
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.errors import UserError
-from results.tutorial_claims.audits import NOISE, audited
-from results.tutorial_claims.study import HERE, OURS, answer, quoted, table, verdicts
+from results.tutorial_claims.audits import NOISE, audit_all
+from results.tutorial_claims.study import HERE, OURS, claim_table, counts, judge, quotation
 from results.tutorial_claims.trained import (
     AHEAD,
     BANK,
     Difference,
     Differences,
     Trained,
-    of_training,
+    judge_differences,
+    judge_trained,
     over_seeds,
     solved,
-    weighed,
     within_settings,
 )
-from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judged
+from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untrained
 from tests.conftest import ROOT
 
 LENGTHS = (5, 10, 20, 40, 80)
@@ -44,7 +44,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def audits() -> pd.DataFrame:
-    return audited()
+    return audit_all()
 
 
 def value(audits: pd.DataFrame, quantity: str) -> float:
@@ -160,7 +160,7 @@ def synthetic(seeds: int = 5) -> Trained:
 
 
 def test_every_row_of_the_claims_table_has_a_verdict(audits: pd.DataFrame) -> None:
-    found = verdicts(audits, synthetic())
+    found = judge(audits, synthetic())
     assert found["claim"].is_unique
     for words in ROWS:
         assert found["claim"].str.contains(words, regex=False).any(), words
@@ -168,7 +168,7 @@ def test_every_row_of_the_claims_table_has_a_verdict(audits: pd.DataFrame) -> No
     untested = found[found["verdict"] == UNTESTED]
     same = "Learned positions adapt better to the task"  # at the ceiling: every run has the same value
     assert [words.split()[0] for words in untested["claim"]] == ["Addition", "A", "Learned"]
-    assert set(of_training(synthetic())) == set(found.loc[found["holds_if"] == "", "claim"]) - {
+    assert set(judge_trained(synthetic())) == set(found.loc[found["holds_if"] == "", "claim"]) - {
         *untested["claim"][untested["claim"] != same]
     }
     assert (found["source"].eq(OURS) == found["quotation"].eq("")).all()
@@ -195,7 +195,7 @@ JUDGED = {
 
 
 def test_verdicts_follow_their_rules(audits: pd.DataFrame) -> None:
-    made = verdicts(audits, synthetic()).set_index("claim")["verdict"]
+    made = judge(audits, synthetic()).set_index("claim")["verdict"]
     assert {claim: made[claim] for claim in JUDGED} == JUDGED
 
 
@@ -209,11 +209,11 @@ def test_what_speaks_against_a_claim_and_what_does_not_decide_are_two_things() -
         (task, swapped[n], d): t.groups[task, n, d] for task, n, d in t.groups if n in swapped and d == 64
     }
     t.groups |= common
-    assert of_training(t)[claim][1] == FAILS
+    assert judge_trained(t)[claim][1] == FAILS
     t = synthetic()
     for runs in t.groups.values():
         runs["exact_match_extrapolation"] = 0.0
-    assert of_training(t)[claim][1] == UNTESTED
+    assert judge_trained(t)[claim][1] == UNTESTED
 
 
 def on_tasks(difference: Difference, count: int) -> Differences:
@@ -225,17 +225,19 @@ def test_differences_are_adjusted_within_a_claim() -> None:
     low = pd.Series([0.01 * s for s in range(5)])
     high = 1 - low
     apart = over_seeds(high, low)
-    assert weighed(on_tasks(apart, 6))[1] == HOLDS
-    assert weighed(on_tasks(apart, 7))[1] == UNSUPPORTED
+    assert judge_differences(on_tasks(apart, 6))[1] == HOLDS
+    assert judge_differences(on_tasks(apart, 7))[1] == UNSUPPORTED
     other = over_seeds(low, high)
-    assert weighed({"a": apart, "b": other})[1] == DEPENDS
-    assert weighed({"a": apart})[1] == HOLDS
-    assert weighed({"a": apart, "b": None})[1] == UNSUPPORTED  # one of several
-    assert weighed({"a, at 2x": apart, "a, past training": apart})[1] == HOLDS
-    assert weighed({"a, at 2x": apart, "a, past training": apart, "b, at 2x": None})[1] == UNSUPPORTED
+    assert judge_differences({"a": apart, "b": other})[1] == DEPENDS
+    assert judge_differences({"a": apart})[1] == HOLDS
+    assert judge_differences({"a": apart, "b": None})[1] == UNSUPPORTED  # one of several
+    assert judge_differences({"a, at 2x": apart, "a, past training": apart})[1] == HOLDS
+    assert (
+        judge_differences({"a, at 2x": apart, "a, past training": apart, "b, at 2x": None})[1] == UNSUPPORTED
+    )
     same = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
     untested = {f"other {n}": same for n in range(9)}
-    assert weighed(on_tasks(apart, 6) | untested)[1] == HOLDS
+    assert judge_differences(on_tasks(apart, 6) | untested)[1] == HOLDS
 
 
 def test_settings_are_paired_and_count_where_both_learned() -> None:
@@ -258,12 +260,12 @@ def test_a_encoding_works_where_every_seed_does() -> None:
     assert solved(pd.Series([0.0] * 8), tests=9) is False
     assert solved(pd.Series([0.89, 1.0, 0.95])) is None
     t = synthetic()
-    t.everywhere = [("lag", BANK), ("precedence", 0)]
+    t.everywhere = [("lag", BANK), ("precedence", 64)]
     claims = [
         f"{words} to lengths not seen"
         for words in ("Fixed sinusoids generalise", "Learned positions do not generalise")
     ]
-    assert [of_training(t)[claim][1] for claim in claims] == [FAILS, HOLDS]
+    assert [judge_trained(t)[claim][1] for claim in claims] == [FAILS, HOLDS]
 
 
 @pytest.mark.parametrize(
@@ -273,13 +275,13 @@ def test_an_offset_is_judged_on_both_sides_of_a_token(learned: int, twice: float
     t = synthetic()
     t.groups[AHEAD, "sinusoidal", 64]["learned"] = [seed < learned for seed in range(5)]
     t.groups[AHEAD, "sinusoidal", 64]["exact_match_at_2x"] = twice
-    found = of_training(t)
+    found = judge_trained(t)
     assert found["Training easily finds attention to the word four ahead"][1] == verdict
     assert found["Relative positions are easily learnt"][1] == DEPENDS
 
 
 def test_too_few_seeds_decide_nothing() -> None:
-    found = of_training(synthetic(seeds=2))
+    found = judge_trained(synthetic(seeds=2))
     measured, verdict = found["Fixed sinusoids generalise to lengths not seen"]
     assert verdict == UNSUPPORTED
     assert found["Add, do not concatenate (a vector as large)"][1] == UNTESTED
@@ -291,34 +293,34 @@ def test_a_missing_run_is_named() -> None:
     t = synthetic()
     del t.groups["copy", "learned", 64]
     with pytest.raises(UserError, match=r"no runs of copy, learned at d_model=64; .*sweep=tutorial_claims"):
-        of_training(t)
+        judge_trained(t)
 
 
 def test_a_missing_audit_is_named(audits: pd.DataFrame) -> None:
     with pytest.raises(UserError, match=r"no row columns; publish"):
-        verdicts(audits[audits["quantity"] != "columns"], synthetic())
+        judge(audits[audits["quantity"] != "columns"], synthetic())
 
 
 def test_the_page_shows_every_claim_and_its_figure(audits: pd.DataFrame) -> None:
-    made = verdicts(audits, synthetic())
-    page = table(made)
+    made = judge(audits, synthetic())
+    page = claim_table(made)
     for row in made.to_dict("records"):
-        cells = [row["claim"], quoted(row), *(row[key] for key in ("tested", "measured", "verdict"))]
+        cells = [row["claim"], quotation(row), *(row[key] for key in ("tested", "measured", "verdict"))]
         assert f"| {' | '.join(cells)} |" in page
         assert not row["figure"] or (HERE / "figures" / f"{row['figure']}.png").exists()
     stated = made[made["source"] != OURS]
-    said = answer(made)
     vectors = stated[stated["holds_if"] != ""]["verdict"]
-    assert f"**{(vectors == HOLDS).sum()} of the {len(vectors)} mathematical claims" in said
-    assert f"Of {len(stated) - len(vectors)} claims about trained models" in said
+    counted = counts(made)
+    assert (counted["vectors_hold"], counted["vectors"]) == ((vectors == HOLDS).sum(), len(vectors))
+    assert counted["trained"] == len(stated) - len(vectors)
 
 
 def test_another_value_is_another_finding(audits: pd.DataFrame) -> None:
     claims = pd.DataFrame([{"claim": "c", "holds_if": "columns > 0.9", "measured": "{columns}"}])
-    assert judged(claims, audits)["c"] == ("512", HOLDS)
+    assert judge_untrained(claims, audits)["c"] == ("512", HOLDS)
     smaller = audits["value"].mask(audits["quantity"] == "columns", 0.123)
-    assert judged(claims, audits.assign(value=smaller))["c"] == ("0.123", FAILS)
-    trained = of_training(synthetic())
+    assert judge_untrained(claims, audits.assign(value=smaller))["c"] == ("0.123", FAILS)
+    trained = judge_trained(synthetic())
     t, key = synthetic(), ("kth", "sinusoidal", BANK)
     t.groups[key] = t.groups[key].assign(exact_match_at_2x=0.123)
-    assert of_training(t) != trained
+    assert judge_trained(t) != trained

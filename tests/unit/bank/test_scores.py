@@ -10,10 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.published.scores import SCORE, scored, scores_of
-from pe_experiments.published.verdicts import (
+from pe_experiments.bank.scores import SCORE, score_table, scores_by_setting
+from pe_experiments.bank.verdicts import (
     BETTER,
     NEITHER,
     NOT_SEPARATED,
@@ -23,9 +21,11 @@ from pe_experiments.published.verdicts import (
     WORSE,
     best,
     calibrated_p,
-    turning,
+    turning_factors,
     verdicts_on,
 )
+from pe_experiments.comparison.runs import Runs
+from pe_experiments.comparison.statistics import paired_interval, paired_ps
 from pe_experiments.terminal.errors import UserError
 
 DRAW = np.random.default_rng(0)
@@ -104,12 +104,12 @@ def test_no_encoding_is_best_that_did_not_learn() -> None:
 def test_a_factor_turns_a_difference_around_if_almost_every_setting_says_so() -> None:
     factors = pd.DataFrame({"heads": list("24" * 6), "layers": list("222444" * 2)})
     apart = pd.Series([0.3 if heads == "2" else -0.2 for heads in factors["heads"]])
-    assert turning(apart, factors) == ["heads"]
+    assert turning_factors(apart, factors) == ["heads"]
     apart[0] = -0.3
-    assert turning(apart, factors) == ["heads"]
+    assert turning_factors(apart, factors) == ["heads"]
     apart[3] = 0.2
-    assert turning(apart, factors) == []
-    assert turning(pd.Series([0.3, -0.2] * 2), factors[:4]) == []  # of so few, chance makes some
+    assert turning_factors(apart, factors) == []
+    assert turning_factors(pd.Series([0.3, -0.2] * 2), factors[:4]) == []  # of so few, chance makes some
 
 
 BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
@@ -124,8 +124,8 @@ def test_the_best_of_equals_seems_better_than_some_other_too_often() -> None:
 
 def test_an_unlearned_setting_is_left_out_or_counts_as_nothing() -> None:
     rows = pd.DataFrame({"label": "rope", "setting": [0, 1], "score": [0.4, 0.3], "learned": [True, False]})
-    assert scores_of(rows)["rope"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
-    assert scores_of(rows, unlearned=0.0)["rope"].tolist() == [0.4, 0.0]
+    assert scores_by_setting(rows)["rope"].tolist() == pytest.approx([0.4, math.nan], nan_ok=True)
+    assert scores_by_setting(rows, unlearned=0.0)["rope"].tolist() == [0.4, 0.0]
 
 
 def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() -> None:
@@ -148,18 +148,18 @@ def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() ->
         [{"task": "kth", "setting": s, "content_length": n, "floor": 0.2} for s, n in where]
     )
     runs = Runs(pd.DataFrame(made), curves, saved=saved)
-    table = scored(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
+    table = score_table(runs, floors, (SCORE, "exact_match_at_2x", "exact_match_at_4x"))
     assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
     assert list(table["learned"]) == [False, True]
     high = floors.assign(floor=floors["content_length"].eq(10) * 0.9)
     curves.loc[curves["content_length"] == 10, "exact_match"] = 0.94  # less than half of what 0.9 leaves
-    assert not scored(runs, high)["learned"].any()
+    assert not score_table(runs, high)["learned"].any()
     curves.loc[curves["content_length"] == 10, "exact_match"] = 0.96
-    assert list(scored(runs, high)["learned"]) == [False, True]
+    assert list(score_table(runs, high)["learned"]) == [False, True]
     curves.loc[curves["content_length"] == 10, "exact_match"] = 1.0
     assert table["score"].to_list() == pytest.approx([(0.75 + 0.25) / 3] * 2)  # above: 1, 0.5, 0, 0
     assert table["exact_match_at_2x"].to_list() == [0.6, 0.6]
     assert table["exact_match_at_4x"].to_list() == [0.1, 0.1]
-    assert scored(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
+    assert score_table(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
     with pytest.raises(UserError, match=r"metric=exact_match_at_3x: not measured; allowed: score, .*_at_2x"):
-        scored(runs, floors, ["exact_match_at_3x"])
+        score_table(runs, floors, ["exact_match_at_3x"])

@@ -15,7 +15,7 @@ import pandas as pd
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.evaluation.summary import FARTHEST
-from pe_experiments.published.pages import with_settings
+from pe_experiments.published.blocks import with_settings
 from pe_experiments.terminal.errors import UserError
 
 RATE = "training.learning_rate"
@@ -25,29 +25,18 @@ LEFT = 0.5  # of what the floor leaves; on `flip_flop` a shortcut alone may reac
 SECTIONS = ("task", "model", "training")  # that make a setting
 
 
-def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
-    """One row per task, encoding and setting, of settings in which all encodings have run at all rates.
+def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
+    """Return one row per task, encoding and setting in which all encodings have run at all rates.
 
     Columns: ``task, label, setting, name, rate, learned`` and the metrics: ``score``, or exact match at a
     multiple of the training length, ``exact_match_at_4x``.
     """
-    table = with_settings(runs, rate=RATE).rename(columns={"seed": "setting"})
-    counts = table.groupby(["task", "setting"])["name"].transform("size")
-    table = table[counts == table["label"].nunique() * table["rate"].nunique()]
-    table = table.sort_values(["loss_in_distribution", "rate"], kind="stable")
-    table = table.drop_duplicates(["task", "label", "setting"])
+    table = _runs_that_count(runs)
     columns = ["task", "label", "setting", "name", "rate", "learned", *metrics]
     if table.empty:
         return table.reindex(columns=columns)
-    points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
-    if floors is None:
-        points["floor"] = 0.0
-    else:
-        points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
-    points = points.merge(table[["name", "max_length"]], on="name")
-    points["times"] = points["content_length"] / points["max_length"]
+    points = _points_above_floors(runs, table, floors)
     counts = points["times"].value_counts()
-    points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
     everywhere = sorted(counts[counts == len(table)].index)
     known = {f"exact_match_at_{n:g}x": n for n in everywhere if n % 1 == 0}
     for metric in metrics:
@@ -64,19 +53,42 @@ def scored(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SC
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
 
 
+def _runs_that_count(runs: Runs) -> pd.DataFrame:
+    """Return the runs at the better rate, of settings in which all encodings have run at all rates."""
+    table = with_settings(runs, rate=RATE).rename(columns={"seed": "setting"})
+    counts = table.groupby(["task", "setting"])["name"].transform("size")
+    table = table[counts == table["label"].nunique() * table["rate"].nunique()]
+    table = table.sort_values(["loss_in_distribution", "rate"], kind="stable")
+    return table.drop_duplicates(["task", "label", "setting"])
+
+
+def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame | None) -> pd.DataFrame:
+    """Return the curves of a table's runs, with ``times`` the training length and ``above`` the floor."""
+    points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
+    if floors is None:
+        points["floor"] = 0.0
+    else:
+        points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
+    points = points.merge(table[["name", "max_length"]], on="name")
+    points["times"] = points["content_length"] / points["max_length"]
+    points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
+    return points
+
+
 def _area(points: pd.DataFrame) -> float:
+    """Return the area under ``above`` over log2 ``times``, from the training length to 8x, at most 1."""
     past = points[points["times"].between(1, FARTHEST)].sort_values("times")
     x = np.log2(past["times"])
     return float(np.trapezoid(past["above"], x) / (x.iloc[-1] - x.iloc[0]))
 
 
-def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
-    """By task, [settings, factors]: what takes two values here, named by all keys that vary together."""
+def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
+    """Return, by task, [settings, factors]: what takes two values, named by the keys that vary together."""
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
-        parts = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
-        rows.setdefault(task, {})[setting] = parts | {RATE: ""}
+        config = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
+        rows.setdefault(task, {})[setting] = config | {RATE: ""}
     found = {}
     for task, by_setting in rows.items():
         table = pd.DataFrame.from_dict(by_setting, orient="index")
@@ -88,7 +100,7 @@ def factors_of(runs: Runs) -> dict[str, pd.DataFrame]:
     return found
 
 
-def scores_of(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
-    """[settings, encodings], from the rows of one task; ``unlearned`` where an encoding did not learn it."""
-    known = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
-    return known.pivot(index="setting", columns="label", values="value")
+def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
+    """Return [settings, encodings] from the rows of one task; ``unlearned`` where it was not learned."""
+    values = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
+    return values.pivot(index="setting", columns="label", values="value")

@@ -1,0 +1,135 @@
+"""Better, worse or not separated: encodings on one task, within the settings that all of them met.
+
+``scores`` are those of `scores.scores_by_setting`, [settings, encodings], NaN where the task was not learned.
+An encoding is compared if it learned the task in `ENOUGH` of the settings. Tests flip signs of differences
+within settings; Holm's method adjusts for the number of others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from pe_experiments.comparison.statistics import ALPHA, ROUNDING, Interval, holm, paired_interval, paired_ps
+
+BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
+TOO_FEW = "too few settings"  # even if all agreed
+ONLY_YOURS, NEITHER = "only yours often enough", "neither often enough"  # learned the task
+ONLY_OTHER = "only the other often enough"
+SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: "."}
+SIGNS |= {ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
+TESTED = (BETTER, WORSE, NOT_SEPARATED)
+ENOUGH = 0.75  # of the settings: in so many an encoding must have learned a task to be compared
+FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
+SIMULATIONS = 4_000  # of encodings that are equally good
+TURNS = 0.02  # beyond it on both sides, a difference has turned around
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An encoding less another, over the settings in which both learned the task."""
+
+    verdict: str
+    settings: int
+    interval: Interval  # at the level of its test, so that the two agree; NaN where there is no test
+    p: float  # adjusted
+
+
+def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
+    """Return the differences of an encoding from every other, by the name of the other."""
+    others = scores.drop(columns=encoding)
+    differences = -others.sub(scores[encoding], axis=0)
+    learned = bool(_learned_often(scores[[encoding]])[0])
+    words, ps = _verdicts(differences.to_numpy(), learned, _learned_often(others))
+    table = pd.DataFrame({"verdict": words, "p": ps, "p_holm": holm(ps.tolist())}, index=others.columns)
+    tests_left = int(table["p"].notna().sum())
+    found: dict[str, Difference] = {}
+    for name, verdict, _, p_holm in table.sort_values("p", kind="stable").itertuples():
+        settings, interval = 0, Interval(math.nan)
+        if verdict in TESTED:
+            pairs = differences[name].dropna().to_numpy(float)
+            settings, interval = len(pairs), paired_interval(pairs, ALPHA / tests_left)
+        found[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
+        if verdict in (BETTER, WORSE):  # the level of the first not separated holds for all that follow
+            tests_left -= 1
+    return {str(name): found[str(name)] for name in others}
+
+
+def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
+    """Return the encoding with the highest mean, and its differences from every other.
+
+    Only encodings that learned the task often enough can be best. Means are over the settings in which an
+    encoding learned the task. Without such an encoding the name is empty.
+    """
+    means = scores.mean()[_learned_often(scores)]
+    if means.empty:
+        return "", {}
+    first = str(means.idxmax())
+    return first, verdicts_on(scores, first)
+
+
+def calibrated_p(p: float, encodings: int, settings: int) -> float:
+    """Return the chance of an adjusted p-value this small if the best of equally good encodings is compared.
+
+    `best` chooses and tests with the same scores, so its p-values alone are too small.
+    """
+    return float((_smallest_of_equals(encodings, settings) <= p + ROUNDING).mean())
+
+
+@cache
+def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
+    """Return the smallest adjusted p-value of the best against the others, by simulation of normal scores."""
+    random, smallest = np.random.default_rng(0), []
+    for scores in random.normal(size=(SIMULATIONS, settings, encodings)):
+        first = scores.mean(axis=0).argmax()
+        differences = np.delete(scores[:, [first]] - scores, first, axis=1)
+        smallest.append(min(holm(paired_ps(differences.T).tolist())))
+    return np.array(smallest)
+
+
+def turning_factors(differences: pd.Series, factors: pd.DataFrame) -> list[str]:
+    """Return the factors whose value decides which of two encodings is higher, save in at most one setting.
+
+    Args:
+        differences: by setting, NaN where one did not learn the task.
+        factors: a column per factor, by setting.
+    """
+    known = differences.dropna()
+    if len(known) < FEWEST_TURNING:
+        return []
+    found: list[str] = []
+    for name in map(str, factors):
+        means = known.groupby(factors[name]).mean()
+        follow = ((known > 0) == (factors.loc[known.index, name] == means.idxmax())).sum()
+        if means.min() < -TURNS and means.max() > TURNS and follow >= len(known) - 1:
+            found.append(name)
+    return found
+
+
+def _learned_often(scores: pd.DataFrame) -> np.ndarray:
+    """Return which encodings learned the task in enough settings to be compared."""
+    return scores.notna().mean().to_numpy() >= ENOUGH
+
+
+def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return words and p-values [others] of differences [settings, others].
+
+    ``learned`` says whether the encoding learned the task in enough settings, ``others`` which of them did.
+    """
+    words = np.where(others, NOT_SEPARATED, ONLY_YOURS) if learned else np.where(others, ONLY_OTHER, NEITHER)
+    words = words.astype(object)
+    ps = np.full(words.shape, math.nan)
+    if learned:
+        for index in np.flatnonzero(others):
+            ps[index] = paired_ps(differences[None, :, index])[0]
+    adjusted = np.array(holm(ps.tolist()))
+    sums = np.nansum(differences, axis=0)
+    smallest = 2.0 ** (1 - (~np.isnan(differences)).sum(axis=0)) * others.sum()  # p, if all signs agreed
+    words[(words == NOT_SEPARATED) & (smallest > ALPHA)] = TOO_FEW
+    words[(adjusted <= ALPHA) & (sums > 0)] = BETTER
+    words[(adjusted <= ALPHA) & (sums < 0)] = WORSE
+    return words, ps

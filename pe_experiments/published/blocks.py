@@ -1,0 +1,89 @@
+"""What depends on numbers in a page written by hand: tables, numbers in sentences, and words for intervals.
+
+``<!-- from NAME: make results -->`` and ``<!-- end -->``, each on its own line, enclose a table. Within a
+line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. No line may begin with
+such a mark: Markdown would take the whole line for HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pe_experiments.comparison import Runs
+from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
+from pe_experiments.comparison.words import number
+from pe_experiments.drawing import markdown_table
+from pe_experiments.terminal.errors import UserError, few
+
+END = "<!-- end -->"
+TABLE = re.compile(rf"(<!-- from ([\w/.]+): make results -->\n).*?({END})", re.DOTALL)
+NUMBER = re.compile(rf"<!-- (\{{[^{{}}\n]+\}}) -->(.*?){END}")
+ANSWER = re.compile(r"<!-- answer -->\n(.*?)<!-- end of answer -->\n", re.DOTALL)
+
+
+def fill_page(page: str, values: Mapping[str, Any]) -> str:
+    """Return a page with its tables and numbers made anew.
+
+    Raises:
+        UserError: the page has a mark without a value.
+    """
+    names = [name for _, name, _ in TABLE.findall(page)]
+    names += [re.split(r"[:.}]", field[1:])[0] for field, _ in NUMBER.findall(page)]
+    if unknown := set(names) - set(values):
+        raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(values))}")
+    page = TABLE.sub(lambda mark: f"{mark[1]}{values[mark[2]].strip()}\n{mark[3]}", page)
+    return NUMBER.sub(lambda mark: f"<!-- {mark[1]} -->{mark[1].format_map(values)}{END}", page)
+
+
+def answer_of(page: str) -> str:
+    """Return the answer that opens a page of a study, without the marks of its numbers."""
+    answer = ANSWER.search(page)
+    if answer is None:
+        raise UserError("README.md: no <!-- answer --> ... <!-- end of answer -->")
+    return NUMBER.sub(lambda mark: mark[2], answer[1])
+
+
+def fill_project_readme(page: str, results_dir: Path) -> str:
+    """Return the project's README; each of its blocks is named by a study and shows the answer of that."""
+    names = [name for _, name, _ in TABLE.findall(page)]
+    pages = {name: results_dir / name.removeprefix("results/") / "README.md" for name in names}
+    return fill_page(page, {name: answer_of(path.read_text("utf-8")) for name, path in pages.items()})
+
+
+def table(rows: pd.DataFrame) -> str:
+    """Return a frame of texts as a Markdown table, without its index."""
+    return markdown_table([*rows], rows.astype(str).to_numpy().tolist())
+
+
+def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
+    """Return the runs with a column per setting, as ``with_settings(runs, width="model.d_model")``."""
+    trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
+    columns = {}
+    for column, key in keys.items():
+        section, _, setting = key.partition(".")
+        columns[column] = [config[section].get(setting) for config in trained]
+    return runs.runs.assign(**columns)
+
+
+def rate_in_words(choice: Mapping[str, Any]) -> str:
+    """Return the learning rate chosen, with an asterisk where it is the edge of those tried."""
+    tried, chosen = sorted(map(float, choice["tried"])), float(choice["chosen"])
+    return f"{chosen:g}*" if chosen in (tried[0], tried[-1]) else f"{chosen:g}"
+
+
+def mean_in_words(values: Iterable[float], unit: str = "seed") -> str:
+    """Return ``0.32 [0.08, 0.70]``; ``1.00 in all 5 seeds`` where they agree; no interval under three."""
+    numbers = list(values)
+    interval = mean_interval(numbers)
+    estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))
+    if len(numbers) < FEWEST:
+        return f"{estimate} ({len(numbers)} {unit if len(numbers) == 1 else unit + 's'})"
+    if np.ptp(numbers) <= ROUNDING:
+        return f"{estimate} in all {len(numbers)} {unit}s"
+    return f"{estimate} [{low}, {high}]"
