@@ -119,7 +119,7 @@ def make_pages(folder: Path, study: ModuleType) -> None:
 
 
 def mirror(fresh: Path, folder: Path, results_dir: Path) -> None:
-    """Replace the files of a study by those of a scratch folder, all or none; remove figures it has no more."""
+    """Replace a study's files by those of a scratch folder, all or none; remove figures that are gone."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
     replace_together(fresh, make_folder(folder, results_dir), names)
     for path in folder.glob("figures/*.png"):
