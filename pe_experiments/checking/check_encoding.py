@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.checks import error_place, run_checks, say_failure
+from pe_experiments.checking.checks import run_checks, say_failure
 from pe_experiments.checking.compare import (
     Comparison,
     as_reference,
@@ -36,7 +36,7 @@ from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
 from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
 from pe_experiments.configuration.schema import Section, Words
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, nearest, sentence
+from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
 
 UNKNOWN = """It is none of our encodings (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pe_experiments.checking.checks import error_place, run_checks
+from pe_experiments.checking.checks import run_checks
 from pe_experiments.checking.task_contract import (
     CHECKS,
     LENGTHS,
@@ -22,7 +22,7 @@ from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import Section
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, sentence
+from pe_experiments.terminal.errors import UserError, error_place, sentence
 
 AGREEING = """sample and solve are held against each other: a mistake that both make cannot be found here.
 Check some answers by hand."""

@@ -7,24 +7,21 @@ import pickle
 import random
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 
 from pe_experiments.configuration.parts import no_part_exits
+from pe_experiments.terminal import process
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import NotApplicable, sentence
+from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not apply), and what was measured
 WORDS = {True: "holds", False: "FAILS", None: "-"}
-PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARIES = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, PATHS))
 UNLIKELY_SEED = 881_723  # a module that seeds a generator itself hardly takes this one
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
@@ -94,18 +91,8 @@ def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
         promises = dict.fromkeys(promise for promise, _ in cases)
         error = cases[0][1]
         say(f"\nFAILS with {sentence(error)}{place}\n  in: {'; '.join(promises)}")
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        if os.environ.get(process.FULL_ERROR) == "1":
             traceback.print_exception(error, file=sys.stderr)
-
-
-def error_place(error: Exception) -> str:
-    """Where in the code outside this package and the libraries it was raised: `` (mine.py:12, in bias)``."""
-    frames = traceback.extract_tb(error.__traceback__)
-    outside = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<frozen"))]
-    if not outside:
-        return ""
-    last = outside[-1]
-    return f" ({Path(last.filename).name}:{last.lineno}, in {last.name})"
 
 
 def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:

@@ -6,7 +6,6 @@ To add a check, write a function of a `Subject` under ``@check(promise, usual ca
 from __future__ import annotations
 
 import copy
-import difflib
 import re
 from dataclasses import replace
 from functools import partial
@@ -40,7 +39,7 @@ from pe_experiments.checking.scenarios import (
     worst_difference,
 )
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.base import acts_at_embedding, overridden_hooks
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -53,7 +52,6 @@ FAR = 16_384  # ends of cached tables lie before it, or far beyond
 FAR_ROUNDING = 1e-4  # a bias of float32 rounds off 1e-5 there; in bfloat16 positions are off by up to 64
 FARTHER = (100_000, 131_072)  # round numbers and powers of two, at which tables wrap
 FARTHER_ROUNDING = 1e-3
-HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "for_layer")
 WELL_SHAPED = "hooks return tensors of the right shape"
 FINITE = "finite at every length"  # without it, the others have nothing to compare
 REPEATABLE = "equal calls give equal results"  # without it, the others, which compare calls, tell nothing
@@ -172,16 +170,10 @@ def equal_calls(subject: Subject) -> Measurement:
 
 @check("a hook is overridden", "the name of a hook is misspelt, or the class is meant for another library")
 def hook_is_overridden(subject: Subject) -> Measurement:
-    classes = [cls for cls in type(subject.encoding()).__mro__ if cls not in PositionalEncoding.__mro__]
-    members = {name: value for cls in classes for name, value in vars(cls).items()}
-    methods = sorted(name for name, value in members.items() if callable(value) and name[:2] != "__")
-    overridden = [name for name in methods if name in HOOKS]
-    if overridden or not methods:
-        return True if overridden else None, f"it overrides {allowed(overridden)}"
-    for name in methods:
-        for hook in difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7):
-            return False, f"{name} overrides no hook; nearest: {hook}"
-    return False, f"{allowed(methods)} overrides no hook; hooks are {allowed(HOOKS)}"
+    overridden, mistake = overridden_hooks(subject.encoding())
+    if mistake:
+        return False, mistake
+    return True if overridden else None, f"it overrides {allowed(overridden)}"
 
 
 @check("no look-ahead", "something is computed from all keys before the mask is applied")

@@ -25,7 +25,7 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.terminal.errors import UserError, error_place, nearest
 from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
@@ -157,7 +157,7 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
         raise
     except Exception as error:
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
-        raise UserError(f"{where}{what}: {error}") from error
+        raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ the choices that its docstring gives is a ValueError that names it.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable
 from copy import copy
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.terminal.argument_checks import at_least
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, allowed
 
 Invariance = Literal["nothing", "shift", "ids"]
 # The bias of a key that an encoding masks. Beside any unmasked key its weight is 0; unlike minus infinity it
@@ -265,6 +266,23 @@ class PositionBias(PositionalEncoding):
 
     def _bias(self, at: AttentionContext) -> Tensor:
         raise NotImplementedError
+
+
+HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "for_layer")
+
+
+def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
+    """Return the hooks that a class overrides, and what is wrong where it has methods and overrides none."""
+    classes = [cls for cls in type(encoding).__mro__ if cls not in PositionalEncoding.__mro__]
+    members = {name: value for cls in classes for name, value in vars(cls).items()}
+    methods = sorted(name for name, value in members.items() if callable(value) and name[:2] != "__")
+    overridden = [name for name in methods if name in HOOKS]
+    if overridden or not methods:
+        return overridden, ""
+    for name in methods:
+        for hook in difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7):
+            return [], f"{name} overrides no hook; nearest: {hook}"
+    return [], f"{allowed(methods)} overrides no hook; hooks are {allowed(HOOKS)}"
 
 
 def acts_at_embedding(encoding: PositionalEncoding) -> bool:

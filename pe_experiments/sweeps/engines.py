@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -70,6 +70,7 @@ class Order:
     overrides: list[str]
     number: int
     command: list[str]  # what carries it out alone
+    driver: int | None = None  # the launching process, where it is on the same machine and must outlive this
     # Encodings of the user's own may lie in the working directory, and modules where they were found.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
@@ -80,6 +81,8 @@ class Order:
             os.chdir(self.directory)
         sys.path[:] = self.path
         worker = Worker()
+        if self.driver:
+            threading.Thread(target=_end_with, args=(self.driver, worker), daemon=True).start()
         try:
             return worker.run(self)
         finally:
@@ -90,6 +93,17 @@ class Order:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
+
+
+def _end_with(driver: int, worker: Worker) -> None:
+    """End this job at once when the process that launched it is gone, however that died."""
+    while True:
+        try:
+            os.kill(driver, 0)
+        except ProcessLookupError:
+            worker.kill()
+            os._exit(1)
+        time.sleep(1)
 
 
 class Worker:
@@ -205,8 +219,11 @@ class SubmititEngine:
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns wherever there is no accounting
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
+        if self._is_here:
+            orders = [replace(order, driver=os.getpid()) for order in orders]
         with self._executor.batch():
-            self._jobs += (jobs := [self._executor.submit(order) for order in orders])
+            jobs = [self._executor.submit(order) for order in orders]
+        self._jobs += jobs
         return jobs
 
     def end(self) -> None:
@@ -225,8 +242,14 @@ class RayEngine:
     def __init__(self, settings: RayConfig, processes: int):
         here = {"num_cpus": processes, "include_dashboard": False}
         where: dict[str, Any] = {"address": settings.address} if settings.address else here
+        if not settings.address:
+            # Whoever reaches Ray's ports can run code. Without clusters it listens to this machine alone,
+            # on Linux too, whatever this variable is called.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = importlib.import_module("ray")
+        on_terminate = signal.getsignal(signal.SIGTERM)
         self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+        signal.signal(signal.SIGTERM, on_terminate)  # Ray's own handler would end in a traceback
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
         task = self._ray.remote(num_cpus=1, max_retries=0)(Order.__call__)

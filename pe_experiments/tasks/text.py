@@ -77,8 +77,10 @@ class Text(NextSymbol):
         self.data_files = tuple(file.path for file in self.files)
         self.ends = list(accumulate(file.size for file in self.files))
         if self.ends[-1] < FEWEST_BYTES:
+            hidden = "; files whose names begin with a dot are not read" if os.path.isdir(str(path)) else ""
             raise ValueError(
                 f"path={path}: {self.ends[-1]} bytes are too short a text; at least {FEWEST_BYTES} are needed"
+                f"{hidden}"
             )
         first, second = (self._cut(share) for share in (0.9, 0.95))
         self.bounds: dict[Split, tuple[int, int]] = {

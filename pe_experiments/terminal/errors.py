@@ -6,7 +6,10 @@ import difflib
 import errno
 import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -51,6 +54,23 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'} cannot be used: {error.strerror or error}"
     return one_line(f"{type(error).__name__}: {' '.join(str(error).splitlines()[:2])}")
+
+
+LIBRARIES = (  # their code, and this package's, is not the user's
+    str(Path(__file__).parents[1]),
+    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    "<frozen",
+)
+
+
+def error_place(error: BaseException) -> str:
+    """Where in the user's code it was raised: `` (mine.py:12, in bias)``; nothing if no such code ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    if not outside:
+        return ""
+    last = outside[-1]
+    return f" ({Path(last.filename).name}:{last.lineno}, in {last.name})"
 
 
 def one_line(text: str) -> str:

@@ -14,6 +14,7 @@ from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import overridden_hooks
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
@@ -60,7 +61,10 @@ def preflight(experiment: Experiment) -> list[str]:
         _refuse_looking_ahead(model.eval(), _rows(batch, torch.arange(ROWS) % len(batch.tokens_BT)), source)
     _refuse_optimizer(experiment, model)
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
-    return list(dict.fromkeys(f"{type(one).__name__}: {one.remark}" for one in encodings if one.remark))
+    remarks = [(encoding, encoding.remark or overridden_hooks(encoding)[1]) for encoding in encodings]
+    return list(
+        dict.fromkeys(f"{type(encoding).__name__}: {remark}" for encoding, remark in remarks if remark)
+    )
 
 
 def refuse_large(experiment: Experiment) -> None:

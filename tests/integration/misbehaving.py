@@ -196,6 +196,16 @@ class TaskOfItsOwnGenerator(Copy):
         return torch.from_numpy(inputs), torch.from_numpy(inputs)
 
 
+class Misspelt(PositionalEncoding):
+    def bais(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> None:
+        return None
+
+
+class OtherSize(PositionalEncoding):
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return q_BHTK.sum(-1) + torch.zeros(q_BHTK.shape[2] + 2)
+
+
 class WrongAnswers(Copy):
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs_BN, targets_BN = super().sample(length, batch_size, generator)

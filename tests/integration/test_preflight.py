@@ -77,6 +77,17 @@ def test_an_encoding_that_misbehaves_is_refused(name: str, tiny: Tiny) -> None:
         preflight(experiment)
 
 
+def test_a_misspelt_hook_is_remarked_on(tiny: Tiny) -> None:
+    assert preflight(tiny("pe=none", f"pe._target_={PARTS}.Misspelt")) == [
+        "Misspelt: bais overrides no hook; nearest: bias"
+    ]
+
+
+def test_an_error_in_a_class_of_the_users_has_its_place(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=r"pe fails .*RuntimeError: .* \(misbehaving\.py:\d+, in bias\)$"):
+        preflight(tiny("pe=none", f"pe._target_={PARTS}.OtherSize"))
+
+
 def test_token_embeddings_are_an_encodings_own(tiny: Tiny) -> None:
     assert preflight(tiny("pe=none", f"pe._target_={PARTS}.EditsEmbeddings")) == []
 
@@ -120,7 +131,7 @@ def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
     [
         ("AheadFar", "FAILS in the decoder: no look-ahead"),
         ("Exits", "FAILS with RuntimeError: Exits ends the program with SystemExit(0)"),
-        ("EditsPositions", "EditsPositions.bias changes at.q_positions_BT or at.k_positions_BS in place"),
+        ("EditsPositions", "FAILS in the decoder: inputs keep their values and their gradient"),
         ("SetsTheSeedInEvaluation", "draws from or seeds torch's global generator"),
     ],
 )

@@ -192,7 +192,7 @@ def test_publishing_that_fails_half_way_leaves_the_published_set(
     with pytest.raises(KeyboardInterrupt):
         publish("small", written)
     monkeypatch.setattr(os, "replace", replace)
-    assert pages.published(written) == [folder]
+    assert pages.list_studies(written) == [folder]
     assert len(read_archive(folder).runs) == 9
     assert names_of(written) == [run.name for run in runs_of(written)]
 

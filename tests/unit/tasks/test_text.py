@@ -87,6 +87,13 @@ def test_bad_input_is_one_sentence(tiny: Tiny, tmp_path: Path, content: bytes | 
         tiny("task=text", f"task.path={path}")
 
 
+def test_a_short_folder_says_what_it_leaves_out(tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"short")
+    (tmp_path / ".hidden").write_bytes(b"x" * FEWEST_BYTES)
+    with pytest.raises(UserError, match=r"are needed; files whose names begin with a dot are not read$"):
+        tiny("task=text", f"task.path={tmp_path}")
+
+
 def test_the_corpus_belongs_to_what_was_trained(tiny: Tiny, folder: Path) -> None:
     def name() -> str:
         return identify(tiny("task=text", f"task.path={folder}")).name
