@@ -66,7 +66,8 @@ def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no chance")
 
     monkeypatch.setattr("pe_experiments.tasks.copying.Copy.chance", broken)
-    assert catalogue.main() == "error: task=copy cannot be described: RuntimeError: no chance"
+    place = "test_task_table.py:66, in broken"
+    assert catalogue.main() == f"error: task=copy cannot be described: RuntimeError: no chance ({place})"
 
 
 @pytest.mark.parametrize("text", ["bad: [", "- a list", "no_target: 1"])
