@@ -153,8 +153,9 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
             model = _model_to_train(experiment, checkpoint, run.checkpoint)
             loggers = writer.loggers.loggers.values()
             with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
-                begun = (model, checkpoint, run.checkpoint)
-                last, seconds = _train(experiment, *begun, ranks, record, display, loggers)
+                last, seconds = _train(
+                    experiment, model, checkpoint, run.checkpoint, ranks, record, display, loggers
+                )
                 curve, tables = evaluate_model(experiment, model.to(ranks.device), last, display)
             described = describe_model(model, experiment.source)
             summary = writer.curve(status.identity.label, curve, tables)
@@ -223,7 +224,7 @@ def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
 
 
 def _finished_run(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
-    """Return a finished run as it is, or evaluate it as it is asked for."""
+    """Return a finished run, or evaluate it as requested."""
     list_run(status)
     if status.state == "to evaluate":
         _evaluate_again(status, ranks, display)

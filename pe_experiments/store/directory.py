@@ -142,10 +142,8 @@ class RunDirectory:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
                 self._locked_inode = self._lock_file.stat().st_ino
-                for draft in self.path.glob(
-                    ".*.tmp"
-                ):  # of a process that was killed: nobody else writes here
-                    draft.unlink()
+                for draft in self.path.glob(".*.tmp"):
+                    draft.unlink()  # of a process that was killed: nobody else writes here
             except OSError as error:
                 why = f"cannot write there ({error.strerror})"
                 raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error

@@ -70,7 +70,7 @@ class Order:
     overrides: list[str]
     number: int
     command: list[str]  # what carries it out alone
-    driver: int | None = None  # the launching process, where it is on the same machine and must outlive this
+    launcher: int | None = None  # process that the job ends with, where both are on the same machine
     # Encodings of the user's own may lie in the working directory, and modules where they were found.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
@@ -81,8 +81,8 @@ class Order:
             os.chdir(self.directory)
         sys.path[:] = self.path
         worker = Worker()
-        if self.driver:
-            threading.Thread(target=_end_with, args=(self.driver, worker), daemon=True).start()
+        if self.launcher:
+            threading.Thread(target=_watch_launcher, args=(self.launcher, worker), daemon=True).start()
         try:
             return worker.run(self)
         finally:
@@ -95,11 +95,11 @@ class Order:
         return DelayedSubmission(self)
 
 
-def _end_with(driver: int, worker: Worker) -> None:
-    """End this job at once when the process that launched it is gone, however that died."""
+def _watch_launcher(launcher: int, worker: Worker) -> None:
+    """End this job within a second when the process that launched it is gone, however that died."""
     while True:
         try:
-            os.kill(driver, 0)
+            os.kill(launcher, 0)
         except ProcessLookupError:
             worker.kill()
             os._exit(1)
@@ -131,7 +131,7 @@ class Worker:
             return {"state": "failed", "reason": "its process was killed (is there enough memory?)"}
 
     def kill(self) -> None:
-        """Kill the process, also one that is just being started; who waits for it then waits no longer."""
+        """Terminate the process and release callers waiting for it."""
         self._killed = True
         if self._process:
             self._process.kill()
@@ -220,7 +220,7 @@ class SubmititEngine:
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
         if self._is_here:
-            orders = [replace(order, driver=os.getpid()) for order in orders]
+            orders = [replace(order, launcher=os.getpid()) for order in orders]
         with self._executor.batch():
             jobs = [self._executor.submit(order) for order in orders]
         self._jobs += jobs

@@ -6,13 +6,15 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pe_experiments.store.directory import RunDirectory
 from tests.conftest import ROOT, TINY, Script
-from tests.integration.test_sweeps import TRAIN, everything
+from tests.integration.test_sweeps import TRAIN, everything, wait_for
 
 pytestmark = pytest.mark.slow
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
@@ -64,6 +66,36 @@ def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, script:
     assert everything(tmp_path / engine) == everything(tmp_path / "local")
     assert len(everything(tmp_path / engine)) == 2 * 2 + 2
     assert not list((tmp_path / engine).glob(".launched/*"))
+
+
+@pytest.mark.parametrize("engine", ["submitit_local"], indirect=True)
+def test_jobs_of_this_machine_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
+    arguments = [*TINY, "training.steps=1000000", "-m", "pe=none,learned", f"results_dir={tmp_path}"]
+    command = [*TRAIN, *arguments, f"hydra/launcher={engine}"]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/metrics.csv"))) == 2, running)
+    runs = [RunDirectory(path) for path in tmp_path.glob("runs/*")]
+    assert all(run.in_use for run in runs)
+    running.kill()
+    running.wait()
+    end = time.monotonic() + 20
+    while any(run.in_use for run in runs):
+        assert time.monotonic() < end, "a job goes on without its launcher"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("engine", ["ray"], indirect=True)
+def test_a_ray_of_ours_listens_to_this_machine_alone(engine: str) -> None:
+    code = (
+        "from pe_experiments.configuration.schema import RayConfig\n"
+        "from pe_experiments.sweeps.engines import RayEngine\n"
+        "engine = RayEngine(RayConfig(max_runs=1, jobs=1, address=None), 1)\n"
+        "import ray\n"
+        "print(ray.util.get_node_ip_address())\n"
+        "engine.end()\n"
+    )
+    done = subprocess.run([TRAIN[0], "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "127.0.0.1\n", done.stderr
 
 
 @pytest.mark.parametrize("engine", ["slurm"], indirect=True)
