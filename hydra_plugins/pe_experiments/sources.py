@@ -31,7 +31,8 @@ class ClassSource(ConfigSource):
         return False
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.removeprefix("pe/") in ALIASES or bool(CLASS.fullmatch(config_path))
+        group, _, name = config_path.rpartition("/")
+        return (group == "pe" and name in ALIASES) or bool(CLASS.fullmatch(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []
