@@ -231,18 +231,19 @@ def legend_below(
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def run_figure(rows: Sequence[dict[str, Any]], title: str, max_length: int, path: Path) -> None:
+def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path) -> None:
     """Draw the rows of ``extrapolation.csv`` of one run: exact match, or loss, and token accuracy; a PNG."""
+    colour, marker = styles([label])[label]
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    figure.suptitle(text(title, 110))
+    figure.suptitle(text(f"{label} on {task}", 110))
     first = "exact_match" if curve["exact_match"].notna().all() else "loss"
     for axes, metric in zip(figure.subplots(1, 2), (first, "token_accuracy"), strict=True):
         lengths = curve["content_length"]
         if metric == "exact_match":
             low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
-            axes.fill_between(lengths, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
-        axes.plot(lengths, curve[metric], color=COLOURS[0], marker="o", clip_on=False, zorder=3)
+            axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(lengths, curve[metric], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
     _write_figure(figure, path)
 

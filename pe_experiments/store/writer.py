@@ -71,8 +71,8 @@ class RunWriter:
         experiment = self.status.experiment
         write_curve(self.directory, curve, tables)
         self.loggers.curve(curve, tables.get("text", []))
-        title = f"{label} on {experiment.evaluated_on.label}"
-        run_figure(curve, title, experiment.max_length, self.directory.figure)
+        task = experiment.evaluated_on.label
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure)
         return summarise(curve, experiment.max_length)
 
     def finish(self, result: dict[str, Any], summary: Row | None) -> None:

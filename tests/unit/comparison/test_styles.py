@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, styles
+from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, run_figure, styles
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
@@ -76,3 +78,15 @@ def test_an_own_encoding_gets_a_pair_that_is_free() -> None:
     many = [f"s{n}" for n in range(len(PAIRS) - len(BANK))]
     assert len(set(styles([*BANK, *many]).values())) == len(PAIRS) == len(COLOURS) * len(MARKERS)
     assert len(styles([f"s{n}" for n in range(200)])) == 200
+
+
+def test_the_figure_of_a_run_has_the_style_of_its_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr("pe_experiments.drawing._write_figure", lambda figure, path: drawn.append(figure))
+    row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
+    row |= {"length": 6, "content_length": 6, "chance": 0.1}
+    run_figure([row], "alibi", "copy", 6, tmp_path / "figure.png")
+    lines = [axes.lines[0] for axes in drawn[0].axes]
+    assert [(line.get_color(), line.get_marker()) for line in lines] == [STYLES["alibi"]] * 2

@@ -56,7 +56,7 @@ def test_a_figure_of_one_length_beside_the_training_lengths_can_be_laid_out(
 ) -> None:
     row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
     row |= {"length": length, "content_length": length, "chance": 0.1}
-    run_figure([row], "rope on copy", 6, tmp_path / "figure.png")  # a warning is an error
+    run_figure([row], "rope", "copy", 6, tmp_path / "figure.png")  # a warning is an error
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
