@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.launchers import RunLauncher
 
 MOST_NAMED = 10  # failed runs, of each reason
+PROGRESS_SECONDS = 2.0  # between readings of how far every run is; a thousand runs are as many files
 LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
 
 
@@ -168,6 +169,7 @@ def _round(
     jobs = list(orders)
     left = dict(zip(jobs, engine.submit(list(orders.values())), strict=True))
     display.start(title, sum(job.steps for job in jobs), sum(map(_step, jobs)))
+    last_read = time.monotonic()
     while left:
         time.sleep(engine.look_seconds)
         ended = [job for job, future in left.items() if future.done()]
@@ -179,6 +181,9 @@ def _round(
             _conclude(job, outcome)
         for report in reports if ended else ():
             report.after_run(LAUNCHED)
+        if left and time.monotonic() - last_read < PROGRESS_SECONDS:
+            continue
+        last_read = time.monotonic()
         states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in left)
         states["to go"] = len(left)
         display.note(", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count))

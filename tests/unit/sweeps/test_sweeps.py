@@ -192,6 +192,7 @@ def test_the_time_left_is_counted_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr("pe_experiments.sweeps.launch.PROGRESS_SECONDS", 0.0)
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     done, half, begun, waiting = (job(tmp_path, name) for name in "abcd")
