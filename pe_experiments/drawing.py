@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -246,6 +247,42 @@ def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length
         axes.plot(lengths, curve[metric], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
     _write_figure(figure, path)
+
+
+def run_depth_figure(
+    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path
+) -> None:
+    """Draw the rows of ``depth.csv`` of one run: exact match by input length and depth; a PNG."""
+    cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length")
+    figure = Figure(figsize=(6.0, 3.2), layout="constrained")
+    figure.suptitle(text(f"{label} on {task}, trained to {max_length}", 80))
+    axes = figure.subplots()
+    image = depth_heatmap(axes, cells, max_length)
+    for (row, column), value in np.ndenumerate(cells.to_numpy()):
+        if not np.isnan(value):
+            colour = "black" if value > 0.6 else "white"
+            axes.text(column, cells.index[row], f"{value:.2f}", color=colour, ha="center", va="center", fontsize=7)
+    figure.colorbar(image, ax=axes, label=METRIC_NAMES["exact_match"])
+    _write_figure(figure, path)
+
+
+def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
+    """Draw exact match by depth (rows) and input length (columns); cells without examples are grey.
+
+    Depth runs downwards as in a text, and a line marks the end of the training lengths.
+    """
+    lengths = list(cells.columns)
+    axes.set_facecolor("0.85")
+    extent = (-0.5, len(lengths) - 0.5, 1, 0)
+    image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
+    trained = sum(length <= max_length for length in lengths)
+    if 0 < trained < len(lengths):
+        axes.axvline(trained - 0.5, color="#D55E00", linewidth=2)
+    axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths])
+    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    axes.set_xlabel("input length")
+    axes.set_ylabel("depth")
+    return image
 
 
 def render(template: Path, data: Any = None, **values: Any) -> str:

@@ -234,6 +234,17 @@ def ids_precede_answer(task: Task) -> Measurement:
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
+@check("depth is a share", "depth gives an index instead of a share of the input")
+def depth_is_share(task: Task) -> Measurement:
+    for length in some_lengths(task):
+        depth = task.depth(draw(task, length, 50)[0])
+        if depth is None:
+            return None, "it has none"
+        if depth.shape != (50,) or not ((depth >= 0) & (depth <= 1)).all():
+            return False, f"length {length}: shape {tuple(depth.shape)}, the largest {float(depth.max()):.4g}"
+    return True, "one from 0 to 1 per example"
+
+
 @check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
 def examples_are_many(task: Task) -> Measurement:
     length = some_lengths(task, (LONG,))[-1]

@@ -71,8 +71,7 @@ def write_comparison(
     runs = comparison.runs
     figures = draw_all(comparison, make_folder(folder / "figures", folder), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
-    if len(runs.text):
-        tables["text"] = runs.text
+    tables |= {name: table for name, table in {"text": runs.text, "depth": runs.depth}.items() if len(table)}
     texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()} | {
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(comparison),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
@@ -17,7 +17,7 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import learned, seeds_in_words
-from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, metric_axis, save, text
+from pe_experiments.drawing import WIDTH, depth_heatmap, drawing, legend_below, length_axis, metric_axis, save, text
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
@@ -44,6 +44,9 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
         yield protocol.slug, curves_figure(comparison, [protocol])
     if 1 < len(comparison.protocols) <= PANELS_FIT:
         yield "tasks", curves_figure(comparison, comparison.protocols)
+    for protocol in comparison.protocols:
+        if depths := comparison.depths(protocol):
+            yield f"{protocol.slug}-depth", depth_figure(protocol, depths)
     if comparison.runs.text.empty:
         return
     for protocol in comparison.protocols:
@@ -111,6 +114,26 @@ def _seeds(rows: Rows) -> str:
         return f"{seeds} per encoding"
     where = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
     return f"{seeds} per encoding; diverged (drawn {where}): {diverged}"
+
+
+def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figure:
+    """Draw exact match by input length and depth, a heatmap for each encoding."""
+    columns = min(len(depths), 4)
+    rows = math.ceil(len(depths) / columns)
+    figure = Figure(figsize=(WIDTH, 0.7 + 1.6 * rows), layout="constrained")
+    figure.suptitle(text(f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds", 110))
+    figure.supxlabel("input length", fontsize=8)
+    figure.supylabel("depth", fontsize=8)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels[len(depths) :]:
+        axes.remove()
+    panels = panels[: len(depths)]
+    for axes, (label, cells) in zip(panels, depths.items(), strict=True):
+        image = depth_heatmap(axes, cells, protocol.max_length)
+        axes.set(xlabel="", ylabel="", title="\n".join(wrap(text(label, 60), 25)))
+        axes.tick_params(labelsize=6)
+    figure.colorbar(image, ax=panels, label="exact match", aspect=12 * rows)
+    return figure
 
 
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
+        depths=[depth for protocol in comparison.protocols if (depth := _depth(comparison, protocol))],
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
         **_methods(comparison),
     )
@@ -104,6 +106,23 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         },
         "training": _training(comparison.runs.training, protocol, index),
     }
+
+
+def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
+    """Return the heatmaps of a protocol: title, lengths, and for each encoding the depths and their values."""
+    depths = comparison.depths(protocol)
+    if not depths:
+        return None
+    lengths = sorted({length for cells in depths.values() for length in cells})
+    maps = {label: cells.reindex(columns=lengths) for label, cells in depths.items()}
+    rows = {
+        label: [
+            (f"{depth:.0%}", [None if math.isnan(value) else float(value) for value in values])
+            for depth, values in zip(cells.index, cells.to_numpy(), strict=True)
+        ]
+        for label, cells in maps.items()
+    }
+    return {"title": protocol.title, "max_length": protocol.max_length, "lengths": lengths, "maps": rows}
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:

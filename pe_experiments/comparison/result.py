@@ -14,6 +14,7 @@ from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
 from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.drawing import Style, styles
+from pe_experiments.store.directory import DIVERGED
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,22 @@ class Comparison:
         table = self.pairs if pairs else self.table
         rows: list[Any] = table[table["protocol"] == protocol.hash].to_dict("records")
         return rows
+
+    def depths(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
+        """Mean exact match over seeds by encoding: rows are depths, columns input lengths; a diverged run is 0."""
+        if self.runs.depth.empty:
+            return {}
+        runs = protocol.runs[["name", "label", "status"]]
+        measured = runs.merge(self.runs.depth, on="name")
+        cells = measured[["length", "depth"]].drop_duplicates()
+        diverged = runs[runs["status"] == DIVERGED].merge(cells, how="cross").assign(exact_match=0.0)
+        rows = pd.concat([measured, diverged])
+        labels = [label for label in self.encodings if label in set(rows["label"])]
+        of_label = (rows[rows["label"] == label] for label in labels)
+        return {
+            label: part.pivot_table("exact_match", "depth", "length")
+            for label, part in zip(labels, of_label, strict=True)
+        }
 
     @cached_property
     def sentences(self) -> dict[str, str]:

@@ -46,6 +46,8 @@ class Runs:
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per encoding, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
+    depth: of tasks with a depth, the rows of ``depth.csv`` with the name of the run, those of later evaluations
+        too.
     """
 
     runs: pd.DataFrame
@@ -56,6 +58,7 @@ class Runs:
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
+    depth: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 @dataclass
@@ -65,6 +68,7 @@ class _Run:
     curve: dict[int, Row]  # by length
     saved: Row
     examples: int
+    evaluations: list[RunDirectory] = field(default_factory=list)  # whose lengths are in the curve, too
 
 
 def read_runs(
@@ -114,6 +118,7 @@ def read_runs(
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
+        depth=pd.concat([_depth(run, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -241,6 +246,7 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
         raise UserError(f"evaluated with another {other} than the run; its values are in {later.curve}")
     points = {point["content_length"]: point for point in _sound_curve(later, result)}
     run.curve = points | run.curve
+    run.evaluations.append(later)
 
 
 def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
@@ -269,12 +275,24 @@ def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
 
 def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
     """The rows of its ``text.csv``; one that is damaged is left out."""
-    path = directory.path / "text.csv"
-    with _or_left_out(f"{directory.name}/{path.name}", left_out):
+    return _table(directory.path / "text.csv", ["length", "bits_per_byte", "accuracy"], directory.name, left_out)
+
+
+def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
+    """The rows of its ``depth.csv`` and of those of its later evaluations; one that is damaged is left out."""
+    paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
+    columns = ["length", "depth", "examples", "exact_match", "token_accuracy"]
+    table = pd.concat([_table(path, columns, run.directory.name, left_out) for path in paths])
+    return table.drop_duplicates(["length", "depth"]) if len(table) else table
+
+
+def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
+    """The rows of a CSV file of a run, whose name is their first column; none where there is no such file."""
+    with _or_left_out(f"{name}/{path.name}", left_out):
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
-            table[["length", "bits_per_byte", "accuracy"]].astype(float)
-            return table.assign(name=directory.name)[["name", *table]]
+            table[numbers].astype(float)
+            return table.assign(name=name)[["name", *table]]
     return pd.DataFrame()
 
 

@@ -51,6 +51,10 @@ class Format:
         """The sequences of these examples."""
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
+    def inputs(self, tokens_BT: Tensor, length: int) -> Tensor:
+        """The input symbols [B, N] of sequences of this input length; only a causal format puts BOS before."""
+        return tokens_BT[:, self.causal : self.causal + length]
+
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
         """The task's ids [rows, T], at the tokens where `lay_out` puts their symbols."""
         raise TypeError(f"{type(self).__name__} does not define lay_out_ids()")

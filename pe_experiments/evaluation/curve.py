@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
+DEPTHS = 5  # bins of equal width that examples are grouped in by `Task.depth`
 
 Decoding = Literal["teacher_forcing", "greedy"]
 Row = dict[str, Any]
@@ -58,7 +59,6 @@ class Tally:
         return self.loss_sum / self.scored
 
 
-@torch.no_grad()
 def tally(
     model: Backbone,
     batches: Iterable[Batch],
@@ -72,8 +72,20 @@ def tally(
     length in a format that feeds back. ``show`` is called with the number of examples done. Of a run on
     several devices each does some of the parts, and all get the same counts.
     """
+    return tally_by_example(model, batches, eos, decoding, show)[0]
+
+
+@torch.no_grad()
+def tally_by_example(
+    model: Backbone,
+    batches: Iterable[Batch],
+    eos: int,
+    decoding: Decoding = "teacher_forcing",
+    show: Callable[[int], None] = lambda done: None,
+) -> tuple[Tally, Tensor]:
+    """`tally`, and for each of the E examples whether it is right, its right tokens and its tokens [E, 3]."""
     device, done, index = next(model.parameters()).device, 0, 0
-    counts: list[tuple[int, Tally]] = []
+    counts: list[tuple[int, tuple[Tally, Tensor]]] = []
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
@@ -83,10 +95,11 @@ def tally(
             index += 1
             done += len(part.tokens_BT)
             show(done)
-    return sum(gathered(counts), Tally())
+    parts = gathered(counts)
+    return sum((counted for counted, _ in parts), Tally()), torch.cat([by_example for _, by_example in parts])
 
 
-def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> Tally:
+def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> tuple[Tally, Tensor]:
     if decoding == "greedy":
         return _count(part, greedy_answers(model, part, eos), math.nan, eos)
     return _count(part, *forced_answers(model, part), eos)
@@ -137,18 +150,21 @@ def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> Tally:
+def _count(batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> tuple[Tally, Tensor]:
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
-    return Tally(
+    right_BT = content_BT & (answers_BT == batch.labels_BT)
+    exact_B = all_right(batch.labels_BT, answers_BT)
+    counted = Tally(
         examples=len(scored_BT),
-        exact=int(all_right(batch.labels_BT, answers_BT).sum()),
+        exact=int(exact_B.sum()),
         without_end=int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
         tokens=int(content_BT.sum()),
-        right_tokens=int((content_BT & (answers_BT == batch.labels_BT)).sum()),
+        right_tokens=int(right_BT.sum()),
         scored=int(scored_BT.sum()),
         loss_sum=loss_sum,
     )
+    return counted, torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
@@ -165,11 +181,13 @@ def extrapolation_curve(
     max_length: int,
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
+    keep_depths: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Iterator[Row]:
     """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
     Each length is lowered to the nearest at which the task exists; ``max_length`` is the longest of the
     training. ``loss`` is empty under greedy decoding. ``show`` counts the examples done over all lengths.
+    ``keep_depths`` is called with the rows of ``depth.csv`` of a length, where the task has a depth.
     """
     model.eval()
     for index, length in enumerate(lengths):
@@ -180,7 +198,9 @@ def extrapolation_curve(
         def shown(here: int, before: int = index * examples) -> None:
             show(before + here)
 
-        counts = tally(model, blocks, source.format.eos, decoding, shown)
+        counts, by_example_E3 = tally_by_example(model, blocks, source.format.eos, decoding, shown)
+        if blocks.depths:
+            keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
         low, high = wilson_interval(counts.exact, counts.examples)
         yield point(source, length, content_length, max_length, blocks.largest_id) | {
             "examples": counts.examples,
@@ -195,20 +215,44 @@ def extrapolation_curve(
         }
 
 
+def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]:
+    """The rows of ``depth.csv`` of a length: a row per bin of depth that holds examples, named by its middle."""
+    bin_E = (depth_E * DEPTHS).long().clamp(max=DEPTHS - 1)
+    rows = []
+    for index in bin_E.unique().tolist():
+        chosen_e3 = by_example_E3[bin_E == index]
+        exact, right_tokens, tokens = chosen_e3.sum(dim=0).tolist()
+        rows.append(
+            {
+                "length": length,
+                "depth": (index + 0.5) / DEPTHS,
+                "examples": len(chosen_e3),
+                "exact_match": exact / len(chosen_e3),
+                "token_accuracy": right_tokens / tokens,
+            }
+        )
+    return rows
+
+
 @dataclass
 class _Blocks:
-    """The evaluation examples of a length, and the largest position id drawn for them."""
+    """The evaluation examples of a length, the largest position id drawn for them, and their depths."""
 
     source: Source
     length: int
     examples: int
     largest_id: float = 0.0
+    depths: list[Tensor] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Batch]:
         for block, start in enumerate(range(0, self.examples, BLOCK_EXAMPLES)):
             batch = self.source.evaluation_block(self.length, block)
             self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
-            yield _rows(batch, 0, self.examples - start)
+            rows = _rows(batch, 0, self.examples - start)
+            depth_B = self.source.task.depth(self.source.format.inputs(rows.tokens_BT, self.length))
+            if depth_B is not None:
+                self.depths.append(depth_B)
+            yield rows
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:

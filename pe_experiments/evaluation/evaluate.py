@@ -22,7 +22,7 @@ Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
-    """The rows of ``extrapolation.csv`` after that many steps; of a language model, other tables besides."""
+    """The rows of ``extrapolation.csv`` after that many steps, and what else is measured of such a task."""
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
     if not experiment.other_task:
@@ -35,8 +35,13 @@ def evaluate_model(
         if isinstance(source.task, Text):
             tables["corpus"] = source.task.listing()
     else:
-        decoding, step = experiment.decoding, display.step
-        curve = list(extrapolation_curve(model, source, lengths, examples, longest, decoding, step))
+        decoding, step, depths = experiment.decoding, display.step, list[Row]()
+        measured = extrapolation_curve(
+            model, source, lengths, examples, longest, decoding, step, depths.extend
+        )
+        curve = list(measured)
+        if depths:
+            tables["depth"] = depths
     for row in curve:
         row["seen"] = seen.get(row["content_length"])
         if experiment.other_task:  # its lengths within those of the training are not in distribution

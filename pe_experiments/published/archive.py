@@ -6,6 +6,7 @@ training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON the trained configuration,
                 digests of data files, the command and the machine; an empty cell repeats the one above
 text.csv        only of language models: a row per run, context length and kind of bytes
+depth.csv       only of tasks with a depth: a row per run, input length and depth
 tuning.csv      only where a setting was tuned per encoding: a row per run of the grid, with its validation
 loss
 """
@@ -31,8 +32,9 @@ from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_at
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the project
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
-TUNING, TEXT = "tuning.csv", "text.csv"
-FRAMES = ("runs", "curves", "training", "text")  # of `Runs`
+TUNING = "tuning.csv"
+OPTIONAL = ("text", "depth")  # frames of `Runs`, each in a file of its name if it has rows
+FRAMES = ("runs", "curves", "training", *OPTIONAL)  # of `Runs`
 TUNED = ["encoding", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")
 DIGITS = 6  # of a recorded loss; what is shown of it has three
@@ -102,8 +104,9 @@ def write_archive(runs: Runs, folder: Path) -> None:
     provenance = pd.DataFrame(rows)
     provenance = provenance.mask(provenance.eq(provenance.shift()))
     tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
-    if len(runs.text):
-        tables[TEXT] = runs.text
+    for name in OPTIONAL:
+        if len(getattr(runs, name)):
+            tables[f"{name}.csv"] = getattr(runs, name)
     if runs.tuning:
         tables[TUNING] = _grid_rows(runs.tuning)
     write_atomically(folder / FILES[0], runs_csv(runs))
@@ -116,8 +119,12 @@ def read_archive(folder: Path) -> Runs:
     try:
         finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
-        text = read_table(folder / TEXT) if (folder / TEXT).exists() else pd.DataFrame()
-        _refuse_torn(runs, curves, training, provenance, text)
+        optional = {
+            name: read_table(folder / f"{name}.csv")
+            for name in OPTIONAL
+            if (folder / f"{name}.csv").exists()
+        }
+        _refuse_torn(runs, curves, training, provenance, optional)
         saved: dict[str, Any] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
@@ -132,7 +139,7 @@ def read_archive(folder: Path) -> Runs:
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
-    return Runs(runs, curves, {}, training, saved, environments, tuning, text=text)
+    return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
 
 
 def _refuse_torn(
@@ -140,7 +147,7 @@ def _refuse_torn(
     curves: pd.DataFrame,
     training: pd.DataFrame,
     provenance: pd.DataFrame,
-    text: pd.DataFrame,
+    optional: Mapping[str, pd.DataFrame],
 ) -> None:
     """Raise a ValueError where the tables are not of the same runs, or a curve is not of all lengths."""
     names = set(runs["name"])
@@ -148,7 +155,7 @@ def _refuse_torn(
         ("curves.csv", curves, True),
         ("provenance.csv", provenance, True),
         ("training.csv", training, False),  # a run may have diverged before its first check
-        (TEXT, text, False),
+        *((f"{name}.csv", table, False) for name, table in optional.items()),
     ):
         named = set(table["name"]) if len(table) else set()
         if differing := sorted(named ^ names if whole else named - names):

@@ -65,14 +65,17 @@ class RunWriter:
         self.loggers.metrics(row)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
-        """Write the extrapolation curve, further tables and the figure; returns the summary of the curve."""
-        from pe_experiments.drawing import run_figure  # matplotlib: a second a finished run need not wait
+        """Write the extrapolation curve, further tables and the figures; returns the summary of the curve."""
+        from pe_experiments.drawing import run_depth_figure, run_figure  # matplotlib: a second a finished run need not wait
 
         experiment = self.status.experiment
         write_curve(self.directory, curve, tables)
         self.loggers.curve(curve, tables.get("text", []))
         task = experiment.evaluated_on.label
         run_figure(curve, label, task, experiment.max_length, self.directory.figure)
+        if depths := tables.get("depth"):
+            path = self.directory.path / "depth.png"
+            run_depth_figure(depths, label, task, experiment.max_length, path)
         return summarise(curve, experiment.max_length)
 
     def finish(self, result: dict[str, Any], summary: Row | None) -> None:

@@ -94,6 +94,13 @@ class Task(ABC):
         """Token accuracy of a uniform guess over the possible target symbols, `answers` at any length."""
         return 1 / (self.answers or self.vocab_size)
 
+    def depth(self, inputs_BN: Tensor) -> Tensor | None:
+        """How deep the evidence for each answer stands, [B]: 0 at the start of the input, 1 next to the question.
+
+        Exact match is then also measured by depth. None: the evidence stands at no one place.
+        """
+        return None
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
         """The best token accuracy an order-blind predictor can reach: 1 for a control, None where unknown.
 

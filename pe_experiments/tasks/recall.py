@@ -56,6 +56,12 @@ class AssociativeRecall(Task):
     def target_length(self, length: int) -> int:
         return self.queries
 
+    def depth(self, inputs_BN: Tensor) -> Tensor | None:
+        if self.queries > 1:
+            return None
+        pair_B = (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1)
+        return pair_B / max(1, self._pairs(inputs_BN.shape[1]) - 1)
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         pairs = self._pairs(length)  # the bag tells which keys are asked for, not their values
         if prefix:
@@ -98,6 +104,10 @@ class Induction(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[row.index(self.fillers) + 1]]
+
+    def depth(self, inputs_BN: Tensor) -> Tensor:
+        trigger_B = (inputs_BN == self.fillers).long().argmax(dim=1)
+        return trigger_B / max(1, inputs_BN.shape[1] - 3)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length - 2, self.fillers)

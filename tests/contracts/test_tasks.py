@@ -114,6 +114,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "the blind guess is modal": {"input_blind": lambda self, length: 0.9},
     "layouts score the targets": {"target_length": lambda self, length: length + 1},
     "ids precede the answer": {"position_ids": ids_that_tell},
+    "depth is a share": {"depth": lambda self, inputs: inputs.sum(dim=1)},
     "examples are many": {"sample": from_a_list(8)},
     "evaluation is not in training": {"sample": from_a_list(3_000)},
     "no input symbol tells what the rule does not read": {

@@ -12,7 +12,13 @@ from scipy.stats import binomtest
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
-from pe_experiments.evaluation.curve import extrapolation_curve, greedy_answers, tally, wilson_interval
+from pe_experiments.evaluation.curve import (
+    depth_rows,
+    extrapolation_curve,
+    greedy_answers,
+    tally,
+    wilson_interval,
+)
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.errors import UserError
 
@@ -187,6 +193,53 @@ def test_evaluation_does_not_depend_on_the_batch_size(
         assert row["loss"] == pytest.approx(other.pop("loss"), abs=1e-6)
         assert {key: value for key, value in row.items() if key != "loss"} == other
     assert whole[0]["examples"] == 150
+
+
+def test_examples_are_grouped_by_fifths_of_the_depth() -> None:
+    by_example = torch.tensor([[1, 2, 2], [0, 1, 2], [1, 2, 2], [0, 0, 2]])  # exact, right tokens, tokens
+    rows = depth_rows(9, torch.tensor([0.0, 0.19, 0.2, 1.0]), by_example)
+    assert [tuple(row.values()) for row in rows] == [
+        (9, 0.1, 2, 0.5, 0.75),
+        (9, 0.3, 1, 1.0, 1.0),
+        (9, 0.9, 1, 0.0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize("decoding", ["teacher_forcing", "greedy"])
+def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: Any) -> None:
+    experiment = tiny("task=needle", "task.k=1", "task.symbols=2")
+    model, source = experiment.untrained_model(), experiment.source
+    depths: list[dict[str, Any]] = []
+    curve = extrapolation_curve(model, source, [6, 20], 150, 6, decoding, keep_depths=depths.extend)
+    for row in curve:
+        of_length = [depth for depth in depths if depth["length"] == row["content_length"]]
+        assert sum(depth["examples"] for depth in of_length) == 150
+        for metric in ("exact_match", "token_accuracy"):
+            mean = sum(depth["examples"] * depth[metric] for depth in of_length) / 150
+            assert mean == pytest.approx(row[metric])
+    assert [depth["depth"] for depth in depths if depth["length"] == 20] == [0.1, 0.3, 0.5, 0.7, 0.9]
+
+
+@pytest.mark.parametrize("model", ["encoder", "decoder"])
+def test_depths_are_those_of_the_inputs_that_were_drawn(
+    tiny: Callable[..., Experiment], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny("task=induction", f"model={model}")
+    source, drawn, measured = experiment.source, [], []
+    sample, depth = type(source.task).sample, type(source.task).depth
+
+    def kept(self: Any, *arguments: Any) -> Any:
+        drawn.append(sample(self, *arguments))
+        return drawn[-1]
+
+    def seen(self: Any, inputs: torch.Tensor) -> Any:
+        measured.append(inputs)
+        return depth(self, inputs)
+
+    monkeypatch.setattr(type(source.task), "sample", kept)
+    monkeypatch.setattr(type(source.task), "depth", seen)
+    list(extrapolation_curve(experiment.untrained_model(), source, [9], 130, 6))
+    assert torch.equal(torch.cat(measured), torch.cat([inputs for inputs, _ in drawn])[:130])
 
 
 def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experiment]) -> None:

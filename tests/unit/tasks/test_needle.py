@@ -1,0 +1,83 @@
+"""The needle, and at which depth the evidence for an answer stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pe_experiments.tasks import Task
+from pe_experiments.tasks.needle import Needle
+from pe_experiments.tasks.recall import AssociativeRecall, Induction
+from pe_experiments.tasks.text import FEWEST_BYTES
+
+
+def draw(task: Task, length: int, rows: int = 2000) -> tuple[torch.Tensor, torch.Tensor]:
+    return task.sample(length, rows, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("length", [4, 5, 12])
+def test_the_mark_stands_at_every_place_that_leaves_room(length: int) -> None:
+    inputs, targets = draw(Needle(k=2, symbols=5), length)
+    marks = inputs == 5
+    assert marks.sum(1).eq(2).all()
+    assert marks[:, -1].all()
+    counts = marks[:, :-1].sum(0)
+    assert counts[: length - 3].min() > 0.8 * 2000 / (length - 3)
+    assert not counts[length - 3 :].any()
+    assert targets.unique().tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "depth"),
+    [
+        (Needle(k=2, symbols=6), [6, 4, 0, 1, 2, 6], 0.0),
+        (Needle(k=2, symbols=6), [3, 6, 4, 0, 1, 6], 0.5),
+        (Needle(k=2, symbols=6), [3, 1, 6, 4, 0, 6], 1.0),
+        (Needle(k=2, symbols=6), [6, 4, 0, 6], 0.0),  # there is only one place
+        (Induction(fillers=6), [3, 6, 4, 1, 5, 6], 1 / 3),
+        (Induction(fillers=6), [3, 1, 4, 6, 5, 6], 1.0),
+        (AssociativeRecall(keys=3, values=3), [0, 4, 2, 3, 1, 4, 2], 0.5),
+        (AssociativeRecall(keys=3, values=3), [0, 4, 2, 3, 1, 4, 1], 1.0),
+    ],
+)
+def test_depth_is_where_the_answer_stands(task: Task, row: list[int], depth: float) -> None:
+    measured = task.depth(torch.tensor([row]))
+    assert measured is not None
+    assert measured.tolist() == pytest.approx([depth])
+
+
+def test_several_queries_have_no_one_depth() -> None:
+    task = AssociativeRecall(queries=2)
+    assert task.depth(draw(task, 20)[0]) is None
+
+
+def test_a_needle_of_letters_in_a_text(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_bytes(bytes(1 + number // 6_000 for number in range(2 * FEWEST_BYTES)))
+    task = Needle(k=3, filler="text", path=str(tmp_path))
+    assert (task.vocab_size, task.chance(20)) == (257, 1 / 26)
+    fillers = []
+    for split in ("training", "evaluation"):
+        inputs, targets = draw(task.for_split(split), 20)
+        assert torch.equal(task.solve(inputs), targets)
+        assert bytes(targets.unique().tolist()) == b"abcdefghijklmnopqrstuvwxyz"
+        fillers.append(set(inputs[inputs < ord("a")].tolist()))
+    assert not fillers[0] & fillers[1] - {16}  # the byte at the cut is in both
+    assert [str(path) for path in task.data_files] == [str(tmp_path / "book.txt")]
+    assert task.nearest_length(10**6) == task.longest == 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"k": 0}, "k=0 must be at least 1"),
+        ({"symbols": 1}, "symbols=1 must be at least 2"),
+        ({"filler": "words"}, "filler=words is not one of the choices: symbols, text"),
+        ({"path": "books"}, "path=books is read only with filler=text"),
+        ({"filler": "text", "path": "nowhere"}, "path=nowhere: there is no such file"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Needle(**arguments)  # type: ignore[arg-type]
