@@ -27,6 +27,7 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 # Okabe and Ito (2008) without their yellow, which paper swallows, and five more. Where two are hard to tell
@@ -253,7 +254,7 @@ def run_depth_figure(
     rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path
 ) -> None:
     """Draw the rows of ``depth.csv`` of one run: exact match by input length and depth; a PNG."""
-    cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length")
+    cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     figure.suptitle(text(f"{label} on {task}, trained to {max_length}", 80))
     axes = figure.subplots()
@@ -261,17 +262,18 @@ def run_depth_figure(
     for (row, column), value in np.ndenumerate(cells.to_numpy()):
         if not np.isnan(value):
             colour = "black" if value > 0.6 else "white"
-            axes.text(column, cells.index[row], f"{value:.2f}", color=colour, ha="center", va="center", fontsize=7)
+            number = axes.text(column, DEPTHS[row], f"{value:.2f}", color=colour, fontsize=7)
+            number.set(ha="center", va="center")
     figure.colorbar(image, ax=axes, label=METRIC_NAMES["exact_match"])
     _write_figure(figure, path)
 
 
 def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
-    """Draw exact match by depth (rows) and input length (columns); cells without examples are grey.
+    """Draw exact match by `DEPTHS` (rows) and input length (columns); cells without examples are grey.
 
     Depth runs downwards as in a text, and a line marks the end of the training lengths.
     """
-    lengths = list(cells.columns)
+    lengths: list[int] = cells.columns.tolist()
     axes.set_facecolor("0.85")
     extent = (-0.5, len(lengths) - 0.5, 1, 0)
     image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)

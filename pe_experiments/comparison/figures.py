@@ -17,7 +17,16 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import learned, seeds_in_words
-from pe_experiments.drawing import WIDTH, depth_heatmap, drawing, legend_below, length_axis, metric_axis, save, text
+from pe_experiments.drawing import (
+    WIDTH,
+    depth_heatmap,
+    drawing,
+    legend_below,
+    length_axis,
+    metric_axis,
+    save,
+    text,
+)
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
@@ -121,7 +130,8 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
     columns = min(len(depths), 4)
     rows = math.ceil(len(depths) / columns)
     figure = Figure(figsize=(WIDTH, 0.7 + 1.6 * rows), layout="constrained")
-    figure.suptitle(text(f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds", 110))
+    title = f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds"
+    figure.suptitle(text(title, 110))
     figure.supxlabel("input length", fontsize=8)
     figure.supylabel("depth", fontsize=8)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -130,8 +140,10 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
     panels = panels[: len(depths)]
     for axes, (label, cells) in zip(panels, depths.items(), strict=True):
         image = depth_heatmap(axes, cells, protocol.max_length)
-        axes.set(xlabel="", ylabel="", title="\n".join(wrap(text(label, 60), 25)))
+        axes.set(xlabel="", ylabel="")
+        axes.set_title("\n".join(wrap(text(label, 60), 22)), fontsize=7)
         axes.tick_params(labelsize=6)
+        axes.tick_params(axis="x", rotation=90 if columns > 2 else 0)
     figure.colorbar(image, ax=panels, label="exact match", aspect=12 * rows)
     return figure
 

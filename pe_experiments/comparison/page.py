@@ -17,7 +17,7 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import ACCURACIES
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import METRIC_NAMES, render, style_indices
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
+from pe_experiments.evaluation.summary import DEPTHS, FARTHEST, SOLVED, lower_is_better
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # of a training curve
@@ -109,20 +109,19 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
 
 
 def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
-    """Return the heatmaps of a protocol: title, lengths, and for each encoding the depths and their values."""
+    """Return the heatmaps of a protocol: its title and lengths, and the rows of each encoding by depth."""
     depths = comparison.depths(protocol)
     if not depths:
         return None
-    lengths = sorted({length for cells in depths.values() for length in cells})
-    maps = {label: cells.reindex(columns=lengths) for label, cells in depths.items()}
-    rows = {
+    lengths = sorted({length for cells in depths.values() for length in cells.columns.tolist()})
+    maps = {
         label: [
-            (f"{depth:.0%}", [None if math.isnan(value) else float(value) for value in values])
-            for depth, values in zip(cells.index, cells.to_numpy(), strict=True)
+            (f"{depth:.0%}", [None if math.isnan(value) else value for value in row])
+            for depth, row in zip(DEPTHS, cells.reindex(columns=lengths).to_numpy().tolist(), strict=True)
         ]
-        for label, cells in maps.items()
+        for label, cells in depths.items()
     }
-    return {"title": protocol.title, "max_length": protocol.max_length, "lengths": lengths, "maps": rows}
+    return {"title": protocol.title, "max_length": protocol.max_length, "lengths": lengths, "maps": maps}
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:

@@ -14,6 +14,7 @@ from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
 from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.drawing import Style, styles
+from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.store.directory import DIVERGED
 
 
@@ -56,7 +57,7 @@ class Comparison:
         return rows
 
     def depths(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
-        """Mean exact match over seeds by encoding: rows are depths, columns input lengths; a diverged run is 0."""
+        """Mean exact match over seeds by encoding, depth (rows) and length (columns); a diverged run is 0."""
         if self.runs.depth.empty:
             return {}
         runs = protocol.runs[["name", "label", "status"]]
@@ -67,7 +68,7 @@ class Comparison:
         labels = [label for label in self.encodings if label in set(rows["label"])]
         of_label = (rows[rows["label"] == label] for label in labels)
         return {
-            label: part.pivot_table("exact_match", "depth", "length")
+            label: part.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
             for label, part in zip(labels, of_label, strict=True)
         }
 

@@ -46,8 +46,8 @@ class Runs:
     environments: versions, machine and command of each run, by name.
     tuning: where a study tuned a setting per encoding, one entry per choice (see `tuning`).
     text: of language models, the rows of ``text.csv`` with the name of the run.
-    depth: of tasks with a depth, the rows of ``depth.csv`` with the name of the run, those of later evaluations
-        too.
+    depth: of tasks with a depth, the rows of ``depth.csv``, also those of later evaluations, with the name
+        of the run.
     """
 
     runs: pd.DataFrame
@@ -275,14 +275,15 @@ def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
 
 def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
     """The rows of its ``text.csv``; one that is damaged is left out."""
-    return _table(directory.path / "text.csv", ["length", "bits_per_byte", "accuracy"], directory.name, left_out)
+    numbers = ["length", "bits_per_byte", "accuracy"]
+    return _table(directory.path / "text.csv", numbers, directory.name, left_out)
 
 
 def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """The rows of its ``depth.csv`` and of those of its later evaluations; one that is damaged is left out."""
+    """The rows of its ``depth.csv`` and of its later evaluations'; one that is damaged is left out."""
     paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
-    columns = ["length", "depth", "examples", "exact_match", "token_accuracy"]
-    table = pd.concat([_table(path, columns, run.directory.name, left_out) for path in paths])
+    numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
+    table = pd.concat([_table(path, numbers, run.directory.name, left_out) for path in paths])
     return table.drop_duplicates(["length", "depth"]) if len(table) else table
 
 

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.evaluation.spread import gathered, is_mine
+from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
-DEPTHS = 5  # bins of equal width that examples are grouped in by `Task.depth`
 
 Decoding = Literal["teacher_forcing", "greedy"]
 Row = dict[str, Any]
@@ -216,8 +216,8 @@ def extrapolation_curve(
 
 
 def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]:
-    """The rows of ``depth.csv`` of a length: a row per bin of depth that holds examples, named by its middle."""
-    bin_E = (depth_E * DEPTHS).long().clamp(max=DEPTHS - 1)
+    """The rows of ``depth.csv`` of a length, one for each bin of depth that holds examples."""
+    bin_E = (depth_E * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
     rows = []
     for index in bin_E.unique().tolist():
         chosen_e3 = by_example_E3[bin_E == index]
@@ -225,7 +225,7 @@ def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]
         rows.append(
             {
                 "length": length,
-                "depth": (index + 0.5) / DEPTHS,
+                "depth": DEPTHS[index],
                 "examples": len(chosen_e3),
                 "exact_match": exact / len(chosen_e3),
                 "token_accuracy": right_tokens / tokens,

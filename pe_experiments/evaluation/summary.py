@@ -11,6 +11,7 @@ import numpy as np
 from pe_experiments.terminal.console import Row
 
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # middles of the bins that examples are grouped in by `Task.depth`
 FARTHEST = 8.0  # times the training length: where the area past training ends
 LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
 

@@ -120,9 +120,7 @@ def read_archive(folder: Path) -> Runs:
         finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
         optional = {
-            name: read_table(folder / f"{name}.csv")
-            for name in OPTIONAL
-            if (folder / f"{name}.csv").exists()
+            name: read_table(folder / f"{name}.csv") for name in OPTIONAL if (folder / f"{name}.csv").exists()
         }
         _refuse_torn(runs, curves, training, provenance, optional)
         saved: dict[str, Any] = {}

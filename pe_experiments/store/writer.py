@@ -66,7 +66,8 @@ class RunWriter:
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
         """Write the extrapolation curve, further tables and the figures; returns the summary of the curve."""
-        from pe_experiments.drawing import run_depth_figure, run_figure  # matplotlib: a second a finished run need not wait
+        # Only now, since matplotlib takes a second, for which a finished run need not wait.
+        from pe_experiments.drawing import run_depth_figure, run_figure
 
         experiment = self.status.experiment
         write_curve(self.directory, curve, tables)

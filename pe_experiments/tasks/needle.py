@@ -40,15 +40,16 @@ class Needle(Task):
 
     def __init__(self, k: int = 2, symbols: int = 16, filler: Filler = "symbols", path: str | None = None):
         self.k = at_least(1, "k", k)
-        self.symbols = self.answers = at_least(2, "symbols", symbols)
+        self.symbols = self.value_symbols = at_least(2, "symbols", symbols)
         self.text = None
         self.shortest = k + 2
         if one_of(Filler, "filler", filler) == "text":
             self.text = Text(path)
-            self.symbols, self.answers = self.text.vocab_size, LETTERS
+            self.symbols, self.value_symbols = self.text.vocab_size, LETTERS
             self.data_files, self.longest = self.text.data_files, self.text.longest
         elif path is not None:
             raise ValueError(f"path={path} is read only with filler=text")
+        self.answers = self.value_symbols
         self.vocab_size = self.symbols + 1
 
     def for_split(self, split: Split) -> Self:
@@ -57,7 +58,7 @@ class Needle(Task):
         return own
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values_BK = torch.randint(self.answers, (batch_size, self.k), generator=generator)
+        values_BK = torch.randint(self.value_symbols, (batch_size, self.k), generator=generator)
         if self.text:
             values_BK += ord("a")
             inputs_BN, _ = self.text.sample(length, batch_size, generator)
@@ -84,4 +85,6 @@ class Needle(Task):
         if self.text:
             return None
         bag = length - 2
-        return mean_mode_share(bag - self.k + 1, bag, self.symbols) if prefix else mode_share(bag, self.symbols)
+        if prefix:  # each symbol of the value that was seen leaves one fewer
+            return mean_mode_share(bag - self.k + 1, bag, self.symbols)
+        return mode_share(bag, self.symbols)

@@ -59,10 +59,11 @@ def test_a_comparison_shows_the_mean_of_each_encoding(needle_runs: Path, tmp_pat
     }
     assert depths["rope"].loc[0.9, 48] == 0.5
     assert pd.isna(depths["alibi"].loc[0.9, 6])
+    assert list(depths["alibi"].index) == [0.1, 0.3, 0.5, 0.7, 0.9]  # where nothing is measured, too
     assert len(pd.read_csv(tmp_path / "out" / "depth.csv")) == 3 * 5
     assert {path.stem for path in tmp_path.glob("out/figures/*depth.png")} == {"needle-decoder-depth"}
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("<table><caption>") == 2
+    assert page.count("<div><table><caption>") == 2
     assert '<td class="high" style="--share: 60%">0.60</td>' in page
     assert '<td class="none"></td>' in page
 
