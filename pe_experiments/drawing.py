@@ -273,7 +273,7 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
 
     Depth runs downwards as in a text, and a line marks the end of the training lengths.
     """
-    lengths: list[int] = cells.columns.tolist()
+    lengths: list[Any] = cells.columns.tolist()
     axes.set_facecolor("0.85")
     extent = (-0.5, len(lengths) - 0.5, 1, 0)
     image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
