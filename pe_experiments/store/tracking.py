@@ -13,11 +13,12 @@ import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
 from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
+from pe_experiments.configuration.schema import LoggerConfig
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import short_hash
@@ -117,10 +118,6 @@ class Loggers:
 
 def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     """A W&B run whose files lie in the directory; an offline one that was there is replaced."""
-    # Its look-up at start is the one thing wandb would ask the network for offline.
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    import wandb
-
     experiment, trained, run_id, job = status.experiment, status.identity.trained, status.run.name, "training"
     config, model = experiment.config, experiment.model_choice[:MOST_TAG]
     label, task = status.identity.label[:MOST_TAG], experiment.components["task"].choice[:MOST_TAG]
@@ -130,27 +127,36 @@ def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
     if directory is not status.run:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
-    if settings.mode == "offline":
-        for old in directory.path.glob("wandb/offline-run-*"):
-            shutil.rmtree(old)
     tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
     said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
     said |= {"group": group, "tags": list(dict.fromkeys(tags))}
     said["resume"] = "allow" if settings.mode == "online" else None
-    quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
-    quiet["console"] = "off"
-    try:
-        mirror = wandb.init(**said, config=status.saved_config, dir=directory.path, settings=quiet)
-    except Exception as error:
-        without = "allowed without an account: logger.wandb.mode=offline, or another logger"
-        why = f"Weights & Biases could not start ({sentence(error)}); {without}"
-        raise UserError(f"logger.wandb.mode={settings.mode}: {why}") from error
+    mirror = _start_wandb(**said, config=status.saved_config, dir=directory.path)
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
     for key in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
         mirror.define_metric(f"extrapolation/{key}", **BY_LENGTH, hidden=key == "length")
     mirror.define_metric("text/*", **BY_LENGTH)
     return WandbLogger(experiment=mirror)
+
+
+def _start_wandb(mode: Literal["offline", "online"], dir: Path, **settings: Any) -> Any:
+    """Start a quiet W&B run; an offline one that lies in ``dir`` is replaced."""
+    # Its look-up at start is the one thing wandb would ask the network for offline.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    import wandb
+
+    if mode == "offline":
+        for old in dir.glob("wandb/offline-run-*"):
+            shutil.rmtree(old)
+    quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
+    quiet["console"] = "off"
+    try:
+        return wandb.init(mode=mode, dir=dir, settings=quiet, **settings)
+    except Exception as error:
+        without = "allowed without an account: logger.wandb.mode=offline, or another logger"
+        why = f"Weights & Biases could not start ({sentence(error)}); {without}"
+        raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
 def _in_directory(name: str, directory: RunDirectory) -> Logger:
@@ -191,3 +197,20 @@ def _require(package: str) -> None:
     if not find_spec(package):
         brings = f'pip install -e ".[{package}]" brings it'
         raise UserError(f"logger={package}: {package} is not installed; {brings}")
+
+
+def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
+    """Return loggers of an evaluation that no training of ours precedes, such as a pretrained model's."""
+    loggers: list[Logger] = []
+    for kind in ("csv", "tensorboard"):
+        if getattr(config, kind) is not None:
+            shutil.rmtree(folder / kind, ignore_errors=True)
+            loggers.append(_in_directory(kind, RunDirectory(folder)))
+    if config.mlflow is not None:
+        _require("mlflow")
+        place = config.mlflow.tracking_uri or f"sqlite:///{results_dir.absolute() / 'mlflow.db'}"
+        loggers.append(MLFlowLogger(config.mlflow.experiment_name, name, place))
+    if config.wandb and config.wandb.mode:
+        started = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
+        loggers.append(WandbLogger(experiment=started))
+    return loggers

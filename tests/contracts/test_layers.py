@@ -19,7 +19,7 @@ LAYERS = (
     ("training",),
     ("store",),
     ("run",),
-    ("comparison", "checking", "analysis"),
+    ("comparison", "checking", "analysis", "pretrained"),
     ("published",),
     ("sweeps",),
     ("bank",),

@@ -1,0 +1,33 @@
+"""Measure a pretrained language model over context length, as it is and with rescaled RoPE.
+
+python scripts/evaluate_pretrained.py model=FOLDER text=FOLDER 'rope=[as_is,yarn]' 'lengths=[2048,16384]'
+python scripts/evaluate_pretrained.py model=FILE.gguf              on Python's standard library
+"""
+
+from omegaconf import DictConfig
+
+from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.configuration.schema import validated
+from pe_experiments.terminal.console import Lines
+from pe_experiments.terminal.errors import UserError
+
+
+def main(config: DictConfig) -> None:
+    settings = settings_of(config)
+    settings["model"] = settings.pop("path")
+    if settings["model"] == "???":
+        raise UserError("model is missing; for example model=FOLDER, which holds config.json and safetensors")
+    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # brings torch
+    from pe_experiments.pretrained.report import show
+
+    # configs/local may hold settings of other commands.
+    asked = {key: settings[key] for key in PretrainedSettings.model_fields}
+    show(evaluate_pretrained(validated(PretrainedSettings, asked), Lines()))
+
+
+def path_of(texts: list[str]) -> list[str]:
+    """Write ``model=FOLDER`` as ``path=FOLDER``: for Hydra ``model`` is a config group."""
+    return [f"path={text[6:]}" if text.startswith("model=") else text for text in texts]
+
+
+run = command("evaluate_pretrained", __doc__, main, prepare=path_of)

@@ -1,0 +1,52 @@
+"""Tiny models of transformers with a byte-level tokenizer, saved as a user would have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TRAINED = 32  # max_position_embeddings
+
+
+def save_tokenizer(folder: Path, **special: str) -> None:
+    """One token for each byte, and two merges, so that tokens have different numbers of bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {symbol: index for index, symbol in enumerate([*symbols, "th", "the"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "h"), ("th", "e")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+
+
+def save_llama(folder: Path, **config: Any) -> Path:
+    """A Llama of random weights large enough that positions matter."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "vocab_size": 258, "max_position_embeddings": TRAINED,
+             "initializer_range": 0.3}  # fmt: skip
+    LlamaForCausalLM(LlamaConfig(**sizes | config)).save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("transformers")
+    return save_llama(tmp_path_factory.mktemp("models") / "tiny-llama")
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Letters of one, two and three bytes, of which some fall on the cuts between parts."""
+    words = "the other theory é € then 7 "
+    path = tmp_path_factory.mktemp("texts") / "words.txt"
+    path.write_text("".join(words[index % 11 :] for index in range(4000)))
+    return path
