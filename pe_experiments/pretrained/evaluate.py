@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -30,9 +31,9 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import InUse, UserError
 from pe_experiments.terminal.files import read_json, write_atomically
 
-MOST_BYTES = 4 << 20  # read of a part of the text, from its end
-COLUMNS = ("block", "length", "stretch", "bytes", "bits", "seconds")
-Key = tuple[str, int, int]  # block as JSON, length, stretch
+READ_BYTES = 1 << 20  # of a part of the text, from its end; more for windows beyond 32,768 tokens
+COLUMNS = ("measured", "block", "length", "stretch", "bytes", "bits", "seconds")
+Key = tuple[str, str, int, int]  # hash of what is measured, block as JSON, length, stretch
 
 
 class PretrainedSettings(Section):
@@ -62,9 +63,9 @@ class Cell(NamedTuple):
     factor: float
     block: Block | None
 
-    @property
-    def block_text(self) -> str:
-        return json.dumps(self.block, sort_keys=True)
+    def keys(self, identity: str, stretches: int) -> list[Key]:
+        block = json.dumps(self.block, sort_keys=True)
+        return [(identity, block, self.length, index) for index in range(stretches)]
 
 
 class Stretch(NamedTuple):
@@ -88,11 +89,10 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
         "text": {name: _digest(Path(path)) for name, path in zip(text.names, text.data_files, strict=True)},
         "stretches": asked.stretches, "scored": asked.scored, "dtype": asked.dtype,
     }  # fmt: skip
-    name = f"{safe_name(model.name)}-{short_hash(measured)}"
-    folder = output_folder(
-        asked.out or Path(asked.results_dir) / "pretrained_models" / name, asked.results_dir
-    )
-    request = asked.model_dump(include={"rope", "lengths", "factor"}) | {"measured": short_hash(measured)}
+    identity = short_hash(measured)
+    default = Path(asked.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
+    folder = output_folder(asked.out or default, asked.results_dir)
+    request = asked.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
     settings = folder / "settings.json"
     if settings.exists() and read_json(settings)["request"] == request:
         say(f"found finished: {folder}")
@@ -102,8 +102,9 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
             torch.set_num_threads(asked.threads)
         model.read()
         cells = _cells(model, asked)
-        table = _measure(model, text, cells, asked, folder, display)
+        table = _measure(model, text, cells, asked, identity, folder, display)
         facts = {"name": model.name, "original_length": model.original_length, "bytes": text.ends[-1]}
+        facts["versions"] = {name: version(name) for name in ("torch", "transformers")}
         blocks = {f"{cell.rope} at {cell.length}": cell.block for cell in cells}
         content = {"request": request, "settings": asked.model_dump(mode="json"), "blocks": blocks} | facts
         report.write(folder, table, content)
@@ -151,7 +152,7 @@ def cut_stretches(text: Text, model: PretrainedModel, count: int, longest: int, 
     total, stretches = text.ends[-1], []
     for index in range(count):
         start, stop = total * index // count, total * (index + 1) // count
-        start = max(start, stop - MOST_BYTES)
+        start = max(start, stop - max(READ_BYTES, 32 * longest))
         part = text.read(start, stop - start).tobytes().decode(errors="ignore")
         with user_errors("model", "cannot tokenize the text"):
             encoded = model.tokenizer(part, add_special_tokens=False, return_offsets_mapping=True)
@@ -176,6 +177,7 @@ def _measure(
     text: Text,
     cells: list[Cell],
     asked: PretrainedSettings,
+    identity: str,
     folder: Path,
     display: Display,
 ) -> pd.DataFrame:
@@ -183,12 +185,13 @@ def _measure(
     device = asked.device if asked.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     file = folder / "stretches.csv"
     rows: dict[Key, dict[str, Any]] = {
-        (row["block"], int(row["length"]), int(row["stretch"])): row for row in read_csv(file)
+        (row["measured"], row["block"], int(row["length"]), int(row["stretch"])): row
+        for row in read_csv(file)
     }
     keys: dict[Key, Cell] = {}  # at a factor of 1 all rescalings are plain RoPE, which is measured once
     for cell in cells:
-        for index in range(asked.stretches):
-            keys.setdefault((cell.block_text, cell.length, index), cell)
+        for key in cell.keys(identity, asked.stretches):
+            keys.setdefault(key, cell)
     missing = [key for key in keys if key not in rows]
     if missing:
         longest, prefix = cells[0].length, torch.tensor(model.prefix(), dtype=torch.long)
@@ -198,7 +201,7 @@ def _measure(
         display.start(model.name, len(keys), len(keys) - len(missing))
         try:
             for done, key in enumerate(missing, len(keys) - len(missing) + 1):
-                block, length, index = key
+                _, block, length, index = key
                 if network is None or loaded != block:
                     network = None  # before the next is loaded
                     network, loaded = model.load(keys[key].block, device), block
@@ -214,15 +217,17 @@ def _measure(
         finally:
             display.stop()
     return pd.DataFrame(
-        [_row(cell, rows, asked.stretches) for cell in sorted(cells, key=lambda cell: cell.length)]
+        [
+            _row(cell, [rows[key] for key in cell.keys(identity, asked.stretches)])
+            for cell in sorted(cells, key=lambda cell: cell.length)
+        ]
     )
 
 
-def _row(cell: Cell, rows: dict[Key, dict[str, Any]], stretches: int) -> dict[str, Any]:
-    of_cell = [rows[cell.block_text, cell.length, index] for index in range(stretches)]
-    total, scored = (sum(float(row[column]) for row in of_cell) for column in ("bits", "bytes"))
+def _row(cell: Cell, stretches: list[dict[str, Any]]) -> dict[str, Any]:
+    total, scored = (sum(float(row[column]) for row in stretches) for column in ("bits", "bytes"))
     factor = None if cell.rope == "as_is" else cell.factor
     return {
-        "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": stretches,
+        "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": len(stretches),
         "bytes": int(scored), "bits_per_byte": total / scored,
     }  # fmt: skip

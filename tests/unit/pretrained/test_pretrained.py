@@ -172,6 +172,9 @@ def test_another_text_and_another_model_are_measured_again(
     save_llama(other_model, rms_norm_eps=0.5)
     assert (measure(lengths=[16], model=str(other_model))["bits_per_byte"] != first["bits_per_byte"]).all()
     assert len(list((results / "pretrained_models").iterdir())) == 3
+    here = {"lengths": [16], "out": str(tmp_path / "here")}
+    assert (measure(**here)["bits_per_byte"] == first["bits_per_byte"]).all()
+    assert (measure(**here, model=str(other_model))["bits_per_byte"] != first["bits_per_byte"]).all()
 
 
 def test_a_tokenizer_that_begins_texts_begins_windows(llama: Path, tmp_path: Path) -> None:
