@@ -103,7 +103,11 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
         model.read()
         cells = _cells(model, asked)
         table = _measure(model, text, cells, asked, identity, folder, display)
-        facts = {"name": model.name, "original_length": model.original_length, "bytes": text.ends[-1]}
+        facts: dict[str, Any] = {
+            "name": model.name,
+            "original_length": model.original_length,
+            "bytes": text.ends[-1],
+        }
         facts["versions"] = {name: version(name) for name in ("torch", "transformers")}
         blocks = {f"{cell.rope} at {cell.length}": cell.block for cell in cells}
         content = {"request": request, "settings": asked.model_dump(mode="json"), "blocks": blocks} | facts

@@ -177,7 +177,9 @@ def test_another_text_and_another_model_are_measured_again(
     assert (measure(**here, model=str(other_model))["bits_per_byte"] != first["bits_per_byte"]).all()
 
 
-def test_a_tokenizer_that_begins_texts_begins_windows(llama: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_that_begins_texts_begins_windows(
+    llama: Path, tmp_path: Path, measure: Evaluate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
@@ -189,6 +191,17 @@ def test_a_tokenizer_that_begins_texts_begins_windows(llama: Path, tmp_path: Pat
     tokenizer.save_pretrained(folder)
     assert opened(folder).prefix() == [0]
     assert opened(llama).prefix() == []
+    windows: list[list[int]] = []
+    true_bits = evaluate.bits
+
+    def noted(model: Any, tokens_T: torch.Tensor, scored: int) -> float:
+        windows.append(tokens_T.tolist())
+        return true_bits(model, tokens_T, scored)
+
+    monkeypatch.setattr(evaluate, "bits", noted)
+    measure(model=str(folder), lengths=[16])
+    measure(lengths=[16])
+    assert windows[0] == [0, *windows[2][1:]]
 
 
 def test_the_command_prints_a_table_and_leaves_a_page(
