@@ -14,7 +14,7 @@ from pytorch_lightning.loggers import Logger
 
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import Config, check
+from pe_experiments.configuration.schema import Config, check, interpolated
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
@@ -23,6 +23,7 @@ from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.identity import UNTRACKED
 from pe_experiments.store.names import leaves
+from pe_experiments.store.parent import continued, stated_keys, take_weights
 from pe_experiments.store.status import RunStatus, run_status
 from pe_experiments.store.trained_model import finished_status, trained_model
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
@@ -70,8 +71,10 @@ def run_experiment(
             result is lost.
         KeyboardInterrupt: interrupted; the same call resumes.
     """
-    if isinstance(config, dict | DictConfig):
-        config = check(composed("config", config) if isinstance(config, dict) else config)
+    if isinstance(config, dict):
+        config = check(continued(composed("config", config), stated_keys(config)))
+    elif isinstance(config, DictConfig):
+        config = check(continued(interpolated(config)))
     experiment = resolve(config) if isinstance(config, Config) else config
     with _prepared(experiment, display) as (ranks, display):
         status = run_status(experiment)
@@ -150,7 +153,7 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
         summary = None
         try:
             writer.begin_training(ranks.device)
-            model = _model_to_train(experiment, checkpoint, run.checkpoint)
+            model = _model_to_train(experiment, checkpoint, run.checkpoint, console.say)
             loggers = writer.loggers.loggers.values()
             with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
                 last, seconds = _train(
@@ -180,12 +183,20 @@ def _about(status: RunStatus) -> dict[str, Any]:
         "seed": trained["seed"],
         "steps": trained["training"]["steps"],
         "evaluation": status.evaluation,
+        **({"parent": experiment.config.parent.name} if experiment.config.parent else {}),
     }
 
 
-def _model_to_train(experiment: Experiment, checkpoint: dict[str, Any] | None, path: Path) -> Backbone:
+def _model_to_train(
+    experiment: Experiment,
+    checkpoint: dict[str, Any] | None,
+    path: Path,
+    say: Callable[[str], None] = lambda line: None,
+) -> Backbone:
     model = experiment.untrained_model()
-    if checkpoint:
+    if checkpoint is None and experiment.config.init_from:
+        say(take_weights(model, experiment.config))
+    elif checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
         load_weights(model, checkpoint, path, f"{path} holds the weights of another model; {cure}")
     return model

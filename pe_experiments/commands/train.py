@@ -4,6 +4,7 @@ python scripts/train.py                                       sinusoidal, copy, 
 python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
 python scripts/train.py -m pe=none,sinusoidal seed=0,1,2      every combination
 python scripts/train.py sweep=first_look                      a prepared sweep, with its comparison
+python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      continue a run
 python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     a class of your own
 """
 
@@ -12,6 +13,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, settings_of, show_result
+from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import check
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError, one_line
@@ -22,7 +24,12 @@ METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_
 
 def train(config: DictConfig) -> float:
     """Carry out one run; returns its validation loss in distribution, which a Hydra sweeper minimises."""
-    checked = check(settings_of(config))  # before torch is imported
+    settings = settings_of(config)
+    if settings["init_from"] is not None:
+        from pe_experiments.store.parent import continued
+
+        settings = continued(settings, map(key_of, HydraConfig.get().overrides.task))
+    checked = check(settings)  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out
     from pe_experiments.store.status import run_status

@@ -198,7 +198,8 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
         elif section == "logger":
             config[section] = chosen.get(section, {})
         else:
-            config[section] = _other_choice(config[section], chosen[section], overrides)
+            keys = [override.key_or_group for override in overrides]
+            config[section] = other_choice(config[section], chosen[section], keys)
         changed[section] = None
     return {section: config[section] for section in changed}
 
@@ -227,12 +228,15 @@ def own_logger(saved: ConfigMapping) -> ConfigMapping:
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 
-def _other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[Override]) -> ConfigMapping:
-    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained."""
+def other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[str]) -> ConfigMapping:
+    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained.
+
+    ``typed`` are keys, such as ``pe.base``.
+    """
     # Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
     if not all(key in chosen and key in trained for key in FREQUENCIES):
         return chosen
-    said = {override.key_or_group.partition(".")[2] for override in typed}
+    said = {key.partition(".")[2] for key in typed}
     same = [key for key, start in FREQUENCIES.items() if chosen[key] == start and key not in said]
     return chosen | {key: trained[key] for key in same}
 

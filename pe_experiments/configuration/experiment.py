@@ -50,7 +50,9 @@ class Experiment:
 
     @property
     def batches(self) -> TrainingStream:
-        return TrainingStream(self.source, self.config.training.batch_size, self.config.training.batching)
+        training, parent = self.config.training, self.config.parent
+        first = parent.batches if parent else 0
+        return TrainingStream(self.source, training.batch_size, training.batching, first=first)
 
     @property
     def evaluation_source(self) -> Source:
@@ -71,9 +73,16 @@ class Experiment:
 
     @property
     def label(self) -> str:
-        """``label=``, or as ``rope(base=500)+random_subset``: encoding, then an unusual position policy."""
-        encoding, positions = self.components["pe"].label, self.components["positions"].label
-        return self.config.label or (encoding if positions == "consecutive" else f"{encoding}+{positions}")
+        """``label=``, or as ``rope(base=500)+random_subset``: encoding, then an unusual position policy.
+
+        A run that continues another has both labels, as ``rope -> rope_yarn``.
+        """
+        label, positions = self.components["pe"].label, self.components["positions"].label
+        if positions != "consecutive":
+            label = f"{label}+{positions}"
+        if self.config.parent:
+            label = f"{self.config.parent.label} -> {label}"
+        return self.config.label or label
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -85,7 +94,10 @@ class Experiment:
         trainer = {key: getattr(self.config.trainer, key) for key in OF_TRAINER}
         sections["trainer"] = trainer | {"callbacks": [callback.section for callback in self.callbacks]}
         sections["optimizer"] = self.components["optimizer"].section
-        return {**sections, "training": self.config.training.model_dump(), "seed": self.config.seed}
+        sections |= {"training": self.config.training.model_dump(), "seed": self.config.seed}
+        if parent := self.config.parent:
+            sections["parent"] = {"run": parent.run, "family": parent.family}
+        return sections
 
     @property
     def other_task(self) -> Component | None:
@@ -136,7 +148,10 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         positions.check(task, train_lengths)
         train_positions = positions.train_positions(train_length)
     sizes = {key: getattr(config.model, key) for key in SIZES}
-    shape = ModelShape(**sizes, train_length=train_length, train_positions=train_positions)
+    parent_length = config.parent.length if config.parent else None
+    shape = ModelShape(
+        **sizes, train_length=train_length, train_positions=train_positions, parent_length=parent_length
+    )
     on = load_component("task", other_task or config.task)
     shown = task if on == components["task"] else on.build()
     with user_errors(f"task={on.choice}"):

@@ -85,6 +85,12 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
         group = path.parent.name
         if f"{group}._target_" in keys and group not in keys:
             typed.append(f"{group}=custom")
+    if "init_from" in keys:  # the arguments of a part that is not chosen are those of the run
+        chosen = {key_of(text) for text in typed}
+        for index, text in enumerate(typed):
+            part, dot, _ = key_of(text).partition(".")
+            if dot and part in PARTS and part not in chosen and text[0] not in "+~":
+                typed[index] = f"++{text}"
     return [*map(_quoted, typed), *flags]
 
 
@@ -95,6 +101,9 @@ def _quoted(text: str) -> str:
         return f"+{text}"
     if value.startswith("{") and text[0] not in "+~":
         return f"++{text}"
+    if key == "init_from" and "," in value and value[0] not in "'\"":  # several runs, of a sweep
+        names = [_quoted(f"{key}={name}").partition("=")[2] for name in value.split(",")]
+        return f"{key}={','.join(names)}"
     if key in PATHS and equals and not re.fullmatch(r"""[\w./~-]*|'.*'|".*"|\?\?\?|null""", value):
         return f"{key}='{value.replace(chr(92), chr(92) * 2).replace(chr(39), chr(92) + chr(39))}'"
     return text

@@ -218,6 +218,17 @@ class RayConfig(LauncherConfig):
     address: str | None  # of a running Ray; None starts one here
 
 
+class ParentConfig(Section):
+    """The run that another one continues, as it was when that began (`store.parent`)."""
+
+    name: str
+    label: str
+    run: str  # hash of its identity
+    family: str  # hash of the same without its seed
+    length: Count | None  # its `ModelShape.original_length`; None where the encoding depends on no length
+    batches: Annotated[int, Field(ge=0)]  # that it was trained on; those of this run follow
+
+
 CLI_ONLY = ("dry_run", "bank")  # of a command, not about a run
 PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
@@ -239,9 +250,18 @@ class Config(Section):
     label: Label | None
     results_dir: Folder
     rerun: bool
+    init_from: Folder | None = None  # the directory of the run that this one continues
+    parent: ParentConfig | None = None  # what follows from it
     # Of a command, not of a run: none of it is saved.
     dry_run: bool = Field(default=False, exclude=True)
+    trust: bool = Field(default=False, exclude=True)
     bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # what a setting of the bank says
+
+    @model_validator(mode="after")
+    def _parent_and_init_from_belong_together(self) -> Config:
+        if (self.init_from is None) != (self.parent is None):
+            raise ValueError("parent is not a setting; it follows from init_from, which `continued` reads")
+        return self
 
     @model_validator(mode="after")
     def _the_bank_has_the_task(self) -> Config:

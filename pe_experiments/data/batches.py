@@ -77,13 +77,19 @@ class TrainingStream:
     """Batches of the training lengths: each row draws its own (``mixed``) or each batch (``single_length``).
 
     The examples of the two splits, ``training`` and ``validation``, are drawn independently.
+
+    A stream whose ``first`` batch is not 0 leaves out so many, rounded up to whole draws: a run that
+    continues another does not see the same examples again.
     """
 
-    def __init__(self, source: Source, batch_size: int, batching: str, split: Split = "training"):
+    def __init__(
+        self, source: Source, batch_size: int, batching: str, split: Split = "training", first: int = 0
+    ):
         self.source = source
         self.batch_size = batch_size
         self.batching = batching
         self.split: Split = split
+        self.first_draw = -(-first // BATCHES_PER_DRAW)
         self._draw: tuple[int, Sequences] | None = None
 
     def batch(self, index: int) -> Batch:
@@ -95,6 +101,7 @@ class TrainingStream:
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
         declared_B = drawn.declared_B[rows]
         chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
+        index += self.first_draw * BATCHES_PER_DRAW
         positions = stream(source.seed, f"{self.split} positions", index)
         if drawn.ids_BT is None:
             ids_BP = source.positions.training_ids(declared_B, source.train_length, positions)
@@ -104,7 +111,7 @@ class TrainingStream:
 
     def _sequences(self, draw: int) -> Sequences:
         source = self.source
-        generator = stream(source.seed, self.split, draw)
+        generator = stream(source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         rows = len(lengths_R)
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
@@ -134,7 +141,7 @@ class TrainingStream:
 
     def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         """By length up to ``longest``, the rows of a draw that have it and their input symbols [rows, N]."""
-        generator = stream(self.source.seed, self.split, draw)
+        generator = stream(self.source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
         for length in lengths_R[lengths_R <= longest].unique().tolist():

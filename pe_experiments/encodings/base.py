@@ -36,9 +36,10 @@ class ModelShape:
         num_heads: attention heads; divides ``d_model``.
         num_layers: transformer layers.
         causal: True in a decoder, where a query sees only itself and earlier tokens.
-        train_length: tokens of the longest training sequence (T5's buckets, YaRN's original length).
+        train_length: tokens of the longest training sequence.
         train_positions: number of position ids that can occur in training (rows of a learned table); larger
             than ``train_length`` under random offsets.
+        parent_length: of a run that continues another, ``original_length`` of that run; None otherwise.
     """
 
     d_model: int
@@ -47,6 +48,7 @@ class ModelShape:
     causal: bool
     train_length: int
     train_positions: int
+    parent_length: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "num_layers", "train_length", "train_positions"):
@@ -57,6 +59,15 @@ class ModelShape:
     @property
     def head_dim(self) -> int:
         return self.d_model // self.num_heads
+
+    @property
+    def original_length(self) -> int:
+        """Tokens from which an encoding derives its lengths, such as T5's buckets or the factor of YaRN.
+
+        It is ``train_length``, or the parent's in a run that continues another: the same distance stays in
+        the same bucket, and a rescaling knows how much longer the sequences have become.
+        """
+        return self.train_length if self.parent_length is None else self.parent_length
 
 
 def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:

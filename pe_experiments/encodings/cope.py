@@ -19,8 +19,8 @@ class Cope(PositionalEncoding):
     training: counts stop at ``max_position``. Causal only.
 
     Args:
-        max_position: largest count, at least 1; None means half of ``train_length``: gates start near 1/2, so
-            the rows of larger counts would not be trained.
+        max_position: largest count, at least 1; None means half of ``original_length``: gates start near 1/2,
+            so the rows of larger counts would not be trained.
     """
 
     causal_only = True
@@ -29,7 +29,7 @@ class Cope(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, *, max_position: int | None = None):
         super().__init__(shape)
-        default = max(1, shape.train_length // 2)
+        default = max(1, shape.original_length // 2)
         self.max_position = at_least(1, "max_position", default if max_position is None else max_position)
         self.rows = self.max_position + 1
         self.table_RK = nn.Parameter(torch.zeros(self.rows, shape.head_dim))

@@ -23,7 +23,8 @@ class Deberta(PositionalEncoding):
     or more share a row, which has been trained. Made for encoders; a decoder never reads half of the table.
 
     Args:
-        max_distance: K, at least 1; None means ``train_length // 2``, so that the last rows are trained too.
+        max_distance: K, at least 1; None means ``original_length // 2``, so that the last rows are trained
+            too.
         key_index: the row of Qr in the key's term: ``paper``, d(j, i) as above, or ``released``, d(i, j) as
             in the authors' code and in transformers.
 
@@ -36,7 +37,7 @@ class Deberta(PositionalEncoding):
     def __init__(self, shape: ModelShape, *, max_distance: int | None = None, key_index: KeyIndex = "paper"):
         super().__init__(shape)
         self.key_index = one_of(KeyIndex, "key_index", key_index)
-        default = max(1, shape.train_length // 2)
+        default = max(1, shape.original_length // 2)
         self.max_distance = at_least(1, "max_distance", default if max_distance is None else max_distance)
         self.positions_RD = nn.Parameter(torch.randn(2 * self.max_distance, shape.d_model))
         maps = torch.empty(2, shape.num_layers, shape.d_model, shape.d_model)

@@ -22,8 +22,9 @@ class Fire(PositionalEncoding):
     Args:
         width: of the hidden layer, at least 1; 32 in the paper.
         c: initial value, above 0.
-        threshold: initial L, above 0; None means ``train_length / 2``, so that training has positions below
-            and above it. With more than ``train_length``, longer sequences would leave the range of training.
+        threshold: initial L, above 0; None means ``original_length / 2``, so that training has positions
+            below and above it. With more than ``original_length``, longer sequences would leave the range of
+            training.
     """
 
     causal_only = True
@@ -33,7 +34,7 @@ class Fire(PositionalEncoding):
     def __init__(self, shape: ModelShape, *, width: int = 32, c: float = 0.1, threshold: float | None = None):
         super().__init__(shape)
         self.width = at_least(1, "width", width)
-        self.threshold = above(0, "threshold", shape.train_length / 2 if threshold is None else threshold)
+        self.threshold = above(0, "threshold", shape.original_length / 2 if threshold is None else threshold)
         self.c = nn.Parameter(torch.tensor(float(above(0, "c", c))))
         # L is learned as a factor of its start: as a number of tokens its steps would be tiny.
         self.stretch = nn.Parameter(torch.tensor(1.0))

@@ -27,7 +27,7 @@ class Fope(PositionalEncoding):
     Args:
         base: greater than 1; 10,000 in the paper.
         sigma: of the noise, at least 0; its standard deviation is sigma / sqrt(waves).
-        original_length: L, in tokens, at least 1; None means ``train_length``.
+        original_length: L, in tokens, at least 1; None means that of the shape.
     """
 
     per_layer = True
@@ -44,7 +44,7 @@ class Fope(PositionalEncoding):
         super().__init__(shape)
         self.base = above(1, "base", base)
         self.sigma = at_least(0, "sigma", sigma)
-        length = shape.train_length if original_length is None else original_length
+        length = shape.original_length if original_length is None else original_length
         self.original_length = at_least(1, "original_length", length)
         self.pairs = shape.head_dim // 2
         if self.pairs == 0:

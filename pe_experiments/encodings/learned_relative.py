@@ -22,7 +22,7 @@ class LearnedRelative(PositionalEncoding):
 
     Args:
         d_rel: number of profiles, at least 1; 16 in the source.
-        extent: number of distances with a bias, at least 1; None means half of ``train_length``, so that
+        extent: number of distances with a bias, at least 1; None means half of ``original_length``, so that
             training has keys without a bias too (1,024 in the source, which trains on longer sequences).
 
     Raises:
@@ -35,7 +35,7 @@ class LearnedRelative(PositionalEncoding):
     def __init__(self, shape: ModelShape, *, d_rel: int = 16, extent: int | None = None):
         super().__init__(shape)
         self.d_rel = at_least(1, "d_rel", d_rel)
-        self.extent = at_least(1, "extent", max(1, shape.train_length // 2) if extent is None else extent)
+        self.extent = at_least(1, "extent", max(1, shape.original_length // 2) if extent is None else extent)
         self.mix = nn.Linear(shape.d_model, shape.num_heads * d_rel, bias=False)  # W
         self.profiles_RE = nn.Parameter(torch.randn(d_rel, self.extent) * 0.02)  # B
 

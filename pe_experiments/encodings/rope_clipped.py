@@ -23,7 +23,7 @@ class RopeClipped(Rope):
     Args:
         base, rotary_fraction, kept_frequencies: see `Rope`.
         clipped: number of pairs, at least 0; more than there are means all. None means the pairs that
-            complete no turn in ``train_length`` tokens. (The source clips 20 of Llama 3's 64; 18 of them
+            complete no turn in ``original_length`` tokens. (The source clips 20 of Llama 3's 64; 18 of them
             complete no turn in the 65,536 tokens that it trains on.)
     """
 
@@ -38,7 +38,7 @@ class RopeClipped(Rope):
     ):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
         if clipped is None:
-            clipped = int((frequencies(base, self.pairs) < 2 * math.pi / shape.train_length).sum())
+            clipped = int((frequencies(base, self.pairs) < 2 * math.pi / shape.original_length).sum())
         self.clipped = min(at_least(0, "clipped", clipped), self.pairs)
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:

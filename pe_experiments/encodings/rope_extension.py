@@ -17,9 +17,10 @@ class ExtendedRope(Rope):
         shape: the model it serves.
         base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
         factor: s, at least 1; None means declared tokens / L0 (or 1): one factor per evaluated length, fixed
-            before the answer is decoded.
+            before the answer is decoded. A run that continues another (``init_from``) trains with the one
+            factor ``train_length`` / L0, whatever the length of a row; only longer rows have a larger one.
         original_length: L0, in tokens, at least 1: how long the sequences were on which the model was first
-            trained; None means ``train_length``.
+            trained; None means that of the shape: ``train_length``, or the parent's.
     """
 
     smallest_pairs = 1
@@ -36,7 +37,7 @@ class ExtendedRope(Rope):
     ):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction, kept_frequencies=kept_frequencies)
         self.factor = None if factor is None else at_least(1, "factor", factor)
-        length = shape.train_length if original_length is None else original_length
+        length = shape.original_length if original_length is None else original_length
         self.original_length = at_least(1, "original_length", length)
         if self.pairs < self.smallest_pairs:
             raise ValueError(
@@ -47,7 +48,10 @@ class ExtendedRope(Rope):
     def stretch_B(self, at: AttentionContext) -> Tensor:
         """The factor s of each row, in float64 (B is 1 where it is fixed)."""
         if self.factor is None:
-            return self.times_longer_B(at)
+            times_longer_B = self.times_longer_B(at)
+            if self.shape.parent_length is None:
+                return times_longer_B
+            return times_longer_B.clamp(min=self.shape.train_length / self.original_length)
         device = float64_device(at.q_positions_BT.device)
         return torch.tensor([self.factor], dtype=torch.float64, device=device)
 

@@ -11,8 +11,8 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, Position
 class LogN(PositionalEncoding):
     """Log-length scaling: the logits of a query that sees n keys are multiplied by ln n / ln L0.
 
-    L0 is ``train_length``. The entropy of the weights then stays about the same at any length. The encoding
-    carries no order by itself; compose it with one that does (`Composition`).
+    L0 is ``original_length``. The entropy of the weights then stays about the same at any length. The
+    encoding carries no order by itself; compose it with one that does (`Composition`).
 
     Source: Chiang and Cholak 2022, arXiv:2202.12172, section 5.3; Su 2021 (log n scaling, as in Qwen, which
     does not scale below L0). Parameters: none. Beyond training: weights stay as concentrated as at L0. In
@@ -22,7 +22,7 @@ class LogN(PositionalEncoding):
     invariant_to = "ids"
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        share_B1T1 = at.once(log_keys) / math.log(max(self.shape.train_length, 2))
+        share_B1T1 = at.once(log_keys) / math.log(max(self.shape.original_length, 2))
         return (q_BHTK * share_B1T1).to(q_BHTK.dtype), k_BHSK
 
 
@@ -33,8 +33,8 @@ class ScalableSoftmax(PositionalEncoding):
     with one that does (`Composition`).
 
     Source: Nakanishi 2025, arXiv:2501.19399, section 2. Parameters: ``num_heads`` per layer, starting at
-    1 / ln L0 (L0 = ``train_length``), so that logits at n = L0 start unscaled. Beyond training: weights stay
-    concentrated. In decoders and encoders.
+    1 / ln L0 (L0 = ``original_length``), so that logits at n = L0 start unscaled. Beyond training: weights
+    stay concentrated. In decoders and encoders.
     """
 
     per_layer = True
@@ -42,7 +42,8 @@ class ScalableSoftmax(PositionalEncoding):
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
-        self.scale_H = nn.Parameter(torch.full((shape.num_heads,), 1 / math.log(max(shape.train_length, 2))))
+        start = 1 / math.log(max(shape.original_length, 2))
+        self.scale_H = nn.Parameter(torch.full((shape.num_heads,), start))
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         return (q_BHTK * (self.scale_H[:, None, None] * at.once(log_keys))).to(q_BHTK.dtype), k_BHSK

@@ -19,7 +19,8 @@ class Shaw(PositionalEncoding):
     training: all distances of K or more share a row, which has been trained.
 
     Args:
-        max_distance: K, at least 1; None means 16, as in the paper, or ``train_length - 1`` if that is less.
+        max_distance: K, at least 1; None means 16, as in the paper, or ``original_length - 1`` if that is
+            less.
 
     Raises:
         NotApplicable: in use, fractional positions.
@@ -30,7 +31,7 @@ class Shaw(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, *, max_distance: int | None = None):
         super().__init__(shape)
-        default = max(1, min(16, shape.train_length - 1))
+        default = max(1, min(16, shape.original_length - 1))
         self.max_distance = at_least(1, "max_distance", default if max_distance is None else max_distance)
         self.rows = self.max_distance + 1 if shape.causal else 2 * self.max_distance + 1
         self.table_RK = nn.Parameter(nn.init.xavier_uniform_(torch.empty(self.rows, shape.head_dim)))

@@ -44,7 +44,7 @@ class T5Bias(PositionBias):
         num_buckets: a multiple of 2 in a decoder, of 4 in an encoder; None means 32, or fewer where training
             has fewer distances.
         max_distance: distance from which all keys share a bucket, larger than those with one each; None means
-            ``train_length``.
+            ``original_length``.
 
     Raises:
         NotApplicable: in use, fractional positions.
@@ -56,12 +56,12 @@ class T5Bias(PositionBias):
         super().__init__(shape)
         sides = 1 if shape.causal else 2
         if num_buckets is None:
-            num_buckets = min(32, 2 * sides * max(1, shape.train_length // 2))
+            num_buckets = min(32, 2 * sides * max(1, shape.original_length // 2))
         if num_buckets < 2 * sides or num_buckets % (2 * sides):
             raise ValueError(f"num_buckets={num_buckets} must be a multiple of {2 * sides}, and not 0")
         single = num_buckets // sides // 2
         self.num_buckets = num_buckets
-        self.max_distance = max(shape.train_length, single + 1) if max_distance is None else max_distance
+        self.max_distance = max(shape.original_length, single + 1) if max_distance is None else max_distance
         if self.max_distance <= single:
             raise ValueError(
                 f"max_distance={max_distance} must be above {single}: with num_buckets={num_buckets}, so "

@@ -17,8 +17,8 @@ class PositionTemperature(PositionalEncoding):
     encoders.
 
     Args:
-        step: in positions, at least 1; 8,192 in Llama 4; None means ``train_length``: logits then change only
-            past the training length.
+        step: in positions, at least 1; 8,192 in Llama 4; None means ``original_length``: logits then change
+            only past the training length.
         strength: at least 0; 0.1 in Llama 4.
     """
 
@@ -26,7 +26,7 @@ class PositionTemperature(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, *, step: int | None = None, strength: float = 0.1):
         super().__init__(shape)
-        self.step = at_least(1, "step", shape.train_length if step is None else step)
+        self.step = at_least(1, "step", shape.original_length if step is None else step)
         self.strength = at_least(0, "strength", strength)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -17,14 +17,14 @@ class SlidingWindow(PositionBias):
     both sides).
 
     Args:
-        window: in positions, at least 1; None means a quarter of ``train_length``, at least 2.
+        window: in positions, at least 1; None means a quarter of ``original_length``, at least 2.
     """
 
     invariant_to = "shift"
 
     def __init__(self, shape: ModelShape, *, window: int | None = None):
         super().__init__(shape)
-        self.window = at_least(1, "window", max(2, shape.train_length // 4) if window is None else window)
+        self.window = at_least(1, "window", max(2, shape.original_length // 4) if window is None else window)
 
     def _bias(self, at: AttentionContext) -> Tensor:
         return window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))

@@ -47,7 +47,7 @@ def identify(experiment: Experiment) -> Identity:
         "data": data_digests(experiment.task.data_files, parts.values()),
         "classes": {group: digests for group, digests in classes.items() if digests},
     }
-    label = safe_name(experiment.label)[:LONGEST_LABEL]
+    label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
     name = f"{parts['task'].choice}-{experiment.model_choice}-{label}-s{experiment.config.seed}"
     return Identity(f"{name}-{short_hash(hashed)}", hashed, trained, experiment.label)
 
@@ -63,7 +63,8 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
         stated[group] = {key: one for key, one in trained[group].items() if one != defaults.get(key, ...)}
     if callbacks := stated["trainer"].get("callbacks"):
         stated["trainer"]["callbacks"] = [load_component(CALLBACKS, one).stated for one in callbacks]
-    return jsonable(stated | {"seed": trained["seed"]})
+    also = {key: trained[key] for key in ("seed", "parent") if key in trained}
+    return jsonable(stated | also)
 
 
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:

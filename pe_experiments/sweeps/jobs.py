@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.compose import Composer
+from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import check
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.terminal.console import Display
@@ -77,6 +78,10 @@ def look_up(
         job = Job(tuple(overrides), first + number - 1)
         try:
             job.config = composer.compose(overrides)
+            if job.config.get("init_from") is not None:
+                from pe_experiments.store.parent import continued  # brings torch
+
+                job.config = continued(job.config, map(key_of, overrides))
             if job.study not in published:
                 published[job.study] = published_losses(*job.study)
             _look_up_one(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
