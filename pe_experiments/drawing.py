@@ -120,8 +120,8 @@ def _shipped_styles() -> dict[str, Style]:
 
 
 def _without_arguments(label: str) -> str:
-    """Return ``rope+random_subset`` for ``rope(base=500)+random_subset [1a2b]``."""
-    return re.sub(r"\([^)]*\)| \[\w+\]$", "", label)
+    """Return ``rope+random_subset`` for ``alibi -> rope(base=500)+random_subset [1a2b]``."""
+    return re.sub(r"^.* -> |\([^)]*\)| \[\w+\]$", "", label)
 
 
 def _hashed(name: str) -> int:

@@ -18,6 +18,7 @@ from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
 from pe_experiments.comparison.words import learned, seeds_in_words
 from pe_experiments.drawing import (
+    GREY,
     WIDTH,
     depth_heatmap,
     drawing,
@@ -74,6 +75,7 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = comparison.rows(protocol)
         for axes, metric in zip(panels, protocol.drawn(comparison.metric), strict=True):
+            _draw_parents(axes, protocol, metric)
             _draw_means(axes, protocol, rows, metric, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
         if alone:
@@ -114,6 +116,15 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, compari
         dashes = "-" if learned(row) else (0, (4, 2))
         axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
                   linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
+
+
+def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
+    """Draw the mean curve of the runs that these continue, with its label."""
+    for label, curves in protocol.parents.groupby("label"):
+        means = curves.groupby("content_length")[metric].mean()
+        axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
+        axes.annotate(text(f"{label}, before"), (means.index[-1], means.iloc[-1]), (2, 4),
+                      textcoords="offset points", fontsize=6.5, color=GREY, ha="right")  # fmt: skip
 
 
 def _seeds(rows: Rows) -> str:

@@ -53,6 +53,8 @@ def table_latex(comparison: Comparison) -> str:
 
 def printed(label: str) -> str:
     """Return ``RoPE (base=500), random subset``, as papers print it, for ``rope(base=500)+random_subset``."""
+    if " -> " in label:
+        return " -> ".join(map(printed, label.split(" -> ")))
     parts = []
     for part in label.split("+"):
         name, bracket, arguments = part.partition("(")

@@ -104,6 +104,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
             column: _by_run(protocol.curves, "content_length", column, measured, index)
             for column in dict.fromkeys((*ACCURACIES, *drawn))
         },
+        "parents": {column: _parents(protocol, column) for column in drawn},
         "training": _training(comparison.runs.training, protocol, index),
     }
 
@@ -140,6 +141,16 @@ def _by_run(
         index[str(label)]: json.loads(runs.astype(float).to_json(orient="values", double_precision=DIGITS))
         for label, runs in lines.groupby("label")
     }
+
+
+def _parents(protocol: Protocol, column: str) -> list[Json]:
+    """Return the mean curves of the runs that these continue."""
+    known = protocol.parents.dropna(subset=[column])
+    means = known.groupby(["label", "content_length"])[column].mean().round(DIGITS).reset_index()
+    return [
+        {"name": f"{label}, before", "points": rows[["content_length", column]].to_numpy().tolist()}
+        for label, rows in means.groupby("label")
+    ]
 
 
 def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:

@@ -31,6 +31,7 @@ class Protocol:
     max_length: int  # of the training
     runs: pd.DataFrame  # its rows of `Runs`
     curves: pd.DataFrame
+    parents: pd.DataFrame  # the curves of the runs that its runs continue, at lengths of their own curves
     settings: dict[str, str]  # every one by its key
     timed: bool  # whether all runs had the same kind of machine, so that their times can be compared
 
@@ -102,11 +103,22 @@ def protocols_of(runs: Runs) -> list[Protocol]:
                     max_length=int(candidates.loc[digest, "max_length"]),
                     runs=rows,
                     curves=curves,
+                    parents=_parents(runs, curves),
                     settings=of_protocol,
                     timed=None not in machines[0] and all(machine == machines[0] for machine in machines),
                 )
             )
     return protocols
+
+
+def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the curves of the runs that these continue, where they are among the runs, and not these."""
+    names = curves["name"].unique()
+    trained = [runs.saved[name]["identity"]["trained"] for name in names]
+    hashes = {one["parent"]["run"] for one in trained if "parent" in one}
+    every, lengths = runs.curves["name"], curves["content_length"]
+    within = runs.curves["content_length"].between(lengths.min(), lengths.max())
+    return runs.curves[every.str[-8:].isin(hashes) & ~every.isin(names) & within]
 
 
 def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:

@@ -213,7 +213,9 @@ def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> 
         return [untuned, classes.get(group)]
 
     shared = {group: content(group) for group in ("task", "model", "training", "trainer", "optimizer")}
-    compared = {group: content(group) for group in ("pe", "positions")}
+    compared: Row = {group: content(group) for group in ("pe", "positions")}
+    if "parent" in config:  # of another seed it is another run, and the same encoding
+        compared["parent"] = config["parent"]["family"]
     return short_hash([shared, hashed["data"], examples]), short_hash(compared)
 
 

@@ -39,10 +39,13 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
         known = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(FILES[-1])]
         raise UserError(f"reproduce={study}: no such published study.{nearest(study, known)}")
     published = read_archive(folder)
-    completed = published.runs[published.runs["status"] == "completed"]
-    if not 0 < count <= len(completed):
-        raise UserError(f"runs={count}: {study} has {len(completed)} completed runs; allowed: at most that")
-    names = random.Random(seed).sample(list(completed["name"]), count)
+    completed = published.runs.loc[published.runs["status"] == "completed", "name"]
+    # The weights that a run with init_from starts from are not published.
+    alone = [name for name in completed if "parent" not in published.saved[name]["identity"]["trained"]]
+    if not 0 < count <= len(alone):
+        most = f"{study} has {len(alone)} completed runs that continue no other; allowed: at most that"
+        raise UserError(f"runs={count}: {most}")
+    names = random.Random(seed).sample(alone, count)
     agreeing = [reproduce_run(published, name, display) for name in names]
     say(f"{sum(agreeing)} of {count} runs agree with what is published")
     return all(agreeing)

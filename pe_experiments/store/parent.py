@@ -68,7 +68,7 @@ def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping
 
 
 def stated_keys(keys: Mapping[str, Any], *above: str) -> Iterator[str]:
-    """Yield the keys of a configuration from Python with dots, ``training.steps`` for a section's ``steps``."""
+    """Yield the keys of a configuration from Python with dots, such as ``training.steps``."""
     for key, value in keys.items():
         if isinstance(value, Mapping) and "_target_" not in value:
             yield from stated_keys(value, *above, str(key))
@@ -85,7 +85,8 @@ def take_weights(model: nn.Module, config: Config) -> str:
     Raises:
         UserError: the parent is gone, or a weight outside the encoding has another shape.
     """
-    assert config.init_from and config.parent
+    assert config.init_from
+    assert config.parent
     parent = trained_model(_parent_status(config.init_from, config.results_dir, config.trust))
     theirs, new = parent.state_dict(), []
     with torch.no_grad():
@@ -107,6 +108,8 @@ def take_weights(model: nn.Module, config: Config) -> str:
                 same = "allowed: the task's symbols and the model's sizes as they were there"
                 raise UserError(f"init_from={config.init_from}: {name} {shapes}; {same}")
     remark = f"continues {config.parent.name} with its weights"
+    if config.parent.length:
+        remark += f"; original length of its encoding: {config.parent.length} tokens"
     for words, names in (("new", new), ("not used", list(theirs))):
         if names:
             remark += f"; {words}: {few(names)}"

@@ -181,6 +181,11 @@ function seriesOf(section, accuracy, seeds) {
 }
 
 function boundsOf(section, accuracy) {
+  const parents = (section.parents[accuracy] || []).map((parent) => ({ ...parent, dash: "1 2" }));
+  return [...parents, ...orderBlind(section, accuracy)];
+}
+
+function orderBlind(section, accuracy) {
   if (accuracy !== "token_accuracy") return [];
   const bounds = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
   return bounds.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
@@ -192,9 +197,10 @@ function lengthAxis(section, label) {
 }
 
 /* An accuracy is from 0 to 1, a loss as far as its curves reach. */
-function valueAxis(series, accuracy, ticks) {
+function valueAxis(section, series, accuracy, ticks) {
   if (accuracy !== "loss") return { kind: "linear", domain: [0, 1], ticks, format: (v) => v.toFixed(2) };
-  const all = series.flatMap((one) => [one.points, ...one.seeds]).flat().map((point) => point[1]);
+  const lines = [...series.flatMap((one) => [one.points, ...one.seeds]), ...(section.parents[accuracy] || []).map((one) => one.points)];
+  const all = lines.flat().map((point) => point[1]);
   const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
   const room = 0.03 * (high - low) || 0.01;
   const marks = Array.from({ length: ticks.length }, (_, n) => low + ((high - low) * n) / (ticks.length - 1));
@@ -209,7 +215,7 @@ function curveChart(section, accuracy, place, charts) {
   const chart = lineChart({
     width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
-    y: { ...valueAxis(series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.names[accuracy] },
+    y: { ...valueAxis(section, series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.names[accuracy] },
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
     name: `${DATA.names[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
   });
@@ -244,7 +250,7 @@ function buildMultiples() {
     const chart = lineChart({
       width: 200, height: 130, series, bounds: boundsOf(section, accuracy),
       x: { ...lengthAxis(section), ticks: [section.measured[0]] },
-      y: valueAxis(series, accuracy, [0, 0.5, 1]),
+      y: valueAxis(section, series, accuracy, [0, 0.5, 1]),
       shade: { to: section.max_length }, name: `${DATA.names[accuracy]} over input length, ${section.title}`,
     });
     const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
