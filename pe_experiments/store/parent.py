@@ -53,10 +53,13 @@ def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping
     if not isinstance(config.get("init_from"), str | PathLike):
         return config
     parent = _parent_status(fspath(config["init_from"]), config["results_dir"], config.get("trust", False))
-    keys = {*typed, *_changed(config)}
+    explicit = set(typed)
+    keys = explicit | set(_changed(config))
     saved, taken = parent.run.read_config(), dict(config)
     for section in SECTIONS:
         taken[section] = _section(section, saved, config, keys)
+    if taken["pe"] is config["pe"]:  # another encoding
+        taken["pe"] = other_choice(saved["pe"], config["pe"], explicit)
     if "seed" not in keys:
         taken["seed"] = saved["seed"]
     lengths, trained = taken["training"], saved["training"]
@@ -146,15 +149,15 @@ def _changed(config: ConfigMapping) -> Iterator[str]:
             yield ".".join(path)
 
 
-def _section(name: str, saved: ConfigMapping, config: ConfigMapping, typed: Iterable[str]) -> ConfigMapping:
+def _section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[str]) -> ConfigMapping:
     """Return a section of the parent with what was typed put in; a choice replaces it as a whole."""
     theirs, chosen = saved[name], config[name]
-    if {name, f"{name}._target_"} & set(typed):
-        return other_choice(theirs, chosen, typed) if name == "pe" else chosen
+    if {name, f"{name}._target_"} & keys:
+        return chosen
     section = dict(theirs)
     if name == "trainer":  # devices are of whoever trains
         section = chosen | {key: theirs[key] for key in OF_TRAINER if key in theirs}
-    for key in sorted(typed):  # a mapping before what stands in it
+    for key in sorted(keys):  # a mapping before what stands in it
         if key.startswith(f"{name}."):
             section = _with_value(section, chosen, key.split(".")[1:])
     return section
@@ -178,12 +181,14 @@ def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
         alike["parent"] = alike["parent"]["family"]
     steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
     trained = steps * experiment.config.trainer.accumulate_grad_batches
+    theirs = experiment.components["pe"].build(experiment.shape)
+    length = getattr(theirs, "original_length", experiment.shape.original_length)  # maybe typed there
     return ParentConfig(
         name=parent.run.name,
         label=parent.identity.label,
         run=short_hash(hashed),
         family=short_hash([alike, hashed["data"], hashed["classes"]]),
-        length=None if WITHOUT_LENGTH.issuperset(encoding) else experiment.shape.original_length,
+        length=None if WITHOUT_LENGTH.issuperset(encoding) else length,
         batches=trained + (experiment.config.parent.batches if experiment.config.parent else 0),
     )
 
