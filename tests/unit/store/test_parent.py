@@ -32,7 +32,6 @@ from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 Child = Callable[..., Experiment]
-YARN = {"rope_parameters": {"rope_type": "yarn", "factor": 3.0}}
 
 
 def trained(experiment: Experiment) -> RunDirectory:

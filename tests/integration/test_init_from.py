@@ -1,0 +1,132 @@
+"""A trained model is extended by training: from the command line, resumed, in sweeps, without its parent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.encodings.rope_extension import RopeYarn
+from pe_experiments.run import RunResult, run_experiment
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.trained_model import load_model
+from pe_experiments.terminal import console
+from pe_experiments.training import loop
+from tests.conftest import TINY, Script
+
+Tiny = Callable[..., Experiment]
+Extend = Callable[..., RunResult]
+
+
+class StopAt(console.Display):
+    """Interrupts a training at a step."""
+
+    def __init__(self, step: int):
+        self.at = step
+
+    def step(self, done: int) -> None:
+        if done == self.at:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def parent(tiny: Tiny) -> Path:
+    return run_experiment(tiny("pe=rope")).directory.path
+
+
+def extended(parent: Path, display: console.Display | None = None, **typed: object) -> RunResult:
+    """The run from Python; ``training__steps`` is ``training.steps``."""
+    keys = {key.replace("__", "."): value for key, value in typed.items()}
+    where = {"init_from": parent, "results_dir": str(parent.parents[1]), "logger": "none"}
+    return run_experiment(where | keys, display)
+
+
+def files(run: RunDirectory) -> list[bytes]:
+    return [path.read_bytes() for path in (run.metrics, run.curve)]
+
+
+@pytest.mark.slow
+def test_a_child_that_was_interrupted_ends_as_if_it_had_not_been(
+    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    typed = {"pe": "rope_yarn", "training.max_length": 12, "training.steps": 25}
+    whole = extended(parent, results_dir=str(tmp_path / "whole"), **typed)
+    for step in (5, 17):  # before its first checkpoint, when it begins from the parent again, and after
+        with pytest.raises(KeyboardInterrupt):
+            extended(parent, StopAt(step), **typed)
+    again = extended(parent, **typed)
+    assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
+    assert files(again.directory) == files(whole.directory)
+    assert capsys.readouterr().out.count("with its weights") == 3  # not when it goes on from a checkpoint
+    assert extended(parent, **typed).done == "found"
+
+
+@pytest.mark.slow
+def test_a_child_needs_its_parent_no_more(parent: Path, script: Script) -> None:
+    child = extended(parent, pe="rope_yarn", training__max_length=12)
+    grandchild = extended(child.directory.path, training__max_length=24)
+    shutil.rmtree(parent)
+    shutil.rmtree(child.directory.path)
+    path = grandchild.directory.path
+    model = load_model(path)
+    assert isinstance(model.encoding, RopeYarn)
+    assert model.encoding.original_length == 14  # BOS, 6 symbols, SEP, as many again, less EOS
+    assert grandchild.result["label"] == "rope -> rope_yarn -> rope_yarn"
+    for typed in (["evaluation.lengths=[7]"], ["pe=rope_ntk"]):
+        evaluated = script("evaluate", f"run={path}", *typed)
+        assert evaluated.code == 0, evaluated.err
+        assert "(evaluated without training)" in evaluated.out
+    gone = script("train", f"init_from={parent}", *TINY)
+    assert gone.err.startswith("error: init_from=")
+    assert "there is no run" in gone.err
+
+
+@pytest.mark.slow
+def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Script) -> None:
+    typed = [
+        f"init_from={parent.name}",
+        f"results_dir={results}",
+        "pe=none",
+        "training.steps=3",
+        "logger=none",
+    ]
+    listed = script("train", *typed, "dry_run=true")
+    assert listed.code == 0
+    assert "copy-decoder-rope-to-none-s0-" in listed.out
+    done = script("train", *typed)
+    assert done.code == 0, done.err
+    assert f"continues {parent.name} with its weights\n" in done.out
+    (child,) = results.glob("runs/*-to-none-*")
+    saved = RunDirectory(child).read_config()
+    assert (saved["parent"]["name"], saved["training"]["batch_size"]) == (parent.name, 8)
+    compared = script("compare", f"results_dir={results}", 'pe=["rope -> none"]')
+    assert "rope -> none" in compared.out
+
+
+@pytest.mark.slow
+def test_sweeps_vary_the_encoding_and_the_parent(
+    parent: Path, tiny: Tiny, results: Path, script: Script
+) -> None:
+    other = run_experiment(tiny("pe=rope", "seed=1")).directory.path
+    common = ["-m", f"results_dir={results}", "training.steps=3", "logger=none", "hydra.launcher.jobs=1"]
+    swept = script("train", *common, f"init_from={parent}", "pe=rope,rope_yarn,none", "pe.base=500.0")
+    assert swept.code == 1  # none has no base
+    assert "pe.base is not an argument of pe=none" in swept.err
+    swept = script("train", *common, f"init_from={parent}", "pe=rope,rope_yarn,none")
+    assert "3 runs: 3 finished" in swept.out
+    swept = script("train", *common, f"init_from={parent},{other}", "pe=none", "study=both")
+    assert "both: 1 of 2 runs are finished already" in swept.out
+    assert "2 runs: 2 finished" in swept.out
+    assert {path.name.split("-")[-2] for path in results.glob("runs/*-to-none-*")} == {"s0", "s1"}
+    nothing = script("train", *common, "init_from=missing", "pe=rope,none")
+    assert nothing.code == 1
+    assert "init_from=missing: there is no run" in nothing.err
+
+
+def test_help_mentions_it(script: Script) -> None:
+    assert "init_from: null" in script("train", "--help").out
