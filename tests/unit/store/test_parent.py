@@ -205,10 +205,11 @@ def test_learned_positions_keep_their_rows(tiny: Tiny, child: Child) -> None:
 
 
 def test_parameters_of_another_class_are_not_shared(tiny: Tiny, child: Child) -> None:
-    """Both have a parameter of this name and shape."""
-    run = trained(tiny("pe=learned"))
-    _, remark = loaded(child(run, "pe=t5", "pe.num_buckets=16"))
-    assert "; new: encodings.0.table" in remark
+    """Both kinds of KERPLE have parameters of these names and shapes."""
+    _, remark = loaded(child(trained(tiny("pe=kerple_log")), "pe=kerple_power"))
+    new = remark.partition("; new: ")[2]
+    assert "encodings.0.p_H" in new
+    assert "encodings.0.a_H" in new
 
 
 @pytest.mark.parametrize("typed", ["model.d_model=32", "task.vocab_size=50"])
