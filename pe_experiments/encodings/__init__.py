@@ -1,4 +1,4 @@
-"""Positional encodings: one file per encoding, `base` is the contract."""
+"""Positional encodings. Each file defines one encoding; `base` defines the interface."""
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 

@@ -12,10 +12,10 @@ Symmetry = Literal["symmetric", "asymmetric"]
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """One slope per head, [H] in float64: 2^(-8h/H) for h = 1 .. H when H is a power of two.
+    """Return one slope per head, [H] in float64: 2^(-8h/H) for h = 1 .. H when H is a power of two.
 
-    For other H, as in the authors' code: the slopes of the next smaller power of two, then every other slope
-    of the next larger one.
+    Any other H takes the slopes of the next smaller power of two, then every second slope of the next larger
+    one, as in the authors' code.
     """
     below = 1 << (num_heads.bit_length() - 1)
     slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]

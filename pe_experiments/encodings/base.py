@@ -1,8 +1,8 @@
-"""The contract of a positional encoding, and the encoding that does nothing.
+"""The interface of a positional encoding, and the encoding that does nothing.
 
-Shapes carry their names: B batch, T queries, S keys, H heads, K head_dim, D d_model. A dimension of size 1
-broadcasts; B is 1 wherever all rows share their positions. An argument of an encoding outside the range or
-the choices that its docstring gives is a ValueError that names it.
+Names of tensors end in their shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. A dimension
+of size 1 broadcasts; B is 1 wherever all rows share their positions. An encoding raises a ValueError for an
+argument outside the range or the choices that its docstring gives.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pe_experiments.terminal.argument_checks import at_least
 from pe_experiments.terminal.errors import NotApplicable, allowed
 
 Invariance = Literal["nothing", "shift", "ids"]
-# The bias of a key that an encoding masks. Beside any unmasked key its weight is 0; unlike minus infinity it
-# keeps the softmax finite in a row whose keys are all masked (padding in an encoder's batch, with a window).
+# The bias of a key that an encoding masks. The key gets weight 0 if any other key is unmasked. Unlike minus
+# infinity, the value keeps the softmax finite in a row whose keys are all masked (padding with a window).
 MASKED = -1e9
-WITHOUT_FLOAT64 = ("mps",)  # types of devices; float64 tensors are computed on the CPU for them
+WITHOUT_FLOAT64 = ("mps",)  # device types; their float64 tensors are computed on the CPU
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of the model, at least 1: all that an encoding is built from; none depends on the evaluation.
+    """The sizes from which an encoding is built, each at least 1. They do not depend on the evaluation.
 
     Args:
         d_model: width of the hidden states.
@@ -71,7 +71,7 @@ class ModelShape:
 
 
 def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:
-    """A property computed by `AttentionContext.once`."""
+    """Return a property that is computed by `AttentionContext.once`."""
     return property(lambda at: at.once(fn), doc=fn.__doc__)
 
 
@@ -104,9 +104,10 @@ class AttentionContext:
         first_query: int = 0,
         declared_B: Tensor | None = None,
     ):
-        """``visible_BTS`` is the mask, or a function of start and stop that returns rows start .. stop-1.
+        """Store the inputs; ``visible_BTS`` and ``x_BSD`` may be functions that compute them.
 
-        ``x_BSD`` may be a function, too: it is called if an encoding reads the hidden states.
+        ``visible_BTS(start, stop)`` returns rows start .. stop-1 of the mask. ``x_BSD()`` is called when an
+        encoding reads the hidden states.
         """
         self.q_positions_BT = q_positions_BT
         self.k_positions_BS = k_positions_BS
@@ -130,26 +131,26 @@ class AttentionContext:
 
     @_once_property
     def relative_positions_BTS(self) -> Tensor:
-        """Key position minus query position, j - i: negative where the key comes before the query."""
+        """Return key position minus query position, j - i: negative where the key comes before the query."""
         return self.k_positions_BS[:, None, :] - self.q_positions_BT[:, :, None]
 
     @_once_property
     def visible_keys_BT(self) -> Tensor:
-        """How many keys each query may see."""
-        # A few rows at a time: at long lengths the mask itself need never exist.
+        """Return the number of keys that each query may see."""
+        # In blocks of rows, because the whole mask is large at long lengths.
         rows, queries = 1024, self.q_positions_BT.shape[1]
         blocks = (self._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows))
         return torch.cat([*blocks], dim=1)
 
     @property
     def tokens_B(self) -> Tensor:
-        """``declared_B`` if given, else ``lengths_B``, else the number of keys (B is 1 then)."""
+        """Return ``declared_B`` if given, else ``lengths_B``, else the number of keys (B is 1 then)."""
         if self.declared_B is not None:
             return self.declared_B
         return torch.tensor([self.k_positions_BS.shape[1]], device=self.k_positions_BS.device)
 
     def once(self, fn: Callable[[AttentionContext], Any]) -> Any:
-        """``fn(self)``, computed once per forward pass and shared by the layers.
+        """Return ``fn(self)``, computed once per forward pass and shared by the layers.
 
         ``fn`` is the key of the cache: pass a function or a bound method, not a fresh lambda. Its result must
         not depend on ``layer`` or ``x_BSD``.
@@ -159,13 +160,13 @@ class AttentionContext:
         return self._shared[fn]
 
     def at_layer(self, layer: int, x_BSD: Tensor | Callable[[], Tensor]) -> AttentionContext:
-        """The same context for another layer; the results of ``once`` are shared."""
-        here = object.__new__(AttentionContext)  # `copy.copy` takes longer than a small layer's norm
+        """Return the same context for another layer; the results of ``once`` are shared."""
+        here = object.__new__(AttentionContext)  # `copy.copy` is slower than the norm of a small layer
         here.__dict__ |= self.__dict__ | {"layer": layer, "_hidden": x_BSD}
         return here
 
     def query_rows(self, start: int, stop: int) -> AttentionContext:
-        """The context of queries start .. stop-1 (blocked attention); does not share results of ``once``."""
+        """Return the context of queries start .. stop-1, without the results of ``once``."""
         rows = copy(self)
         rows.q_positions_BT = self.q_positions_BT[:, start:stop]
         rows.first_query = self.first_query + start
@@ -179,7 +180,9 @@ class AttentionContext:
 
 
 class PositionalEncoding(nn.Module):
-    """No positional encoding (NoPE): the identity at every hook. An encoding overrides only what it changes.
+    """No positional encoding (NoPE): the identity at every hook.
+
+    Subclasses override the hooks that they change.
 
     With two layers or more a causal mask alone lets a model recover the order (Kazemnejad et al. 2023,
     arXiv:2305.19466, theorem 1); without a mask the model is order-blind. Parameters: none. Beyond training:
@@ -214,11 +217,11 @@ class PositionalEncoding(nn.Module):
         self.shape = shape
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        """The encoding of this layer: itself, except in a mixture of encodings."""
+        """Return the encoding of this layer: ``self``, except in a mixture of encodings."""
         return self
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        """Token embeddings with positions added or concatenated; called once, before the first layer.
+        """Return token embeddings with positions added or concatenated. Called once, before the first layer.
 
         Args:
             x_BTD: token embeddings, ``d_model - position_width`` columns.
@@ -231,7 +234,7 @@ class PositionalEncoding(nn.Module):
         return x_BTD
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
-        """`embed`, for an encoding that depends on the length of the row. The transformer calls this method.
+        """Return the result of `embed` when it depends on the length of the row. The transformer calls this.
 
         Args:
             x_BTD: token embeddings, as in `embed`.
@@ -241,19 +244,19 @@ class PositionalEncoding(nn.Module):
         return self.embed(x_BTD, positions_BP[:, : x_BTD.shape[1]])
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Any position-dependent map of queries and keys (RoPE, xPos, a length-dependent scale, ...)."""
+        """Return queries and keys after a map that depends on positions (a rotation, a scale, ...)."""
         return q_BHTK, k_BHSK
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
-        """The term added to the scaled logits, from rotated q and k; None adds nothing.
+        """Return the term added to the scaled logits, from rotated q and k; None adds nothing.
 
-        Broadcastable to BHTS, at least float32. ``at`` may cover only a block of the queries, so compute the
-        bias from ``at`` and ``q_BHTK``, never from a stored length.
+        The term broadcasts to BHTS and is at least float32. ``at`` may cover only a block of the queries, so
+        compute the bias from ``at`` and ``q_BHTK``, never from a stored length.
         """
         return None
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """Attention weights BHTS: the masked softmax of the scaled logits plus bias.
+        """Return attention weights BHTS: the masked softmax of the scaled logits plus bias.
 
         An encoding that overrides it (stick-breaking) cannot use the fused kernel. The scale is always
         ``head_dim**-0.5``, whatever width ``rotate`` returns.
@@ -262,7 +265,7 @@ class PositionalEncoding(nn.Module):
         return self.softmax_weights(q_BHTK, k_BHSK, at)
 
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """The masked softmax of q and k already rotated. Not a hook: override `weights`."""
+        """Return the masked softmax of rotated q and k. This is not a hook; override `weights`."""
         logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT
         mask = at.once(additive_mask)
         bias = self.bias(q_BHTK, k_BHSK, at)
@@ -270,7 +273,7 @@ class PositionalEncoding(nn.Module):
 
 
 class PositionBias(PositionalEncoding):
-    """Base of the encodings that add to the logits what follows from positions alone, once for all layers."""
+    """Base class of encodings whose bias depends on positions alone and is the same in all layers."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         return at.once(self._bias)
@@ -283,7 +286,7 @@ HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "for_layer")
 
 
 def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
-    """Return the hooks that a class overrides, and what is wrong where it has methods and overrides none."""
+    """Return the overridden hooks, and an error message if the class has methods but overrides no hook."""
     classes = [cls for cls in type(encoding).__mro__ if cls not in PositionalEncoding.__mro__]
     members = {name: value for cls in classes for name, value in vars(cls).items()}
     methods = sorted(name for name, value in members.items() if callable(value) and name[:2] != "__")
@@ -292,18 +295,18 @@ def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
         return overridden, ""
     for name in methods:
         for hook in difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7):
-            return [], f"{name} overrides no hook; nearest: {hook}"
+            return [], f"{name} overrides no hook; did you mean {hook}?"
     return [], f"{allowed(methods)} overrides no hook; hooks are {allowed(HOOKS)}"
 
 
 def acts_at_embedding(encoding: PositionalEncoding) -> bool:
-    """Whether the encoding changes token embeddings."""
+    """Return whether the encoding changes token embeddings."""
     base = PositionalEncoding
     return type(encoding).embed is not base.embed or type(encoding).embed_sequence is not base.embed_sequence
 
 
 def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
-    """The largest id among the declared tokens of each row, [B or 1, 1] (see `embed_sequence`)."""
+    """Return the largest id among the declared tokens of each row, [B or 1, 1] (see `embed_sequence`)."""
     if declared_B is None:
         return positions_BP.amax(dim=-1, keepdim=True)
     so_far_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
@@ -311,41 +314,41 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, cast to float32 where autocast has made it narrower; float64 stays float64."""
+    """Return ``x``, cast to float32 if autocast has made it narrower; float64 stays float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def in_float64(x: Tensor) -> Tensor:
-    """``x`` cast to float64, on the CPU if its device has no float64.
+    """Return ``x`` cast to float64, on the CPU if its device has no float64.
 
-    Move what is computed from it back, after casting it: ``result.float().to(x.device)``.
+    Cast results before moving them back: ``result.float().to(x.device)``.
     """
     return x.to(float64_device(x.device)).double()
 
 
 def float64_device(device: torch.device | None) -> torch.device | None:
-    """Where to compute in float64 for tensors on ``device``: there, or on the CPU if it has no float64."""
+    """Return the device for float64 computations: ``device``, or the CPU if it has no float64."""
     return torch.device("cpu") if device is not None and device.type in WITHOUT_FLOAT64 else device
 
 
 def to_device(x: Tensor, device: torch.device, **options: Any) -> Tensor:
-    """``x`` on ``device``; float64 becomes float32 on a device without float64."""
+    """Return ``x`` on ``device``; float64 becomes float32 on a device without float64."""
     if x.dtype == torch.float64 and device.type in WITHOUT_FLOAT64:
         x = x.float()
     return x.to(device, **options)
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """A parameter clamped to a range, with the gradient of the identity: outside, it can move back."""
+    """Return a parameter clamped to a range, with the gradient of the identity so that it can move back."""
     return parameter + (parameter.clamp(low, high) - parameter).detach()
 
 
 def additive_mask(at: AttentionContext) -> Tensor:
-    """0 where a query may see a key and minus infinity where not, [B, 1, T, S] in float32."""
+    """Return 0 where a query may see a key and minus infinity where not, [B, 1, T, S] in float32."""
     masked_B1TS = ~at.visible_BTS[:, None]
     return torch.zeros(masked_B1TS.shape, device=masked_B1TS.device).masked_fill_(masked_B1TS, -torch.inf)
 
 
 def is_masked(logits: Tensor) -> Tensor:
-    """Whether a logit belongs to a masked key: `MASKED` or minus infinity, plus a content term."""
+    """Return whether a logit belongs to a masked key: `MASKED` or minus infinity, plus a content term."""
     return logits <= MASKED / 2

@@ -1,4 +1,4 @@
-"""Continuous position bias: a small network reads the distance, or its logarithm."""
+"""Continuous position bias: a small network maps the distance, or its logarithm, to a bias."""
 
 from typing import Literal
 
@@ -54,7 +54,7 @@ class ContinuousBias(PositionBias):
         distance_BTS = -at.relative_positions_BTS
         if distance_BTS.is_floating_point():
             return self._of(distance_BTS).permute(0, 3, 1, 2)
-        # Whole ids: the network reads each distance once, where there are fewer of them than pairs.
+        # Whole ids repeat distances, so the network reads each distinct distance once.
         least, largest = (int(bound) for bound in distance_BTS.aminmax())
         if largest - least >= distance_BTS.numel():
             return self._of(distance_BTS).permute(0, 3, 1, 2)
@@ -62,7 +62,7 @@ class ContinuousBias(PositionBias):
         return table_RH[distance_BTS - least].permute(0, 3, 1, 2)
 
     def _of(self, distances: Tensor) -> Tensor:
-        """The bias of distances of any shape, with one more dimension for the heads."""
+        """Return the bias of distances of any shape, with a dimension for the heads appended."""
         if self.distance == "log":
             distances = in_float64(distances)
             distances = distances.sign() * distances.abs().log1p()

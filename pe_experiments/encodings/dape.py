@@ -36,13 +36,9 @@ class Dape(PositionalEncoding):
         if kind.bias is base.bias or any(
             getattr(kind, hook) is not getattr(base, hook) for hook in ("embed", "rotate", "weights")
         ):
-            raise ValueError(
-                f"bias={kind.__name__}: DAPE adapts an encoding that adds a bias and does nothing else"
-            )
+            raise ValueError(f"bias={kind.__name__}: DAPE needs an encoding that only adds a bias")
         if isinstance(self.added, SlidingWindow | HardAlibi):
-            raise ValueError(
-                f"bias={kind.__name__}: it masks keys, and the MLP would read the size of the mask"
-            )
+            raise ValueError(f"bias={kind.__name__} masks keys; DAPE needs an encoding that masks no key")
         self.invariant_to = self.added.invariant_to
         self.mlp = nn.Sequential(
             nn.Linear(2 * shape.num_heads, width), nn.LeakyReLU(), nn.Linear(width, shape.num_heads)

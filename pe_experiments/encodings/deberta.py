@@ -46,11 +46,11 @@ class Deberta(PositionalEncoding):
         )
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        return q_BHTK * 3**-0.5, k_BHSK  # three terms instead of one
+        return q_BHTK * 3**-0.5, k_BHSK  # the sum has three terms
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         if at.relative_positions_BTS.is_floating_point():
-            raise NotApplicable("pe: DeBERTa's table has no rows for fractional positions; take whole ones")
+            raise NotApplicable("pe: DeBERTa's table has no rows for fractional positions; use whole ones")
         scale = self.shape.head_dim**-0.5
         heads = (self.shape.num_heads, self.shape.head_dim)
         tables = (self.positions_RD @ part[at.layer] for part in (self.key_map_LDD, self.query_map_LDD))
@@ -63,7 +63,7 @@ class Deberta(PositionalEncoding):
         return at_least_float32(c2p) + at_least_float32(p2c)
 
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Indices of the rows of Kr, [B, T, S], and of Qr, [B, S, T]."""
+        """Return the indices of the rows of Kr, [B, T, S], and of Qr, [B, S, T]."""
         last = 2 * self.max_distance - 1
         from_query_BTS = (self.max_distance - at.relative_positions_BTS).clamp(0, last)
         if self.key_index == "released":

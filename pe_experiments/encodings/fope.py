@@ -66,7 +66,7 @@ class Fope(PositionalEncoding):
         return apply_rotary(q_BHTK, *query_tables), apply_rotary(k_BHSK, *key_tables)
 
     def _tables(self, at: AttentionContext) -> Tables:
-        """The arguments of `apply_rotary` for queries and keys, which differ between heads."""
+        """Return the arguments of `apply_rotary` for queries and keys, which differ between heads."""
         queries = self._table(at.q_positions_BT)
         same = at.k_positions_BS is at.q_positions_BT
         return queries, queries if same else self._table(at.k_positions_BS)

@@ -39,7 +39,7 @@ class Forgetting(PositionalEncoding):
         assert at.x_BSD is not None, "FoX needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             gates_BSH = self.gate(at.x_BSD.to(self.gate.weight.dtype))
-        # Differences of long sums: float64 keeps near keys exact at any length.
+        # The bias is a difference of long sums; float64 keeps it exact for near keys at any length.
         log_gates_BHS = in_float64(F.logsigmoid(gates_BSH)).cumsum(1).transpose(1, 2)
         rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
         sums_BHTS = log_gates_BHS[:, :, rows, None] - log_gates_BHS[:, :, None]

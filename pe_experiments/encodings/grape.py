@@ -19,7 +19,7 @@ from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.terminal.argument_checks import one_of
 
 Gate = Literal["key", "query", "both"]
-LOG_SCALE = 16.0  # stored logarithms are this much larger, so that a step of Adam changes them less
+LOG_SCALE = 16.0  # logarithms are stored times 16, so that a step of Adam changes them less
 
 
 class GrapeM(Rope):
@@ -82,6 +82,6 @@ class GrapeA(PositionalEncoding):
         return at_least_float32(at.relative_positions_BTS)[:, None] * slopes_H[:, None, None] * rate
 
     def _opened(self, x_BHTK: Tensor, direction_HK: Tensor) -> Tensor:
-        """softplus(x . direction / sqrt(head_dim)), [B, H, T]."""
+        """Return softplus(x . direction / sqrt(head_dim)), [B, H, T]."""
         along_BHT = (at_least_float32(x_BHTK) * F.normalize(direction_HK, dim=-1)[:, None]).sum(-1)
         return F.softplus(along_BHT * self.shape.head_dim**-0.5)

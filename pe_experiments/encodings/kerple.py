@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, clamped
 
-SMALLEST = 0.01  # of either parameter, as in the authors' code: a kernel needs them positive
+SMALLEST = 0.01  # lower bound of both parameters, as in the authors' code; a kernel needs positive ones
 
 
 class KerpleLog(PositionBias):
@@ -49,7 +49,7 @@ class KerplePower(PositionBias):
         a_H11 = clamped(self.a_H, SMALLEST)[:, None, None]
         p_H11 = clamped(self.p_H, SMALLEST, 2.0)[:, None, None]
         distance_B1TS = _distance(at, self.a_H)
-        # The derivative of 0^p in p is nan: distance 0 is replaced before the power is taken.
+        # Replace distance 0 before taking the power, because the derivative of 0^p in p is nan.
         power_BHTS = distance_B1TS.where(distance_B1TS > 0, 1.0) ** p_H11
         return -a_H11 * power_BHTS.where(distance_B1TS > 0, 0.0)
 

@@ -1,4 +1,4 @@
-"""A trained vector per position id (BERT, GPT-2), and several choices for ids past the trained rows."""
+"""A learned vector per position id (BERT, GPT-2), and several choices for ids past the trained rows."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ from pe_experiments.terminal.errors import NotApplicable
 
 Initial = Literal["normal", "sinusoidal"]
 Beyond = Literal["untrained", "clamp", "wrap", "zero", "interpolate", "error"]
-UNTRAINED_BLOCK = 64  # rows drawn at a time; another number would change the untrained rows
+UNTRAINED_BLOCK = 64  # rows drawn at a time; changing it would change the untrained rows
 
 
 class Learned(AbsoluteEncoding):
@@ -65,7 +65,7 @@ class Learned(AbsoluteEncoding):
         if initial == "sinusoidal":
             rows = sinusoid_vectors(torch.arange(shape.train_positions), self.width, 10_000.0).float()
         self.table = nn.Parameter(rows)
-        # Drawn from the table's stream and saved with it: untrained rows follow from the run's seed.
+        # Drawn from the table's random stream and saved, so that untrained rows follow from the run's seed.
         self.untrained_seed: Tensor
         self.register_buffer("untrained_seed", torch.randint(2**31, ()))
 
@@ -76,7 +76,7 @@ class Learned(AbsoluteEncoding):
         _refuse_negative(positions_BT)
         if positions_BT.is_floating_point():
             raise NotApplicable(
-                "pe: a learned table has no rows between whole ids; fractional positions need "
+                "pe: a learned table has no rows between whole ids; for fractional positions use "
                 "pe.beyond=interpolate"
             )
         longest = int(positions_BT.max()) + 1
@@ -85,7 +85,7 @@ class Learned(AbsoluteEncoding):
         if self.beyond == "error":
             raise ValueError(
                 f"position {longest - 1} lies beyond the {rows} trained rows of the learned table and "
-                f"pe.beyond=error forbids that; shorten evaluation.lengths or take pe.beyond=untrained, "
+                f"pe.beyond=error forbids that; shorten evaluation.lengths or use pe.beyond=untrained, "
                 f"clamp, wrap, zero or interpolate"
             )
         if self.beyond == "wrap":
@@ -102,7 +102,7 @@ class Learned(AbsoluteEncoding):
         return self.combined(x_BTD, self._stretched(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def untrained_rows(self, count: int) -> Tensor:
-        """Initial values of the first ``count`` rows past the table, [count, width]."""
+        """Return initial values of the first ``count`` rows past the table, [count, width]."""
         if self.initial == "sinusoidal":
             ids = torch.arange(count, device=self.table.device) + self.table.shape[0]
             return sinusoid_vectors(ids, self.width, 10_000.0).to(self.table)
@@ -126,4 +126,4 @@ class Learned(AbsoluteEncoding):
 
 def _refuse_negative(positions_BT: Tensor) -> None:
     if positions_BT.min() < 0:
-        raise ValueError(f"learned positions start at 0; got {positions_BT.min().item()}")
+        raise ValueError(f"learned positions must be at least 0, got {positions_BT.min().item()}")

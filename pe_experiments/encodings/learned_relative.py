@@ -43,7 +43,7 @@ class LearnedRelative(PositionalEncoding):
         assert at.x_BSD is not None, "learned relative logits need the hidden state of the layer"
         distance_BTS = -at.relative_positions_BTS
         if distance_BTS.is_floating_point():
-            raise NotApplicable("pe: LearnedRelative has no bias for fractional distances; take whole ones")
+            raise NotApplicable("pe: LearnedRelative has no bias for fractional distances; use whole ones")
         queries_BTD = at.x_BSD[:, at.first_query : at.first_query + q_BHTK.shape[2]]
         with torch.autocast(q_BHTK.device.type, enabled=False):
             weights_BTW = self.mix(queries_BTD.to(self.mix.weight.dtype))

@@ -16,7 +16,7 @@ MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 
 
 class Composition(PositionalEncoding):
-    """Encodings one after the other at every hook: embeddings and rotations in the order given, biases added.
+    """Several encodings in every layer: embeddings and rotations apply in the order given, biases are added.
 
     The logit scale is unchanged, and every encoding keeps its own parameters (one set per layer if it is
     ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
@@ -32,7 +32,7 @@ class Composition(PositionalEncoding):
     def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
         super().__init__(shape)
         if len(encodings) < 2:
-            raise ValueError(f"encodings: a composition takes two or more, got {len(encodings)}")
+            raise ValueError(f"encodings: a composition needs at least two, got {len(encodings)}")
         self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
         layers = [self._at_layer(layer) for layer in range(shape.num_layers)]
         for part in (part for parts in layers for part in parts):
@@ -114,15 +114,15 @@ def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
 
 
 def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
-    """One instance of the encoding, or one for each of its layers if it is ``per_layer``."""
+    """Return one instance of the encoding, or one for each of its layers if it is ``per_layer``."""
     first = make(shape)
     if not isinstance(first, PositionalEncoding):
-        raise ValueError(f"encodings: {type(first).__name__} is no PositionalEncoding")
+        raise ValueError(f"encodings: {type(first).__name__} is not a PositionalEncoding")
     copies = layers - 1 if first.per_layer else 0
     return nn.ModuleList([first, *(make(shape) for _ in range(copies))])
 
 
 def _weakest(parts: Sequence[PositionalEncoding]) -> Invariance | None:
-    """The invariance that all parts have."""
+    """Return the invariance that all parts have."""
     promises = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
     return min(promises, key=(None, "nothing", "shift", "ids").index)

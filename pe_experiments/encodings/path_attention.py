@@ -42,7 +42,7 @@ class Path(PositionalEncoding):
         self.strength = nn.Linear(shape.d_model, shape.num_heads)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """The change of the scaled q . k by the reflections."""
+        """Return the change of the scaled q . k by the reflections, BHTS."""
         assert at.x_BSD is not None, "PaTH needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
@@ -57,7 +57,7 @@ class Path(PositionalEncoding):
             return -(scores_BHTS * beta_BHS[:, :, None]) @ u_BHSS
 
     def reflections(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Unit vectors w [B, H, S, K] and strengths beta [B, H, S]."""
+        """Return unit vectors w [B, H, S, K] and strengths beta [B, H, S]."""
         mixed_BWS = self.convolution(F.pad(self.direction(x_BSD).mT, (2, 0)))
         w_BSHK = F.silu(mixed_BWS).mT.unflatten(-1, (self.shape.num_heads, self.shape.head_dim))
         beta_BSH = 2 * torch.sigmoid(self.strength(x_BSD))

@@ -20,7 +20,7 @@ from pe_experiments.terminal.argument_checks import above
 class Pope(PositionalEncoding):
     """Logit sum_c softplus(q_c) softplus(k_c) cos((i - j) theta_c - delta_c), over sqrt(head_dim).
 
-    Every channel has a frequency of its own, theta_c = base^(-c/head_dim), c < head_dim (RoPE has half as
+    Every channel has its own frequency, theta_c = base^(-c/head_dim), c < head_dim (RoPE has half as
     many). Content sets the magnitude and position the angle, independently. delta is learned per head and
     channel, starts at 0 and is clamped to -2 pi .. 0. Rotated queries and keys are twice as wide (a cosine
     and a sine part).
@@ -43,7 +43,7 @@ class Pope(PositionalEncoding):
         (cos_q, sin_q), (cos_k, sin_k) = at.once(self._rotations)
         size_q, size_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
         delta_H1K = clamped(self.delta_HK, -2 * math.pi, 0.0)[:, None]
-        # The key rotates by delta more: cos(a + d) = cos a cos d - sin a sin d.
+        # Keys rotate by a further delta: cos(a + d) = cos a cos d - sin a sin d.
         cos_d, sin_d = delta_H1K.cos(), delta_H1K.sin()
         rotated_q = torch.cat([size_q * cos_q, size_q * sin_q], dim=-1)
         rotated_k = torch.cat(

@@ -16,7 +16,7 @@ Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sin
 
 
 def frequencies(base: float, pairs: int, device: torch.device | None = None) -> Tensor:
-    """theta_m = base^(-m/pairs) for m = 0 .. pairs - 1, in float64 on `float64_device`."""
+    """Return theta_m = base^(-m/pairs) for m = 0 .. pairs - 1, in float64 on `float64_device`."""
     return base ** (-torch.arange(pairs, dtype=torch.float64, device=float64_device(device)) / pairs)
 
 
@@ -54,16 +54,14 @@ class Rope(PositionalEncoding):
         self.base = above(1, "base", base)
         for name, share in (("rotary_fraction", rotary_fraction), ("kept_frequencies", kept_frequencies)):
             if not 0 < share <= 1:
-                raise ValueError(f"{name}={share} must be more than 0 and at most 1")
+                raise ValueError(f"{name}={share} must be above 0 and at most 1")
         self.pairs = int(rotary_fraction * shape.head_dim) // 2
         if self.pairs == 0:
             raise ValueError(
                 f"rotary_fraction={rotary_fraction} of head_dim={shape.head_dim} leaves no pair of channels"
             )
         if int(rotary_fraction * shape.head_dim) % 2:
-            self.remark = (
-                f"channels are rotated in pairs, so one of each head's {shape.head_dim} is left unrotated"
-            )
+            self.remark = f"channels rotate in pairs, so one of each head's {shape.head_dim} does not rotate"
         self.rotated_pairs = round(kept_frequencies * self.pairs)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -71,19 +69,19 @@ class Rope(PositionalEncoding):
         return apply_rotary(q_BHTK, *query_tables), apply_rotary(k_BHSK, *key_tables)
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        """Radians per position of each pair, in float64; B is 1 unless the rows' frequencies differ."""
+        """Return the radians per position of each pair, in float64; B is 1 unless rows differ."""
         frequencies_R = frequencies(self.base, self.pairs, at.q_positions_BT.device)
         frequencies_R[self.rotated_pairs :] = 0
         return frequencies_R[None]
 
     def _tables(self, at: AttentionContext) -> Rotations:
-        """The arguments of `apply_rotary` for queries and keys."""
+        """Return the arguments of `apply_rotary` for queries and keys."""
         queries, keys = self._rotations(at)
         query_tables = half_split_tables(*queries)
         return query_tables, query_tables if keys is queries else half_split_tables(*keys)
 
     def _rotations(self, at: AttentionContext) -> Rotations:
-        """Cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
+        """Return cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
         frequencies_BR = self.frequencies_BR(at)
         queries = cos_and_sin(at.q_positions_BT, frequencies_BR)
         if at.k_positions_BS is at.q_positions_BT:
@@ -92,14 +90,14 @@ class Rope(PositionalEncoding):
 
 
 def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [B, 1, T, R] of the angles, taken in float64 and rounded to float32."""
+    """Return cosines and sines [B, 1, T, R] of the angles, computed in float64 and rounded to float32."""
     angles_B1TR = in_float64(positions_BT)[:, None, :, None] * frequencies_BR[:, None, None]
     device = positions_BT.device
     return angles_B1TR.cos().float().to(device), angles_B1TR.sin().float().to(device)
 
 
 def half_split_tables(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines [B, 1, T, C = 2 R] of all rotated channels, for `apply_rotary`.
+    """Return cosines and signed sines [B, 1, T, C = 2 R] of all rotated channels, for `apply_rotary`.
 
     Sines are negative in the first half: the sign of ``rotate_half``, which maps (x1, x2) to (-x2, x1).
     """
@@ -107,10 +105,10 @@ def half_split_tables(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tenso
 
 
 def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, signed_sin_B1TC: Tensor) -> Tensor:
-    """``x cos + rotate_half(x) sin``: channel m is rotated with m + C/2; channels from C on stay unchanged.
+    """Return ``x cos + rotate_half(x) sin``, which rotates channel m with m + C/2.
 
-    Three passes over contiguous memory: heads cut out of one projection are strided, and products with
-    strided factors take six times as long.
+    Channels from C on stay unchanged. Heads cut out of one projection are strided, and products with strided
+    factors take six times as long; three passes over contiguous memory avoid them.
     """
     rotated_channels = cos_B1TC.shape[-1]
     x_BHTC, rest = x_BHTK.split([rotated_channels, x_BHTK.shape[-1] - rotated_channels], dim=-1)

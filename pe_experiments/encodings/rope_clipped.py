@@ -14,7 +14,7 @@ class RopeClipped(Rope):
     """RoPE whose slowest pairs have their frequencies multiplied by (1 + cos t) / 2, t from 0 to pi.
 
     t grows in equal steps over the ``clipped`` slowest pairs: the first of them keeps its frequency, the last
-    one stands still. The source calls it CoPE, which is another encoding's name too (`Cope`).
+    one does not rotate. The source calls this encoding CoPE, which is also the name of `Cope`.
 
     Source: Li et al. 2026, arXiv:2602.05258, and its released code. Parameters: none. Beyond training:
     defined everywhere; most pairs that would reach untrained angles rotate more slowly or not at all. In
@@ -22,7 +22,7 @@ class RopeClipped(Rope):
 
     Args:
         base, rotary_fraction, kept_frequencies: see `Rope`.
-        clipped: number of pairs, at least 0; more than there are means all. None means the pairs that
+        clipped: number of pairs, at least 0, or all of them if it is larger. None means the pairs that
             complete no turn in ``original_length`` tokens. (The source clips 20 of Llama 3's 64; 18 of them
             complete no turn in the 65,536 tokens that it trains on.)
     """

@@ -1,4 +1,4 @@
-"""RoPE past the lengths of training, where with ``factor`` null it is RoPE: interpolation, NTK, YaRN."""
+"""RoPE for sequences longer than in training: interpolation, NTK, YaRN. In training it equals RoPE."""
 
 import math
 
@@ -11,7 +11,7 @@ from pe_experiments.terminal.argument_checks import above, at_least
 
 
 class ExtendedRope(Rope):
-    """Base class of the extensions: a factor s by which a sequence is longer than those of training.
+    """Base class of the extensions. The factor s says how much longer a sequence is than in training.
 
     Args:
         shape: the model it serves.
@@ -46,7 +46,7 @@ class ExtendedRope(Rope):
             )
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
-        """The factor s of each row, in float64 (B is 1 where it is fixed)."""
+        """Return the factor s of each row, in float64 (B is 1 if it is fixed)."""
         if self.factor is None:
             times_longer_B = self.times_longer_B(at)
             if self.shape.parent_length is None:
@@ -56,7 +56,7 @@ class ExtendedRope(Rope):
         return torch.tensor([self.factor], dtype=torch.float64, device=device)
 
     def times_longer_B(self, at: AttentionContext) -> Tensor:
-        """Declared tokens of each row / L0, at least 1."""
+        """Return the declared tokens of each row / L0, at least 1."""
         return (in_float64(at.tokens_B) / self.original_length).clamp(min=1)
 
 
@@ -110,10 +110,10 @@ class RopeDynamicNtk(RopeNtk):
 
 
 class ScaledRope(ExtendedRope):
-    """Base class of the extensions that also multiply cos and sin, and so the logits by the square."""
+    """Base class of the extensions that also multiply cos and sin, and hence logits by the square."""
 
     def attention_factor_B(self, at: AttentionContext) -> Tensor:
-        """What cos and sin are multiplied by, in float64 (B is 1 where it is fixed)."""
+        """Return the factor of cos and sin, in float64 (B is 1 if it is fixed)."""
         raise NotImplementedError
 
     def _rotations(self, at: AttentionContext) -> Rotations:
@@ -139,7 +139,7 @@ class RopeYarn(ScaledRope):
         beta_fast, beta_slow: rotations over the original length, as above; 32 and 1 in the paper.
             beta_fast > beta_slow > 0.
         truncate: whether the ends of the ramp are rounded to whole pairs (not in gpt-oss).
-        attention_factor: what cos and sin are multiplied by, above 0, in place of 0.1 ln s + 1 (Olmo 3).
+        attention_factor: factor of cos and sin, above 0, in place of 0.1 ln s + 1 (Olmo 3).
         mscale, mscale_all_dim: both given, cos and sin are multiplied by the ratio of 0.1 mscale ln s + 1 and
             0.1 mscale_all_dim ln s + 1 (DeepSeek-V3, which multiplies all logits by the square of the latter
             besides). At least 0; 0 and None mean not given.
@@ -189,18 +189,18 @@ class RopeYarn(ScaledRope):
         return trained_BR * (1 - share_R) + trained_BR / self.stretch_B(at)[:, None] * share_R
 
     def interpolated_share(self, device: torch.device) -> Tensor:
-        """0 for a pair that is kept, 1 for one that is interpolated, [R] in float64."""
+        """Return 0 for an unchanged pair and 1 for an interpolated pair, [R] in float64."""
         first, last = self._pair_with(self.beta_fast), self._pair_with(self.beta_slow)
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, 2 * self.pairs - 1)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)
-        if last < first:  # not even the fastest pair makes beta_slow rotations
+        if last < first:  # even the fastest pair makes fewer than beta_slow rotations
             return torch.ones_like(pairs_R)
         return ((pairs_R - first) / max(last - first, 0.001)).clamp(0, 1)
 
     def _pair_with(self, rotations: float) -> float:
-        """The (fractional) index of the pair that makes this many rotations over the original length."""
+        """Return the (fractional) index of the pair with this many rotations over the original length."""
         inverse_frequency = self.original_length / (2 * math.pi * rotations)
         return self.pairs * math.log(inverse_frequency) / math.log(self.base)
 

@@ -23,7 +23,7 @@ Block = Mapping[str, Any]
 OLD_TYPES = {"su": "longrope", "mrope": "default"}
 OLD_KEYS = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}  # of GPT-NeoX
 ANY_TYPE = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
-# By type: the keys of its block beside those, the required ones first; how many are required.
+# For each type: the further keys of its block, required ones first, and the number of required keys.
 KEYS: dict[str, tuple[tuple[str, ...], int]] = {
     "default": ((), 0),
     "linear": (("factor",), 1),
@@ -36,8 +36,8 @@ KEYS: dict[str, tuple[tuple[str, ...], int]] = {
     "longrope": (("short_factor", "long_factor", "factor", "attention_factor"), 2),
     "proportional": (("factor",), 0),
 }
-IGNORED = ("mrope_section", "mrope_interleaved", "finetuned")  # of images, and of no effect
-# What the classes of transformers assume where a file does not say it.
+IGNORED = ("mrope_section", "mrope_interleaved", "finetuned")  # for images, or without effect
+# Defaults of the classes of transformers.
 ASSUMED: dict[str, Block] = {
     "gemma2": {"sliding_window_pattern": 2},
     "gemma3_text": {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
@@ -69,20 +69,20 @@ class RopeHf(ByLayer):
         ``longrope``      `RopeLongRope`
         ``proportional``  `Rope` with ``kept_frequencies`` (Gemma 4)
 
-    A file also says which layers have no RoPE, and which have a sliding window and maybe a base of their
-    own. The pattern is repeated for as many layers as the model has. Frequencies are those of this model's
+    A file also says which layers have no RoPE, which have a sliding window and which have a separate
+    base. The pattern is repeated for as many layers as the model has. Frequencies follow from this model's
     head_dim.
 
-    Left out is what is no encoding: normalised q and k, attention sinks, DeepSeek's scale of all logits; and
-    the chunks of Llama 4.
+    Parts of a released model that are not its encoding are ignored: normalised q and k, attention sinks,
+    DeepSeek's scale of all logits, and the chunks of Llama 4.
 
     Source: ``ROPE_INIT_FUNCTIONS`` of transformers. Parameters: none. Beyond training: as the encodings
     above. In decoders and encoders.
 
     Args:
-        config: path to a ``config.json``; of a model for text and images, the part for text is read.
+        config: path to a ``config.json``. For a model of text and images, the part for text is read.
         rope_parameters: the block alone, in place of a file; the original length is then that of the block
-            or ``train_length``. With neither it is `Rope` with the base 10,000.
+        or ``train_length``. With neither argument the encoding is `Rope` with base 10,000.
 
     Raises:
         ValueError: a file that cannot be read; a type or a key of the block that is unknown, or missing.
@@ -96,7 +96,7 @@ class RopeHf(ByLayer):
         rope_parameters: Mapping[str, Any] | None = None,
     ):
         if config is not None and rope_parameters is not None:
-            raise ValueError("config and rope_parameters are both given; take one of them")
+            raise ValueError("config and rope_parameters are both given; give one of them")
         settings = {"rope_parameters": rope_parameters or {}} if config is None else _read(config)
         pattern = _pattern(_layers(settings))
         super().__init__(
@@ -104,7 +104,7 @@ class RopeHf(ByLayer):
         )
         remarks = []
         if config is None and rope_parameters is None:
-            remarks.append("neither config nor rope_parameters is given, so it is RoPE with the base 10,000")
+            remarks.append("without config or rope_parameters the encoding is RoPE with base 10,000")
         if len(pattern) > shape.num_layers:
             remarks.append(
                 f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
@@ -115,7 +115,7 @@ class RopeHf(ByLayer):
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The settings in a file that are not null; of a model for text and images, those for text."""
+    """Return the settings in a file that are not null; for a model of text and images, those for text."""
     try:
         settings = json.loads(Path(path).read_text())
     except OSError as error:
@@ -123,7 +123,7 @@ def _read(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"config={path} is not JSON: {error}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"config={path} holds no mapping of settings")
+        raise ValueError(f"config={path} must contain a JSON object")
     if isinstance(settings.get("text_config"), dict):
         settings = settings["text_config"]
     settings = {OLD_KEYS.get(key, key): value for key, value in settings.items() if value is not None}
@@ -131,18 +131,18 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _layers(settings: Block) -> list[tuple[str, bool]]:
-    """Of each layer that attends: its kind, as in ``layer_types``, and whether it has RoPE."""
+    """Return the kind of each attention layer, as in ``layer_types``, and whether it has RoPE."""
     kinds, rotating = _kinds(settings), _rotating(settings)
     number = math.lcm(len(kinds), len(rotating))
     layers = [(kinds[i % len(kinds)], bool(rotating[i % len(rotating)])) for i in range(number)]
     attending = [layer for layer in layers if layer[0] in ATTENDING]
     if not attending:
-        raise ValueError(f"layer_types: no layer is {allowed(ATTENDING)}")
+        raise ValueError(f"layer_types must contain {allowed(ATTENDING)}")
     return attending
 
 
 def _kinds(settings: Block) -> Sequence[str]:
-    """The kinds of the layers, up to where they repeat."""
+    """Return the kinds of the layers, up to where they repeat."""
     if "layer_types" in settings:
         return settings["layer_types"]
     if "sliding_window_pattern" in settings:
@@ -155,7 +155,7 @@ def _kinds(settings: Block) -> Sequence[str]:
 
 
 def _rotating(settings: Block) -> Sequence[bool]:
-    """Whether the layers have RoPE, up to where they repeat."""
+    """Return whether each layer has RoPE, up to where the pattern repeats."""
     if settings.get("no_rope_layers"):
         return settings["no_rope_layers"]  # 1 where a layer has RoPE, despite the name
     if "no_rope_layer_interval" in settings:
@@ -164,14 +164,14 @@ def _rotating(settings: Block) -> Sequence[bool]:
 
 
 def _window(settings: Block) -> int | None:
-    """Positions that a layer with a sliding window sees; None where that is all of them."""
+    """Return the number of positions that a sliding window spans; None without a window."""
     window = settings.get("sliding_window") if settings.get("use_sliding_window", True) else None
     longest = settings.get("max_position_embeddings", math.inf)
     return window if window and window < longest else None
 
 
 def _pattern(layers: Sequence[tuple[str, bool]]) -> Sequence[tuple[str, bool]]:
-    """The shortest beginning that the layers repeat."""
+    """Return the shortest prefix that the layers repeat."""
     return next(
         layers[:period]
         for period in range(1, len(layers) + 1)
@@ -180,7 +180,7 @@ def _pattern(layers: Sequence[tuple[str, bool]]) -> Sequence[tuple[str, bool]]:
 
 
 def _encoding(settings: Block, kind: str, rotates: bool) -> MakeEncoding:
-    """What builds the encoding of such a layer."""
+    """Return a function that builds the encoding of such a layer."""
     if not rotates and settings.get("attn_temperature_tuning"):
         return partial(
             PositionTemperature, step=settings["floor_scale"], strength=float(settings["attn_scale"])
@@ -193,7 +193,7 @@ def _encoding(settings: Block, kind: str, rotates: bool) -> MakeEncoding:
 
 
 def _rope(settings: Block, kind: str) -> MakeEncoding:
-    """What builds the RoPE of the layers of this kind."""
+    """Return a function that builds the RoPE of the layers of this kind."""
     block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     outer = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
     if any(isinstance(value, Mapping) for value in block.values()):  # a block for each kind of layers
@@ -210,11 +210,11 @@ def _rope(settings: Block, kind: str) -> MakeEncoding:
 
 
 def _of_block(block: dict[str, Any], settings: Block) -> MakeEncoding:
-    """What builds the encoding of one block, given with all its keys."""
+    """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     kind = OLD_TYPES.get(name, name)
     if kind not in KEYS:
-        raise ValueError(f"rope_parameters.rope_type={name} is not one of the choices: {', '.join(KEYS)}")
+        raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(KEYS)}")
     longest, original = settings.get("max_position_embeddings"), _original_length(block, settings)
     if kind in ("yarn", "longrope") and longest and original:
         block.setdefault("factor", max(1.0, longest / original))
@@ -238,7 +238,7 @@ def _of_block(block: dict[str, Any], settings: Block) -> MakeEncoding:
 
 
 def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> PositionalEncoding:
-    """RoPE at the fastest frequencies of the whole head; their number is rounded down."""
+    """Return RoPE with the fastest frequencies of the whole head; their number is rounded down."""
     rotating = int(share * shape.head_dim // 2)
     return make(shape, kept_frequencies=rotating / (shape.head_dim // 2))  # type: ignore[call-arg]
 
@@ -255,7 +255,7 @@ def _floats(value: Any) -> Any:
 
 
 def _check(block: Block, kind: str) -> None:
-    """Raise ValueError for a key that the type does not have, that is missing, or that is no number."""
+    """Raise ValueError for a key that is unknown, missing or not a number."""
     keys, required = KEYS[kind]
     known = (*ANY_TYPE, *keys)
     for key, value in block.items():
@@ -268,4 +268,4 @@ def _check(block: Block, kind: str) -> None:
             raise ValueError(f"rope_parameters.{key}={value} must be a number")
     for key in keys[:required]:
         if key not in block:
-            raise ValueError(f"rope_parameters.{key} is missing: the type {kind} needs it")
+            raise ValueError(f"rope_parameters.{key} is missing; the type {kind} requires it")

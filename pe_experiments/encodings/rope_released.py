@@ -1,4 +1,4 @@
-"""RoPE past the lengths of training as released models do it: Llama 3.1 and LongRoPE (Phi-3, Phi-4-mini)."""
+"""Extensions of RoPE in released models: Llama 3.1 and LongRoPE (Phi-3, Phi-4-mini)."""
 
 import math
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class RopeLlama3(ExtendedRope):
 
 
 class RopeLongRope(ScaledRope):
-    """LongRoPE: every pair's frequency is divided by a factor of its own; logits grow with ln s.
+    """LongRoPE: each pair's frequency is divided by a factor per pair; logits grow with ln s.
 
     There are two lists of factors, for sequences up to the original length L0 and for longer ones. cos and
     sin are multiplied by sqrt(1 + ln s / ln L0).
@@ -82,7 +82,7 @@ class RopeLongRope(ScaledRope):
         factor: s, of the default factors and of cos and sin; see `ExtendedRope`.
         short_factor: a number above 0 for each pair that rotates, at up to L0 tokens; None means 1.
         long_factor: the same for longer sequences; None means s^(m/(R - 1)) for pair m of R, as in `RopeNtk`.
-        attention_factor: what cos and sin are multiplied by, above 0, in place of the root.
+        attention_factor: factor of cos and sin, above 0, in place of the root.
     """
 
     def __init__(

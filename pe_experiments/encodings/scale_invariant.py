@@ -18,8 +18,7 @@ class ScaleInvariant(PositionalEncoding):
 
     If z is standard normal, the expected weight before normalisation is proportional to 1 / (1 + t/tau), so
     keys 10 to 100 and 100 to 1,000 tokens away get about equal shares of the attention and contribute about
-    equally to its entropy. The
-    source composes it with p-RoPE and normalises q and k.
+    equally to its entropy. The source composes it with p-RoPE and normalises q and k.
 
     Source: Anson, Wang and Aitchison 2025, arXiv:2505.17083, section 3. Parameters: none. Beyond training:
     defined at every distance, designed for it. In decoders and encoders (where it cannot tell left from

@@ -50,7 +50,7 @@ class ScalableSoftmax(PositionalEncoding):
 
 
 def log_keys(at: AttentionContext) -> Tensor:
-    """ln of the number of keys each query sees, [B, 1, T, 1] in float32."""
+    """Return ln of the number of keys each query sees, [B, 1, T, 1] in float32."""
     # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
     logs_BT = in_float64(at.visible_keys_BT.clamp(min=1)).log()
     return logs_BT.float().to(at.visible_keys_BT.device)[:, None, :, None]

@@ -54,7 +54,7 @@ class SelectiveRope(PositionalEncoding):
         return apply_rotary(q_BHTK, cos[:, :, rows], sin[:, :, rows]), apply_rotary(k_BHSK, cos, sin)
 
     def _angles(self, x_BSD: Tensor) -> Tensor:
-        """Angles [B, H, S, R] in float64."""
+        """Return the angles, [B, H, S, R] in float64."""
         read_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
         phi_BWS = self.convolution(F.pad(self.angle(read_BSD).mT, (TAPS - 1, 0)))
         sums_BHRS = in_float64(phi_BWS).cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))

@@ -38,7 +38,7 @@ class Shaw(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         if at.relative_positions_BTS.is_floating_point():
-            raise NotApplicable("pe: Shaw's table has no rows for fractional positions; take whole ones")
+            raise NotApplicable("pe: Shaw's table has no rows for fractional positions; use whole ones")
         row_BTS = (at.relative_positions_BTS + self.max_distance).clamp(0, self.rows - 1)
         query_BHTK = q_BHTK * self.shape.head_dim**-0.5
         scores_BHTR = at_least_float32(query_BHTK @ self.table_RK.T.to(q_BHTK.dtype))

@@ -9,7 +9,7 @@ from pe_experiments.terminal.argument_checks import above
 
 
 def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:
-    """Sines and cosines of ids of any shape and dtype, interleaved, [*positions.shape, width] in float64.
+    """Return interleaved sines and cosines of ids of any shape, [*positions.shape, width] in float64.
 
     Column 2i holds sin(p / base^(2i/width)) and column 2i+1 the cosine of the same angle. At odd widths the
     last column is a sine without its cosine. The longest wavelength is just below ``2 pi base``.
@@ -42,7 +42,7 @@ class Sinusoidal(AbsoluteEncoding):
     def vectors(self, positions_BT: Tensor) -> Tensor:
         if positions_BT.shape[0] == 1:
             return sinusoid_vectors(positions_BT, self.width, self.base).float().to(positions_BT.device)
-        # A batch repeats few distinct ids many times, and float64 sines are the expensive part.
+        # A batch repeats few distinct ids, and float64 sines are expensive.
         ids, index_BT = positions_BT.unique(return_inverse=True)
         return sinusoid_vectors(ids, self.width, self.base).float().to(ids.device)[index_BT]
 

@@ -39,7 +39,7 @@ class StickBreaking(PositionalEncoding):
         own_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
         masked_B1TS = (~at.visible_BTS | own_TS)[:, None]
         left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(masked_B1TS, 0.0)
-        # The log of what nearer keys leave: a sum over s > j, shifted rather than subtracted to stay exact.
+        # In logarithms, what nearer keys leave is a sum over s > j, shifted (not subtracted) to stay exact.
         after_BHTS = F.pad(left_BHTS.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
         weights_BHTS = (F.logsigmoid(z_BHTS) + after_BHTS).exp().masked_fill(masked_B1TS, 0.0)
         if self.remainder == "self":

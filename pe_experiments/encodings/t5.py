@@ -16,7 +16,7 @@ from pe_experiments.terminal.errors import NotApplicable
 
 
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
-    """The bucket, 0 .. num_buckets - 1, of each relative position (key minus query, int64 of any shape).
+    """Return the bucket, 0 .. num_buckets - 1, of each relative position (key minus query, int64, any shape).
 
     In each direction the first half of the buckets hold one distance each, the others logarithmically growing
     ranges up to ``max_distance``; the last one also holds all larger distances. Without a causal mask the
@@ -58,7 +58,7 @@ class T5Bias(PositionBias):
         if num_buckets is None:
             num_buckets = min(32, 2 * sides * max(1, shape.original_length // 2))
         if num_buckets < 2 * sides or num_buckets % (2 * sides):
-            raise ValueError(f"num_buckets={num_buckets} must be a multiple of {2 * sides}, and not 0")
+            raise ValueError(f"num_buckets={num_buckets} must be a positive multiple of {2 * sides}")
         single = num_buckets // sides // 2
         self.num_buckets = num_buckets
         self.max_distance = max(shape.original_length, single + 1) if max_distance is None else max_distance
@@ -71,7 +71,7 @@ class T5Bias(PositionBias):
 
     def _bias(self, at: AttentionContext) -> Tensor:
         if at.q_positions_BT.is_floating_point():
-            raise NotApplicable("pe: T5 has no bucket for fractional positions; take whole ones")
+            raise NotApplicable("pe: T5 has no bucket for fractional positions; use whole ones")
         bucket_BTS = distance_bucket(
             at.relative_positions_BTS, self.num_buckets, self.max_distance, self.shape.causal
         )

@@ -1,4 +1,4 @@
-"""The steps by which tutorials lead to sinusoids: the index itself, as a fraction, and in binary.
+"""The steps that lead to sinusoids in tutorials: the index, the index as a fraction, and in binary.
 
 Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows which (Kazemnejad 2019,
 "Transformer Architecture: The Positional Encoding").
@@ -14,9 +14,9 @@ from pe_experiments.terminal.errors import NotApplicable
 
 
 class RawIndex(AbsoluteEncoding):
-    """The position itself in the first column, 0 in the others. Unbounded: it comes to outweigh the token.
+    """The position itself in the first column and 0 in the others, which grows without bound.
 
-    It uses one column, because the following layer norm would remove a number added to all of them.
+    It uses one column, because the following layer norm would remove a number added to all columns.
 
     Source: a teaching baseline to Vaswani et al. 2017, arXiv:1706.03762. Parameters: none. Beyond training:
     values are larger than any in training.
@@ -50,7 +50,7 @@ class ScaledIndex(AbsoluteEncoding):
 
 
 class BinaryCounter(AbsoluteEncoding):
-    """The position in binary, one bit per column, the lowest bit in the last column. Unique, but it jumps.
+    """The position in binary, one bit per column, the lowest bit in the last column.
 
     7 and 8 are neighbours and differ in every bit they use; sinusoids are its smooth version (with the
     fastest column first).

@@ -15,7 +15,7 @@ from pe_experiments.encodings.base import (
 from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.terminal.argument_checks import above
 
-FEW = 512  # keys up to which distinct distances are looked for
+FEW = 512  # with more keys, distinct distances are not searched
 
 
 class TransformerXL(PositionalEncoding):
@@ -56,7 +56,7 @@ class TransformerXL(PositionalEncoding):
         return at_least_float32(key_term_BH1S) + distance_term_BHTS
 
     def _gathered(self, query_BHTK: Tensor, distances_R: Tensor, index_BTS: Tensor) -> Tensor:
-        """query . W R(i - j), with R computed once per distinct distance."""
+        """Return query . W R(i - j), with R computed once per distinct distance."""
         cosine_R, sine_R = (part[0, 0] for part in self._waves(distances_R[None]))
         waves_RD = torch.cat([sine_R, cosine_R[:, : self.shape.d_model // 2]], dim=-1)
         heads = (self.shape.num_heads, self.shape.head_dim)
@@ -67,7 +67,7 @@ class TransformerXL(PositionalEncoding):
         return scores_BHTR.gather(-1, index_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
 
     def _split(self, query_BHTK: Tensor, at: AttentionContext) -> Tensor:
-        """query . W R(i - j), from sin(i - j) = sin i cos j - cos i sin j and cos likewise."""
+        """Return query . W R(i - j) by sin(i - j) = sin i cos j - cos i sin j, and cos likewise."""
         map_HKD = self.distance.weight.unflatten(0, (self.shape.num_heads, self.shape.head_dim))
         query_BHTD = at_least_float32(query_BHTK @ map_HKD.to(query_BHTK.dtype))
         sines = (self.shape.d_model + 1) // 2
@@ -88,9 +88,9 @@ class TransformerXL(PositionalEncoding):
 
 
 def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
-    """Distinct distances [R] and the index [B, T, S] of each pair's; None if rows differ or R is large."""
+    """Return distinct distances [R] and their index [B, T, S]; None if rows differ or R is large."""
     shared, keys = len(at.q_positions_BT) == len(at.k_positions_BS) == 1, at.k_positions_BS.shape[1]
-    # Not on a GPU: the host would have to wait for the number of distances.
+    # On a GPU the host would have to wait for the number of distances.
     if not shared or keys > FEW or at.k_positions_BS.device.type != "cpu":
         return None
     relative_BTS = at.relative_positions_BTS if ahead else at.relative_positions_BTS.clamp(max=0)

@@ -14,7 +14,7 @@ from pe_experiments.encodings.base import (
     in_float64,
 )
 
-KEYS = 8  # at a time
+KEYS = 8  # keys computed at a time
 
 
 class Wall(PositionalEncoding):
@@ -45,20 +45,20 @@ class Wall(PositionalEncoding):
         nn.init.constant_(self.gate.bias, initial_bias)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        """The change of the scaled q . k by the gates."""
+        """Return the change of the scaled q . k by the gates, BHTS."""
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
             faded_BHTS = self._faded(q_BHTK, k_BHSK, self._log_fading(at), at.first_query)
             return (faded_BHTS - q_BHTK @ k_BHSK.mT) * self.shape.head_dim**-0.5
 
     def _log_fading(self, at: AttentionContext) -> Tensor:
-        """P, [B, H, S, K] in float64: differences of long sums stay exact."""
+        """Return P, [B, H, S, K], in float64 so that differences of long sums stay exact."""
         assert at.x_BSD is not None, "Wall attention needs the hidden state of the layer"
         gates_BSHK = self.gate(at.x_BSD.to(self.gate.weight.dtype)).unflatten(-1, (self.shape.num_heads, -1))
         return in_float64(F.logsigmoid(gates_BSHK)).cumsum(1).transpose(1, 2)
 
     def _faded(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
-        """sum_c q k exp(P_i - P_j): keys up to an anchor P_a, as exp(P_i - P_a) exp(P_a - P_j).
+        """Return sum_c q k exp(P_i - P_j), split at an anchor P_a into exp(P_i - P_a) exp(P_a - P_j).
 
         Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
         """

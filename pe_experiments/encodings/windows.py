@@ -58,6 +58,6 @@ class HardAlibi(PositionBias):
 
 
 def window_mask(at: AttentionContext, window_H: Tensor) -> Tensor:
-    """Bias [B, H, T, S]: 0 where a key is nearer than the head's window, `MASKED` elsewhere."""
+    """Return the bias [B, H, T, S]: 0 for keys nearer than the head's window, `MASKED` elsewhere."""
     masked_BHTS = at.relative_positions_BTS.abs()[:, None] >= window_H[:, None, None]
     return torch.zeros(masked_BHTS.shape, device=window_H.device).masked_fill_(masked_BHTS, MASKED)

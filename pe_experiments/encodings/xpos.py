@@ -7,7 +7,7 @@ from pe_experiments.encodings.base import AttentionContext, ModelShape, in_float
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.terminal.argument_checks import above
 
-LARGEST_EXPONENT = 85.0  # e^85, of a product of two factors, is still below float32's largest number
+LARGEST_EXPONENT = 85.0  # of a product of two factors; e^85 is below float32's largest number
 
 
 class XPos(Rope):
@@ -53,7 +53,7 @@ class XPos(Rope):
         return (cos_q * scale_q, sin_q * scale_q), (cos_k * scale_k, sin_k * scale_k)
 
     def _scales(self, offsets_BT: Tensor) -> Tensor:
-        """z_m^(offset / scale_base), [B, 1, T, R]."""
+        """Return z_m^(offset / scale_base), [B, 1, T, R]."""
         offsets64_BT = in_float64(offsets_BT)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=offsets64_BT.device)
         logs_R = ((pairs_R / self.pairs + 0.4) / 1.4).log()
@@ -62,6 +62,6 @@ class XPos(Rope):
         if 2 * float(exponents_B1TR.abs().max()) > LARGEST_EXPONENT:
             raise ValueError(
                 f"positions {2 * float(offsets_BT.abs().max()):.0f} apart are too far for "
-                f"scale_base={self.scale_base}: factors leave float32; take a larger scale_base"
+                f"scale_base={self.scale_base}: factors overflow float32; use a larger scale_base"
             )
         return exponents_B1TR.exp().float().to(offsets_BT.device)

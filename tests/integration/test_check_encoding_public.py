@@ -124,7 +124,7 @@ def test_a_bias_of_the_wrong_shape_is_said_once(script: Script) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("MisspeltHook", "bais overrides no hook; nearest: bias"),
+        ("MisspeltHook", "bais overrides no hook; did you mean bias?"),
         ("ForwardAlone", "forward overrides no hook; hooks are embed, embed_sequence, rotate, bias"),
     ],
 )

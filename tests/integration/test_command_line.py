@@ -299,7 +299,7 @@ def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Scrip
 
 def test_a_run_says_what_its_encoding_leaves_out(script: Script, results: Path) -> None:
     outcome = script("train", *TINY, "pe=rope", "model.d_model=6", f"results_dir={results}")
-    assert "Rope: channels are rotated in pairs, so one of each head's 3 is left unrotated\n" in outcome.out
+    assert "Rope: channels rotate in pairs, so one of each head's 3 does not rotate\n" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_an_encoding_that_misbehaves_is_refused(name: str, tiny: Tiny) -> None:
 
 def test_a_misspelt_hook_is_remarked_on(tiny: Tiny) -> None:
     assert preflight(tiny("pe=none", f"pe._target_={PARTS}.Misspelt")) == [
-        "Misspelt: bais overrides no hook; nearest: bias"
+        "Misspelt: bais overrides no hook; did you mean bias?"
     ]
 
 

@@ -425,7 +425,7 @@ def test_without_a_factor_the_original_length_decides(encoding: Any) -> None:
             ["low_freq_factor=4.0", "high_freq_factor=1.0"],
         ),
         ({"config": "no/such/config.json"}, ["config=no/such/config.json cannot be read", "No such file"]),
-        ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["take one of them"]),
+        ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["give one of them"]),
     ],
 )
 def test_what_a_block_lacks_is_said(arguments: dict[str, Any], words: list[str]) -> None:
@@ -440,8 +440,8 @@ def test_files_that_are_no_configuration_are_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, words in (
         ("{", "is not JSON"),
-        ("[1]", "holds no mapping"),
-        ('{"layer_types": ["x"]}', "no layer is"),
+        ("[1]", "must contain a JSON object"),
+        ('{"layer_types": ["x"]}', "layer_types must contain"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=words):

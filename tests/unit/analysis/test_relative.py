@@ -92,7 +92,7 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (RopeClipped, {"clipped": -1}, "clipped=-1"),
         (Fope, {"sigma": -0.1}, "sigma=-0.1"),
         (Fope, {"original_length": 0}, "original_length=0"),
-        (Composition, {"encodings": [Rope]}, "two or more"),
+        (Composition, {"encodings": [Rope]}, "at least two"),
         (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
         (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),
     ],
@@ -139,7 +139,7 @@ def test_rows_of_a_batch_are_stretched_by_their_own_length() -> None:
 
 def test_xpos_refuses_positions_that_would_leave_float32() -> None:
     encoding = XPos(small_shape(), scale_base=2.0)
-    with pytest.raises(ValueError, match="take a larger scale_base"):
+    with pytest.raises(ValueError, match="use a larger scale_base"):
         attention_scores(encoding, draw_inputs(encoding.shape, 10, 4096, 0))
 
 

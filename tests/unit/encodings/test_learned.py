@@ -68,7 +68,7 @@ def test_error_names_key_value_and_what_is_allowed() -> None:
 
 @pytest.mark.parametrize("ids", [torch.tensor([[0.5, 1.0]]), torch.tensor([[-1, 0]])])
 def test_ids_without_a_row_are_refused(ids: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"fraction|start at 0"):
+    with pytest.raises(ValueError, match=r"fraction|at least 0"):
         table("untrained").vectors(ids)
 
 
