@@ -1,4 +1,5 @@
-"""Banks, studies in which every encoding meets the same settings: scores, verdicts, and `sweep=versus`.
+"""Banks: studies in which all encodings share the same configurations, with scores and verdicts.
 
-A setting is a configuration of depth, number of symbols, training length, blocks and heads, with its seed.
+A configuration of a bank fixes depth, number of symbols, training length, blocks, heads and the seed. The
+code calls it a setting, after the column ``setting`` of the published CSVs.
 """

@@ -1,4 +1,4 @@
-"""The page of an encoding against a bank: figures, then a verdict for every task and baseline."""
+"""Write the page of an encoding against a bank: figures, and a verdict for every task and baseline."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import make_folder, write_atomically
 
 KEY = (
-    "+ better, - worse, = not separated, . too few settings; (+) only yours learned the task in three\n"
-    "quarters of the settings, (-) only the other, 0 neither"
+    "+ better, - worse, = tied (no significant difference), . too few configurations; only one learned the\n"
+    "task in three quarters of the configurations: (+) yours, (-) the baseline; 0 neither did"
 )
-NAMED = 3  # baselines in colour, the highest
+NAMED = 3  # highest baselines, drawn in colour
 PALE = "0.75"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A task whose settings have been run."""
+    """The scores of a task in the configurations that have been run."""
 
     task: str
-    scores: pd.Series  # by setting that was run: the score, NaN where the task was not learned
-    others: pd.DataFrame  # of the baselines, [settings, encodings], in the same settings
+    scores: pd.Series  # by configuration, NaN where the task was not learned
+    others: pd.DataFrame  # baselines, [configurations, encodings]
 
 
 def report(versus: Any, standings: Sequence[Standing]) -> None:
-    """Write tables, figures and page of an encoding beside the bank, and print what the page says.
+    """Write tables, figures and the page of an encoding against the bank, and print its verdicts.
 
     Args:
         versus: the `versus.Versus` whose runs these are.
-        standings: the tasks that are reported.
+        standings: the reported tasks.
     """
     folder = versus.results_dir / str(versus.study)
     rows, table = verdict_rows(standings, factors_by_task(versus.banked)), versus.scores()
@@ -51,7 +51,7 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
         _draw_curves(versus, table, standings, figures_folder)
         _draw_scores(versus, standings, figures_folder)
     done = sum(len(standing.scores) for standing in standings)
-    cost = f"{done} settings were run on {len(standings)} tasks"
+    cost = f"{done} configurations were run on {len(standings)} tasks"
     figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
     page = render(
         Path(__file__).with_name("versus.html.j2"),
@@ -72,8 +72,8 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
 def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return one row per task and baseline.
 
-    ``higher`` counts the settings in which the encoding is higher, of the ``pairs`` that both learned;
-    ``turns`` names the factors on which that depends.
+    ``higher`` counts the configurations in which the encoding is higher, of the ``pairs`` that both learned.
+    ``turns`` names the factors on which the sign depends.
     """
     rows: list[dict[str, Any]] = []
     for standing in standings:
@@ -114,10 +114,10 @@ def curves_figure(
     """Draw mean exact match over relative input length, a panel per task.
 
     Args:
-        runs: with the curves of all runs that count.
-        scores: the rows of `scores.score_table` whose runs count; a length counts if all of them have it.
-        in_colour: by task the encodings in colour; the others are grey.
-        thick: the encoding with a thick line.
+        runs: contains the curves of all drawn runs.
+        scores: the rows of `scores.score_table` to draw; a length is drawn if all of them have it.
+        in_colour: the encodings in colour, by task; the others are grey.
+        thick: the encoding drawn with a thick line.
         shortest: the first length drawn, in training lengths.
     """
     figure, panels = _panels(len(in_colour), 1.9, columns)
@@ -158,7 +158,7 @@ def _panels(count: int, height: float, most_columns: int = 3) -> tuple[Figure, l
 
 
 def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
-    """Draw the mean over the settings that the encoding has run, and the highest baselines in colour."""
+    """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
     rows, in_colour = [], {}
     for standing in standings:
         of_task = table[table["task"] == standing.task]
@@ -169,7 +169,7 @@ def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing]
 
 
 def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> None:
-    """Draw a point per setting that the encoding has run, a bar for the mean; the highest encoding first."""
+    """Draw a point per configuration and a bar for the mean, the highest encoding first."""
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
     for axes, standing in zip(panels, standings, strict=True):

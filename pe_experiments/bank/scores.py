@@ -1,9 +1,9 @@
-"""Scores over paired settings: every encoding met the same settings, each with a seed of its own.
+"""Compute scores over paired configurations, each with a separate seed and shared by all encodings.
 
-Per task and setting the run counts whose learning rate has the lower loss on fresh examples of the training
-lengths. Its score is the area under exact match over log2 length from 1x to 8x the training length, of every
-point what it is above a floor, ``(x - floor) / (1 - floor)`` and at least 0. The task is learned where exact
-match reaches 0.9 within the training lengths, and half of what the floor leaves at the longest of these.
+Per task and configuration the run with the lower loss on fresh examples of the training lengths counts. Its
+score is the area under exact match over log2 length from 1x to 8x the training length, where every point is
+taken above a floor: ``(x - floor) / (1 - floor)``, at least 0. The task is learned if exact match reaches 0.9
+within the training lengths, and at the longest of these is at least halfway from the floor to 1.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pe_experiments.published.blocks import with_settings
 from pe_experiments.terminal.errors import UserError
 
 RATE = "training.learning_rate"
-FLOORS = "floors.csv"  # by task, setting and length: what a predictor without order, or a shortcut, reaches
+FLOORS = "floors.csv"  # by task, configuration and length: accuracy without order or by a known shortcut
 SCORE = "score"
-LEFT = 0.5  # of what the floor leaves; on `flip_flop` a shortcut alone may reach more than 0.9
-SECTIONS = ("task", "model", "training")  # that make a setting
+LEFT = 0.5  # share of the way from floor to 1; on `flip_flop` a shortcut alone may exceed 0.9
+SECTIONS = ("task", "model", "training")  # that make up a configuration of the bank
 
 
 def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
-    """Return one row per task, encoding and setting in which all encodings have run at all rates.
+    """Return one row per task, encoding and configuration in which all encodings have run at all rates.
 
     Columns: ``task, label, setting, name, rate, learned`` and the metrics: ``score``, or exact match at a
     multiple of the training length, ``exact_match_at_4x``.
@@ -54,7 +54,7 @@ def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] 
 
 
 def _runs_that_count(runs: Runs) -> pd.DataFrame:
-    """Return the runs at the better rate, of settings in which all encodings have run at all rates."""
+    """Return the runs at the better rate in configurations that all encodings have run at all rates."""
     table = with_settings(runs, rate=RATE).rename(columns={"seed": "setting"})
     counts = table.groupby(["task", "setting"])["name"].transform("size")
     table = table[counts == table["label"].nunique() * table["rate"].nunique()]
@@ -63,7 +63,7 @@ def _runs_that_count(runs: Runs) -> pd.DataFrame:
 
 
 def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the curves of a table's runs, with ``times`` the training length and ``above`` the floor."""
+    """Return the curves of the runs, with columns ``times`` (training lengths) and ``above`` (the floor)."""
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
     if floors is None:
         points["floor"] = 0.0
@@ -83,7 +83,7 @@ def _area(points: pd.DataFrame) -> float:
 
 
 def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return, by task, [settings, factors]: what takes two values, named by the keys that vary together."""
+    """Return the two-valued factors by task, [configurations, factors], named by the keys that covary."""
     rows: dict[str, dict[int, dict[str, str]]] = {}
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
@@ -101,6 +101,6 @@ def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
 
 
 def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
-    """Return [settings, encodings] from the rows of one task; ``unlearned`` where it was not learned."""
+    """Return scores [configurations, encodings] of one task, with ``unlearned`` where it was not learned."""
     values = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
     return values.pivot(index="setting", columns="label", values="value")

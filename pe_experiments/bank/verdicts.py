@@ -1,8 +1,8 @@
-"""Better, worse or not separated: encodings on one task, within the settings that all of them met.
+"""Compare encodings on one task, within shared configurations: better, worse or not separated (tied).
 
-``scores`` are those of `scores.scores_by_setting`, [settings, encodings], NaN where the task was not learned.
-An encoding is compared if it learned the task in `ENOUGH` of the settings. Tests flip signs of differences
-within settings; Holm's method adjusts for the number of others.
+``scores`` come from `scores.scores_by_setting`: [configurations, encodings], NaN where the task was not
+learned. An encoding is compared if it learned the task in at least the share `ENOUGH` of configurations. The
+tests flip signs of differences within configurations and are adjusted by Holm's method.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ import pandas as pd
 from pe_experiments.comparison.statistics import ALPHA, ROUNDING, Interval, holm, paired_interval, paired_ps
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
-TOO_FEW = "too few settings"  # even if all agreed
-ONLY_YOURS, NEITHER = "only yours often enough", "neither often enough"  # learned the task
+TOO_FEW = "too few settings"  # even if all differences had the same sign
+ONLY_YOURS, NEITHER = "only yours often enough", "neither often enough"  # learned
 ONLY_OTHER = "only the other often enough"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: "."}
 SIGNS |= {ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}
 TESTED = (BETTER, WORSE, NOT_SEPARATED)
-ENOUGH = 0.75  # of the settings: in so many an encoding must have learned a task to be compared
-FEWEST_TURNING = 10  # settings in which the factor on which a sign depends can be told from chance
-SIMULATIONS = 4_000  # of encodings that are equally good
-TURNS = 0.02  # beyond it on both sides, a difference has turned around
+ENOUGH = 0.75  # share of configurations in which an encoding must learn a task to be compared
+FEWEST_TURNING = 10  # configurations needed to tell the factor on which a sign depends from chance
+SIMULATIONS = 4_000  # number of simulated sets of equally good encodings
+TURNS = 0.02  # smallest difference, on both sides, that counts as a change of sign
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An encoding less another, over the settings in which both learned the task."""
+    """An encoding minus another, over the configurations in which both learned the task."""
 
     verdict: str
     settings: int
-    interval: Interval  # at the level of its test, so that the two agree; NaN where there is no test
+    interval: Interval  # at the level of the test, so that both agree; NaN without a test
     p: float  # adjusted
 
 
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
-    """Return the differences of an encoding from every other, by the name of the other."""
+    """Return the differences between an encoding and every other, by the name of the other."""
     others = scores.drop(columns=encoding)
     differences = -others.sub(scores[encoding], axis=0)
     learned = bool(_learned_often(scores[[encoding]])[0])
@@ -54,16 +54,16 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
             pairs = differences[name].dropna().to_numpy(float)
             settings, interval = len(pairs), paired_interval(pairs, ALPHA / tests_left)
         found[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
-        if verdict in (BETTER, WORSE):  # the level of the first not separated holds for all that follow
+        if verdict in (BETTER, WORSE):  # all later ones have the level of the first tie
             tests_left -= 1
     return {str(name): found[str(name)] for name in others}
 
 
 def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
-    """Return the encoding with the highest mean, and its differences from every other.
+    """Return the encoding with the highest mean and its differences from every other.
 
-    Only encodings that learned the task often enough can be best. Means are over the settings in which an
-    encoding learned the task. Without such an encoding the name is empty.
+    Only encodings that learned the task often enough can be best; if there is none, the name is empty. Means
+    are over the configurations in which an encoding learned the task.
     """
     means = scores.mean()[_learned_often(scores)]
     if means.empty:
@@ -73,16 +73,16 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
 
 
 def calibrated_p(p: float, encodings: int, settings: int) -> float:
-    """Return the chance of an adjusted p-value this small if the best of equally good encodings is compared.
+    """Return the probability of such a small adjusted p-value for the best of equally good encodings.
 
-    `best` chooses and tests with the same scores, so its p-values alone are too small.
+    `best` selects and tests with the same scores, so its p-values are too small.
     """
     return float((_smallest_of_equals(encodings, settings) <= p + ROUNDING).mean())
 
 
 @cache
 def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
-    """Return the smallest adjusted p-value of the best against the others, by simulation of normal scores."""
+    """Return simulated smallest adjusted p-values of the best against the others, for normal scores."""
     random, smallest = np.random.default_rng(0), []
     for scores in random.normal(size=(SIMULATIONS, settings, encodings)):
         first = scores.mean(axis=0).argmax()
@@ -92,11 +92,11 @@ def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
 
 
 def turning_factors(differences: pd.Series, factors: pd.DataFrame) -> list[str]:
-    """Return the factors whose value decides which of two encodings is higher, save in at most one setting.
+    """Return the factors whose value decides which of two encodings is higher, with at most one exception.
 
     Args:
-        differences: by setting, NaN where one did not learn the task.
-        factors: a column per factor, by setting.
+        differences: by configuration, NaN where one encoding did not learn the task.
+        factors: one column per factor, by configuration.
     """
     known = differences.dropna()
     if len(known) < FEWEST_TURNING:
@@ -111,14 +111,15 @@ def turning_factors(differences: pd.Series, factors: pd.DataFrame) -> list[str]:
 
 
 def _learned_often(scores: pd.DataFrame) -> np.ndarray:
-    """Return which encodings learned the task in enough settings to be compared."""
+    """Return which encodings learned the task in enough configurations to be compared."""
     return scores.notna().mean().to_numpy() >= ENOUGH
 
 
 def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return words and p-values [others] of differences [settings, others].
+    """Return verdicts and p-values [others] of differences [configurations, others].
 
-    ``learned`` says whether the encoding learned the task in enough settings, ``others`` which of them did.
+    ``learned`` says whether the encoding learned the task in enough configurations, ``others`` which of the
+    other encodings did.
     """
     words = np.where(others, NOT_SEPARATED, ONLY_YOURS) if learned else np.where(others, ONLY_OTHER, NEITHER)
     words = words.astype(object)
@@ -128,7 +129,7 @@ def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tup
             ps[index] = paired_ps(differences[None, :, index])[0]
     adjusted = np.array(holm(ps.tolist()))
     sums = np.nansum(differences, axis=0)
-    smallest = 2.0 ** (1 - (~np.isnan(differences)).sum(axis=0)) * others.sum()  # p, if all signs agreed
+    smallest = 2.0 ** (1 - (~np.isnan(differences)).sum(axis=0)) * others.sum()  # p if all signs agreed
     words[(words == NOT_SEPARATED) & (smallest > ALPHA)] = TOO_FEW
     words[(adjusted <= ALPHA) & (sums > 0)] = BETTER
     words[(adjusted <= ALPHA) & (sums < 0)] = WORSE

@@ -1,4 +1,4 @@
-"""An encoding of one's own against a bank: what is made of the runs of ``sweep=versus``."""
+"""Compare your own encoding with a bank from the runs of ``sweep=versus``."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from pe_experiments.sweeps.report import Comparison
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, allowed, few
 
-MOST_SETTINGS = 16  # whose signs are all flipped
-STUDY = "versus"  # the folder of its studies, one per encoding
+MOST_SETTINGS = 16  # so that all combinations of signs can be enumerated
+STUDY = "versus"  # the folder that holds one study per encoding
 
 
 class Versus(Comparison):
-    """Compares the runs of one encoding with a bank, a study here or one of the project's; a task at a time.
+    """Compare the runs of one encoding with a bank, one task at a time.
 
     Args:
-        bank: the study.
-        baselines: labels of its encodings to compare with; None takes all.
+        bank: the published study, in the results directory or shipped with the package.
+        baselines: labels of the encodings to compare with; None takes all of the bank.
         metric: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
     """
 
@@ -42,19 +42,19 @@ class Versus(Comparison):
         super().__init__(tuned)
         self.bank, self.metric = bank, metric
         self.wanted = None if baselines is None else list(baselines)
-        self.reported: list[str] = []  # tasks
+        self.reported: list[str] = []  # names of tasks
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
-        """Read the bank and hold the runs against it.
+        """Read the bank and check that the runs can be compared with it.
 
         Raises:
-            UserError: there is no such bank, or a run that cannot be compared with it.
+            UserError: the bank does not exist, or a run cannot be compared with it.
         """
         configs = [job.config for job in jobs if job.name]
         if not configs:
             return
         if not any(text.lstrip("+").startswith(("pe=", "pe.")) for text in jobs[0].overrides):
-            raise UserError("pe is missing: name your encoding, as in pe=my_module.MyEncoding")
+            raise UserError("pe is missing; name your encoding, as in pe=my_module.MyEncoding")
         self.results_dir = Path(configs[0]["results_dir"])
         self.label = self._label(configs)
         self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
@@ -63,11 +63,11 @@ class Versus(Comparison):
         folder = next((place for place in places if (place / FILES[-1]).exists()), None)
         if folder is None:
             raise UserError(
-                f"hydra.callbacks.report.bank={self.bank}: no published study there ({places[0]})"
+                f"hydra.callbacks.report.bank={self.bank} is not a published study in {places[0]}"
             )
         banked = read_archive(folder)
         if self.label in set(banked.runs["label"]) and configs[0]["label"]:
-            raise UserError(f"label={self.label}: that is an encoding of {self.bank}; take another")
+            raise UserError(f"label={self.label} is the name of an encoding of {self.bank}; choose another")
         known = sorted(set(banked.runs["label"]) - {self.label})
         unknown = [name for name in self.wanted or () if name not in known]
         if unknown:
@@ -80,7 +80,7 @@ class Versus(Comparison):
         self._say_who_made_the_baselines()
 
     def after_run(self, jobs: Sequence[Job]) -> None:
-        """Report a task as soon as all its runs are finished."""
+        """Report a task when all its runs have finished."""
         waiting = {self._task(job) for job in jobs if job.name and job.state in PENDING}
         tasks = {self._task(job) for job in jobs if job.state in DONE} - waiting
         if tasks - set(self.reported):
@@ -95,7 +95,7 @@ class Versus(Comparison):
             if standings:
                 report(self, standings)
             else:
-                say(f"{self.bank}: nothing to compare yet; a setting counts once all its rates are run")
+                say(f"{self.bank}: nothing to compare yet; a configuration needs all its learning rates")
 
     def _task(self, job: Job) -> str:
         return self.tasks[job.config["task"]["_target_"]]
@@ -103,24 +103,24 @@ class Versus(Comparison):
     def _label(self, configs: Sequence[dict[str, Any]]) -> str:
         encodings = {str([config[key] for key in ("pe", "positions", "label")]): config for config in configs}
         if len(encodings) > 1:
-            raise UserError(f"sweep=versus compares one encoding with the bank; here are {len(encodings)}")
+            raise UserError(f"sweep=versus compares one encoding with the bank, got {len(encodings)}")
         return resolve(check(next(iter(encodings.values())))).label
 
     def _complete(self, banked: Runs) -> Runs:
-        """Return the runs of the bank in settings in which all baselines have run."""
+        """Return the runs of the bank in configurations that all baselines have run."""
         banked = select_runs(banked, banked.runs["label"].isin(self.baselines))
         settings = score_table(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
         if settings.empty:
-            raise UserError(f"{self.bank}: no task and seed with all encodings at all rates")
+            raise UserError(f"{self.bank}: no configuration has runs of all encodings at all learning rates")
         complete = set(settings.itertuples(index=False, name=None))
         most = settings.groupby("task").size().max()
         if most > MOST_SETTINGS:
-            raise UserError(f"{self.bank}: {most} seeds of a task, more than {MOST_SETTINGS}")
+            raise UserError(f"{self.bank}: a task has {most} seeds; at most {MOST_SETTINGS} are allowed")
         pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
         return select_runs(banked, pd.Series([pair in complete for pair in pairs]))
 
     def _require_settings(self, jobs: Sequence[Job]) -> None:
-        """Refuse runs in settings that the bank does not have."""
+        """Raise a UserError for runs in configurations that the bank does not have."""
         points = self.banked.curves.groupby("name")
         measured = points.agg(examples=("examples", "first"), lengths=("content_length", list))
         banked: dict[str, list[dict[str, Any]]] = {}
@@ -142,7 +142,7 @@ class Versus(Comparison):
             mine = _compared_config(jsonable(experiment.trained), examples, lengths)
             differing = min((_differing_keys(mine, one) for one in banked[part.target]), key=len)
             if differing:
-                what = f"{', '.join(differing)}; its settings are those of {self.bank}"
+                what = f"{', '.join(differing)} must be as in {self.bank}"
                 raise UserError(f"sweep=versus, task={part.choice}: {what}")
 
     def _say_who_made_the_baselines(self) -> None:
@@ -152,19 +152,19 @@ class Versus(Comparison):
         self.made_with = f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(versions))}"
         here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
         say(f"{self.bank}: the baselines were trained with {self.made_with}; yours with {here}")
-        say(f"{self.bank}: the page comes when the first task is finished, and grows with each task")
+        say(f"{self.bank}: the page is written when the first task has finished and updated with each task")
 
     def together(self) -> Runs:
-        """Return the runs of the baselines, and those of the encoding so far."""
+        """Return the runs of the baselines and the finished runs of the encoding."""
         bank = select_runs(self.banked, self.banked.runs["label"].isin(self.baselines))
         mine = read_runs(self.results_dir, str(self.study))
         mine = select_runs(mine, mine.runs["name"].isin(self.names))
-        mine.runs["label"] = mine.curves["label"] = self.label  # trained for another study it has another
+        mine.runs["label"] = mine.curves["label"] = self.label  # runs of another study may differ
         runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
         return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
 
     def scores(self) -> pd.DataFrame:
-        """Return the scores of the baselines in all settings, of the encoding in those that it has run."""
+        """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
         runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
         own = runs.runs["label"] == self.label
         both = score_table(runs, self.floors, metrics)
@@ -172,7 +172,7 @@ class Versus(Comparison):
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
     def _standings(self) -> list[Standing]:
-        """Return every task of which settings have been run."""
+        """Return every task with at least one configuration that has been run."""
         standings = []
         for task, rows in self.scores().groupby("task"):
             scores = scores_by_setting(rows, self.metric)
@@ -184,7 +184,7 @@ class Versus(Comparison):
 
 
 def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
-    """Return what runs must share to be compared."""
+    """Return the part of a configuration that compared runs must share."""
     flat = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
     flat |= {"seed": trained["seed"], "evaluation.examples": examples}
     return flat | {"evaluation.lengths": sorted(lengths)}

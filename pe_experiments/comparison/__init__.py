@@ -1,4 +1,4 @@
-"""From run directories to statistics, figures and pages."""
+"""Compare runs: read their directories, compute statistics, write tables, figures and pages."""
 
 from pe_experiments.comparison.compare import compare, write_comparison
 from pe_experiments.comparison.protocols import load_runs

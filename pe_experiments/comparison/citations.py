@@ -1,4 +1,4 @@
-"""Which works the compared encodings come from: what the docstrings of their classes cite."""
+"""Find the papers behind the compared encodings in the docstrings of their classes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def known_entries() -> dict[str, tuple[str, str]]:
 
 
 def _cited(component: Any) -> Iterator[str]:
-    """Give the papers that classes of a config section cite: for themselves, and for changed arguments."""
+    """Yield the papers cited by the classes of a config section, and by their changed arguments."""
     if isinstance(component, list):
         component = dict(enumerate(component))
     if not isinstance(component, dict):
@@ -50,10 +50,10 @@ def _cited(component: Any) -> Iterator[str]:
         yield from _cited(value)
     module, _, name = str(component.get("_target_", "")).rpartition(".")
     if not f"{module}.".startswith(CATALOGUE):
-        return  # a class from elsewhere is not imported merely because a run's file names it
+        return  # classes outside this package are not imported just because a run names them
     by_argument = cites(_docstring(module, name))
     yield from by_argument.pop("")
-    if any(by_argument.values()):  # only now, since the classes bring torch
+    if any(by_argument.values()):  # late, because these classes import torch
         signature = inspect.signature(getattr(importlib.import_module(module), name))
         defaults = {key: parameter.default for key, parameter in signature.parameters.items()}
         for argument, numbers in by_argument.items():
@@ -63,7 +63,7 @@ def _cited(component: Any) -> Iterator[str]:
 
 @cache
 def _docstring(module: str, name: str) -> str:
-    """Return that of a class of the catalogue, without an import; empty where there is no such class."""
+    """Return the docstring of a class of the catalogue without importing it; empty for an unknown class."""
     root = Path(__file__).parents[2]
     paths = root.glob("pe_experiments/*/*.py")
     ours = {".".join(path.relative_to(root).with_suffix("").parts): path for path in paths}
@@ -73,7 +73,7 @@ def _docstring(module: str, name: str) -> str:
 
 
 def cites(docstring: str) -> dict[str, list[str]]:
-    """Return the arXiv identifiers in the docstring of a class by argument; its own under ``""``."""
+    """Return the arXiv identifiers in a class's docstring by argument; ``""`` holds those of the class."""
     description, _, arguments = docstring.partition("\nArgs:")
     described = re.findall(r"^    (\w+)[^:\n]*: (.*?)(?=^ {,4}\S|\Z)", arguments, re.M | re.S)
     return {name: re.findall(r"arXiv:(\d+\.\d+)", text) for name, text in [("", description), *described]}

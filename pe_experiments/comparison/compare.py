@@ -1,4 +1,4 @@
-"""From run directories to one folder: tables, figures, and a page that opens from disk."""
+"""Compare runs and write tables, figures and an HTML page to a folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import make_folder, write_atomically
 
-# Columns of runs.csv beside those of `Runs.runs`, from the environment of each run.
+# Columns of runs.csv that come from the environment of each run.
 RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
 
 
@@ -37,18 +37,18 @@ def compare(
     """Compare encodings over seeds; with ``out`` also write tables, figures and pages there.
 
     Runs are grouped by protocol (everything that determines a training except encoding, position policy and
-    seed) and never pooled across protocols. The same runs give the same bytes.
+    seed) and never pooled across protocols. The files are deterministic.
 
     Args:
         results_dir, study, pe, display: as in `read_runs`.
-        out: where to write; None writes nothing.
-        metric: column that encodings are compared in, such as ``exact_match_at_2x``; ``loss`` is
-            ``loss_extrapolation``. None is ``exact_match_extrapolation``, or ``loss_extrapolation`` where no
-            run has an exact match.
+        out: output folder; None writes nothing.
+        metric: column in which encodings are compared, such as ``exact_match_at_2x``; ``loss`` means
+        ``loss_extrapolation``. None means ``exact_match_extrapolation``, or ``loss_extrapolation`` if no
+        run has an exact match.
         baseline: test only the differences from the encoding of this label; None tests all pairs.
 
     Raises:
-        UserError: nothing to compare, or an option that matches no run.
+        UserError: there is nothing to compare, or an option matches no run.
     """
     if out is not None:
         refuse_among_runs(out, results_dir)
@@ -67,7 +67,7 @@ def compare(
 def write_comparison(
     comparison: Comparison, title: str, folder: Path, display: Display | None = None
 ) -> Comparison:
-    """Write tables, figures and page of a comparison to a folder."""
+    """Write the tables, figures and page of a comparison to a folder."""
     runs = comparison.runs
     figures = draw_all(comparison, make_folder(folder / "figures", folder), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
@@ -93,7 +93,7 @@ def runs_csv(runs: Runs) -> str:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the table, its caveats, what was left out and the files."""
+    """Print the table, its caveats, the excluded runs and the written files."""
     column = "exact_match" if any(protocol.exact for protocol in comparison.protocols) else "loss"
     table = comparison.table.rename(columns={f"{column}_{span}": span for span in SPANS})
     table = table[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
@@ -102,7 +102,7 @@ def show(comparison: Comparison) -> None:
     for note in comparison.notes:
         say(f"note: {note}")
     for name, reason in comparison.runs.left_out.items():
-        say(f"left out: {name}: {reason}")
+        say(f"excluded: {name}: {reason}")
     written = {path.name: path for path in comparison.files}
     for name, what in {"table.csv": "table", "report.html": "page"}.items():
         if name in written:

@@ -1,4 +1,4 @@
-"""Figures for papers: values over input length, by task and for all tasks."""
+"""Draw figures for papers: values over input length, by task and for all tasks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from pe_experiments.drawing import (
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
-PANELS_FIT = 24  # tasks in a figure of small multiples; of more it is longer than any page
+PANELS_FIT = 24  # most tasks in a figure of small multiples, so that it fits a page
 
 Rows = Sequence[Row]  # of the table, of one protocol
 
 
 def draw_all(comparison: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
-    """Draw and write everything there is data for."""
+    """Draw and write every figure for which there is data."""
     display = display or Display()
     paths: list[Path] = []
     display.start("drawing figures", len(comparison.protocols) + 1)
@@ -66,9 +66,10 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
 
 
 def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:
-    """Values over input length, a line per encoding: the mean over seeds, with each seed as a dot.
+    """Draw values over input length: a line per encoding for the mean over seeds, and a dot per seed.
 
-    Encodings most of whose runs did not solve the training lengths are dashed; those that nowhere did, named.
+    An encoding is dashed if most of its runs did not solve the training lengths, and listed below the figure
+    if this holds in every panel.
     """
     alone = len(protocols) == 1
     figure, columns = _panels(len(protocols))
@@ -93,7 +94,7 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
 
 
 def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
-    """Two panels per protocol: beside each other for one, else one below the other, four in a row."""
+    """Return two panels per protocol: side by side for one protocol, else stacked and four in a row."""
     if protocols == 1:
         figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
         return figure, figure.subplots(1, 2, squeeze=False)
@@ -112,7 +113,7 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, compari
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
                   clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
-        size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # of lines that coincide every marker stays visible
+        size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # keeps markers of coinciding lines visible
         dashes = "-" if learned(row) else (0, (4, 2))
         axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
                   linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
@@ -160,7 +161,7 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
 
 
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:
-    """Draw means over seeds: bits per byte over context length, by index, of repeated 4-grams; copying."""
+    """Draw means over seeds: bits per byte over length, by index and of repeated 4-grams, and copying."""
     figure = Figure(figsize=(WIDTH, 0.72 * WIDTH), layout="constrained")
     figure.suptitle(f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length")
     sliding, part = text_rows["windows"] == "sliding", text_rows["slice"]

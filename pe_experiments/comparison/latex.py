@@ -1,4 +1,4 @@
-"""Encodings x tasks as a table for a paper, with a citation per encoding and what its marks mean."""
+"""Write encodings x tasks as a LaTeX table, with a citation per encoding and a legend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 
 
 def table_latex(comparison: Comparison) -> str:
-    """Return a table per model: ``table.tex.j2``, where <% %> and << >> are Jinja's; values are escaped."""
+    """Return one table per model from ``table.tex.j2``, in which Jinja uses <% %> and << >>."""
     environment = Environment(
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,
         loader=FileSystemLoader(TEMPLATES),
@@ -52,7 +52,7 @@ def table_latex(comparison: Comparison) -> str:
 
 
 def printed(label: str) -> str:
-    """Return ``RoPE (base=500), random subset``, as papers print it, for ``rope(base=500)+random_subset``."""
+    """Return the printed name: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
     if " -> " in label:
         return " -> ".join(map(printed, label.split(" -> ")))
     parts = []
@@ -64,7 +64,7 @@ def printed(label: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    """Return the names of encodings and position policies, from the comment ``# printed:`` of their YAML."""
+    """Return the printed names of encodings and position policies, from ``# printed:`` in their YAML."""
     names = {}
     for path in CONFIG_DIR.glob("p[eo]*/*.yaml"):
         for name in re.findall(r"(?m)^# printed: (.+)$", path.read_text("utf-8")):

@@ -1,4 +1,4 @@
-"""One HTML file that opens from disk without a server: the data once, as JSON, and a script that shows it."""
+"""Render a comparison as one HTML file that opens without a server and embeds its data as JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pe_experiments.drawing import METRIC_NAMES, render, style_indices
 from pe_experiments.evaluation.summary import DEPTHS, FARTHEST, SOLVED, lower_is_better
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
-POINTS = 24  # of a training curve
-DIGITS = 6  # of a number after its point
+POINTS = 24  # shown of a training curve
+DIGITS = 6  # after the decimal point
 
 Json = dict[str, Any]
 
 
 def render_page(comparison: Comparison, title: str) -> str:
-    """Return the page as text."""
+    """Return the HTML of the page."""
     column, lower = words.column_of(comparison.metric), lower_is_better(comparison.metric)
     style_of = style_indices(comparison.encodings)
     content = {
@@ -154,7 +154,7 @@ def _parents(protocol: Protocol, column: str) -> list[Json]:
 
 
 def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:
-    """Return loss and exact match over steps, a line per run and about `POINTS` of its points."""
+    """Return loss and exact match over steps, one line per run, thinned to about `POINTS` points."""
     if training.empty:
         return None
     of_protocol = training[training["protocol"] == protocol.hash]
@@ -162,6 +162,6 @@ def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, in
     for column in ("loss", "exact_match"):
         known = of_protocol.dropna(subset=[column])
         every = sorted(map(int, known["step"].unique()))
-        steps = every[:: -max(1, round(len(every) / POINTS))][::-1]  # the last of them, too
+        steps = every[:: -max(1, round(len(every) / POINTS))][::-1]  # always with the last step
         curves[column] = {"steps": steps, "values": _by_run(known, "step", column, steps, index)}
     return curves if any(curve["steps"] for curve in curves.values()) else None

@@ -1,4 +1,4 @@
-"""The protocols of a comparison: their runs, their settings, and their names."""
+"""Group the runs of a comparison into protocols, with their configurations and names."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from pe_experiments.evaluation.summary import lower_is_better
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 
-SOURCE = "task.source"  # shown as a setting where an edit of the user's task made another protocol
+SOURCE = "task.source"  # distinguishes protocols that differ in the code of the user's task
 CODE = (SOURCE, "task._target_")
-MACHINE = ("processor", "device", "threads")  # of an environment: on others a step takes another time
-LONGEST = 80  # characters of a slug
+MACHINE = ("processor", "device", "threads")  # of an environment, on which times per step depend
+LONGEST = 80  # most characters of a slug
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Settings that runs must share to be compared (task, model, training, evaluation), and these runs."""
+    """The configuration that runs share to be compared (task, model, training, evaluation), and the runs."""
 
-    hash: str  # what identifies it, the column ``protocol`` of every table
+    hash: str  # identifies it in the column ``protocol`` of every table
     task: str
     model: str
-    distinctive: tuple[str, ...]  # settings that no other of its task and model has, as ``d_model=64``
-    max_length: int  # of the training
-    runs: pd.DataFrame  # its rows of `Runs`
+    distinctive: tuple[str, ...]  # options that set it apart within task and model, as ``d_model=64``
+    max_length: int  # longest in training
+    runs: pd.DataFrame  # the rows of `Runs.runs`
     curves: pd.DataFrame
     parents: pd.DataFrame  # the curves of the runs that its runs continue, at lengths of their own curves
-    settings: dict[str, str]  # every one by its key
-    timed: bool  # whether all runs had the same kind of machine, so that their times can be compared
+    settings: dict[str, str]  # every option by key
+    timed: bool  # whether all runs used the same kind of machine, so that times are comparable
 
     @property
     def title(self) -> str:
-        """For people: ``copy, decoder, d_model=64``."""
+        """Return the displayed name, as ``copy, decoder, d_model=64``."""
         return ", ".join([self.task, self.model, *self.distinctive])
 
     @property
     def slug(self) -> str:
-        """Name of its files: ``copy-decoder-d_model64``; the column ``section`` of ``table.csv``."""
+        """Return the name in files and in column ``section`` of ``table.csv``: ``copy-decoder-d_model64``."""
         name = safe_name("-".join([self.task, self.model, *self.distinctive]).replace("=", ""))
         return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{self.hash}"
 
     @property
     def exact(self) -> bool:
-        """Whether exact match was measured; it is not of language models."""
+        """Return whether exact match was measured, which it is not for language models."""
         return bool(self.curves["exact_match"].notna().any())
 
     def drawn(self, metric: str) -> tuple[str, str]:
-        """Return the columns of the curves to draw where encodings are compared in this metric."""
+        """Return the columns of the curves to draw when encodings are compared in this metric."""
         if not self.exact:
             return "loss", "token_accuracy"
         return ("loss", "exact_match") if lower_is_better(metric) else ("exact_match", "token_accuracy")
 
     def lengths(self, shared: bool = True) -> list[int]:
-        """Return the lengths that all runs share, which summaries use; or those that only some have."""
+        """Return the lengths that all runs share, which summaries use, or those that only some runs have."""
         lengths = self.curves.loc[self.curves["in_summary"] == shared, "content_length"]
         return sorted(int(length) for length in lengths.unique())
 
 
 def load_runs(results_dir: str | Path = "results", study: str | None = None, **options: Any) -> Runs:
-    """Return every run under ``results_dir/runs``, or those of a study; arguments as in `read_runs`.
+    """Return every run under ``results_dir/runs``, or those of a study. Arguments are those of `read_runs`.
 
     Raises:
-        UserError: as `read_runs`, or settings differ within a task and model, which a mean would mix.
+        UserError: as in `read_runs`, or the runs of a task and model have different configurations.
     """
     runs = read_runs(results_dir, study, **options)
     mixed = [protocol for protocol in protocols_of(runs) if protocol.distinctive]
@@ -76,14 +76,14 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
         settings = [", ".join(p.distinctive) for p in mixed if (p.task, p.model) == (task, model)]
         where = f"study={study}" if study else f"results_dir={results_dir}"
         raise UserError(
-            f"{where}: the runs of {task}, {model} have {' or '.join(settings)}, which a mean would mix; "
+            f"{where}: the runs of {task}, {model} have different configurations ({' or '.join(settings)}); "
             "name a study (study=...), or use compare(...), which compares them separately"
         )
     return runs
 
 
 def protocols_of(runs: Runs) -> list[Protocol]:
-    """Return the protocols of these runs, by task and model."""
+    """Return the protocols of these runs, sorted by task and model."""
     protocols: list[Protocol] = []
     if runs.runs.empty:
         return protocols
@@ -122,9 +122,9 @@ def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
-    """Return for each protocol of a task and model the fewest settings that no other has, as ``d_model=64``.
+    """Return the fewest options that tell each protocol of a task and model apart, as ``d_model=64``.
 
-    Protocols that differ in code alone, or in what was tuned, are numbered.
+    Protocols that differ only in code or in tuned options are numbered.
     """
     table = pd.DataFrame(protocols).fillna("unset")
     tuned = [str(key) for key in table if table[key].str.contains(" (", regex=False).any()]
@@ -145,8 +145,8 @@ def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[s
 
 
 def _settings(runs: Runs, digest: str) -> dict[str, str]:
-    """Return every setting of a protocol by key; a tuned one as ``value (encoding)``."""
-    encodings: dict[str, dict[str, list[str]]] = {}  # by setting and value
+    """Return every option of a protocol by key; a tuned option as ``value (encoding)``."""
+    encodings: dict[str, dict[str, list[str]]] = {}  # by option and value
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):
         identity = runs.saved[name]["identity"]

@@ -1,4 +1,4 @@
-"""The result of a comparison: its numbers, and the sentences that follow from them."""
+"""The result of a comparison: its numbers and the sentences derived from them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Comparison:
     Attributes:
         table: one row per protocol and encoding.
         pairs: one row per protocol and pair of encodings.
-        runs: one row per run, per length and per training step, and the runs left out.
+        runs: the tables of runs, of curves and of training, and the excluded runs.
         protocols: the runs that were compared with each other.
-        metric: the column that encodings are compared in.
-        baseline: the encoding that the others are tested against; None where all pairs are tested.
-        files: what was written.
+        metric: the column in which encodings are compared.
+        baseline: the encoding against which the others are tested; None if all pairs are tested.
+        files: the written files.
     """
 
     table: pd.DataFrame
@@ -42,16 +42,16 @@ class Comparison:
 
     @property
     def encodings(self) -> list[str]:
-        """In the order of the table."""
+        """Return the encodings in the order of the table."""
         return list(map(str, self.table["encoding"].unique()))
 
     @cached_property
     def styles(self) -> dict[str, Style]:
-        """Colour and marker by encoding."""
+        """Return colour and marker by encoding."""
         return styles(self.encodings)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
-        """The rows of a protocol in the table of encodings, or in that of pairs."""
+        """Return the rows of a protocol in the table of encodings, or of pairs."""
         table = self.pairs if pairs else self.table
         rows: list[Any] = table[table["protocol"] == protocol.hash].to_dict("records")
         return rows
@@ -74,12 +74,12 @@ class Comparison:
 
     @cached_property
     def sentences(self) -> dict[str, str]:
-        """The result of each protocol in one sentence, by its title."""
+        """Return the result of each protocol in one sentence, by its title."""
         return {protocol.title: result_in_words(protocol, self.rows(protocol)) for protocol in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:
-        """The caveats, each after the tasks that it is about."""
+        """Return the caveats, each preceded by its tasks."""
         titles: dict[str, list[str]] = {}
         for protocol in self.protocols:
             for caveat in caveats(protocol, self.rows(protocol), self.runs.tuning):
@@ -92,7 +92,7 @@ class Comparison:
 
 
 def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
-    """Return the comparison of these runs; write nothing. The other arguments are those of `compare`."""
+    """Return the comparison of these runs without writing files; see `compare` for the arguments."""
     protocols = protocols_of(runs)
     if metric is None:
         metric = "exact_match_extrapolation" if any(protocol.exact for protocol in protocols) else "loss"

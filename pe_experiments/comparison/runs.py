@@ -1,4 +1,4 @@
-"""Many run directories as tables; those that are not a valid finished run are left out, with the reason."""
+"""Read many run directories into tables; exclude invalid or unfinished runs and record the reason."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
-MOST_SEED = (1 << 63) - 1  # that a table holds
-MOST_LENGTHS = 1_000  # that one run is drawn at
+MOST_SEED = (1 << 63) - 1  # the largest that a table holds
+MOST_LENGTHS = 1_000  # evaluated lengths of a run
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
-OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend on the task alone
+OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Runs:
     runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
     curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
         summary uses the length (``in_summary``). A diverged run is 0 throughout.
-    left_out: by name what is not compared (unfinished and damaged runs, copies, and evaluations under
-        another encoding, task, decoding or number of examples), with the reason.
-    training: one row per run and recorded step: loss, and exact match where it was measured.
+    left_out: the reasons for excluded runs by name (unfinished or damaged runs, copies, and evaluations
+    with another encoding, task, decoding or number of examples).
+    training: one row per run and recorded step: loss, and exact match if measured.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.
-    tuning: where a study tuned a setting per encoding, one entry per choice (see `tuning`).
-    text: of language models, the rows of ``text.csv`` with the name of the run.
-    depth: of tasks with a depth, the rows of ``depth.csv``, also those of later evaluations, with the name
-        of the run.
+    tuning: one entry per tuned option and encoding (see `tuning`).
+    text: the rows of ``text.csv`` of language models, with the name of the run.
+    depth: the rows of ``depth.csv`` of tasks with a depth, including later evaluations, with the name of the
+        run.
     """
 
     runs: pd.DataFrame
@@ -78,12 +78,12 @@ def read_runs(
     pe: Collection[str] | None = None,
     display: Display | None = None,
 ) -> Runs:
-    """Read every run under ``results_dir/runs``, or those that a study lists.
+    """Read every run under ``results_dir/runs``, or the runs listed by a study.
 
     ``pe`` keeps only the encodings with these labels; ``display`` shows the progress.
 
     Raises:
-        UserError: no such directory, study or encoding.
+        UserError: the directory, study or encoding does not exist.
     """
     left_out: dict[str, str] = {}
     manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
@@ -124,7 +124,7 @@ def read_runs(
 
 
 def _with_keys(table: pd.DataFrame, rows: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
-    """Return the rows of every run after its `KEYS`."""
+    """Return the rows of every run, preceded by its `KEYS`."""
     named = pd.DataFrame([{"name": name} | row for name, of_run in rows.items() for row in of_run])
     return table[[*KEYS]].merge(named, on="name") if len(named) else named
 
@@ -132,11 +132,11 @@ def _with_keys(table: pd.DataFrame, rows: Mapping[str, Sequence[Row]]) -> pd.Dat
 def _directories(results_dir: Path, study: str | None, manifest: Mapping[str, Any]) -> list[Path]:
     if study is not None:
         if any(Path(name).name != name for name in manifest["runs"]):
-            raise UserError(f"study={study}: its manifest lists something that is no run's name")
+            raise UserError(f"study={study}: its manifest lists an invalid run name")
         return sorted({run_directory(results_dir, name).path for name in manifest["runs"]})
     folder = results_dir / "runs"
     if not folder.is_dir():
-        raise UserError(f"results_dir={results_dir}: there is no {folder}; train something first")
+        raise UserError(f"results_dir={results_dir}: {folder} does not exist; train a run first")
     return sorted(path for path in folder.iterdir() if path.name[0] != ".")
 
 
@@ -146,17 +146,17 @@ def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
         yield
     except UserError as error:
         left_out[printable(name)] = one_line(str(error))
-    except Exception as error:  # whatever is wrong with one, the others are compared
+    except Exception as error:  # any error in one run must not stop the comparison of the others
         left_out[printable(name)] = one_line(f"damaged ({type(error).__name__}: {shown(error)})")
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
     directory.restore()
     if not (directory.config.exists() or directory.result.exists()):
-        raise UserError("no run: it has neither config.yaml nor result.json")
+        raise UserError("not a run directory: config.yaml and result.json are missing")
     result = directory.read_result()
     if result is None:
-        raise UserError("unfinished; the command that began it resumes it")
+        raise UserError("unfinished; repeat its command to resume it")
     if result["status"] not in (COMPLETED, DIVERGED):
         raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
     saved = directory.read_config()
@@ -164,13 +164,13 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     trained = identity["trained"]
     names = f"{directory.name} {result['label']}"
     if printable(names) != names:
-        raise UserError("its name or label has characters that no terminal shows")
+        raise UserError("its name or label contains unprintable characters")
     of_result = f"{result['name']}, seed {result['seed']}"
     of_config = f"{identity['name']}, seed {trained['seed']}"
     if of_result != of_config:
         raise UserError(f"its result.json belongs to {of_result}, and its config.yaml to {of_config}")
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
-        raise UserError(f"{directory.config} is damaged (a section that is none)")
+        raise UserError(f"{directory.config} is damaged: a section is not a mapping")
     examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
     protocol, encoding = comparison_keys(identity["hashed"], examples, tuned)
     row = {
@@ -199,12 +199,12 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
 
 
 def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> tuple[str, str]:
-    """Return a hash of what runs must share to be compared, and one of what is compared: the encoding.
+    """Return a hash of what compared runs must share, and a hash of the encoding.
 
     Args:
         hashed: `Identity.hashed` of a run.
-        examples: on which it was evaluated, per length.
-        tuned: settings that may differ, such as ``training.learning_rate``.
+        examples: number of evaluation examples per length.
+        tuned: options that may differ, such as ``training.learning_rate``.
     """
     config, classes = hashed["config"], hashed["classes"]
 
@@ -227,7 +227,7 @@ def _whole(value: Any, most: int, least: int = 0) -> int:
 
 def _lengths(values: Any, most: int = LONGEST) -> list[int]:
     if not isinstance(values, list) or not 0 < len(values) <= most:
-        raise ValueError(f"lengths that are no list of 1 to {most}")
+        raise ValueError(f"lengths must be a list of 1 to {most} numbers")
     return [_whole(length, LONGEST, 1) for length in values]
 
 
@@ -236,7 +236,7 @@ def _finite(value: Any) -> float | None:
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
-    """Add the lengths of a later evaluation; one that differs in more than its lengths is left out."""
+    """Add the lengths of a later evaluation; exclude it if it differs in more than its lengths."""
     result = later.read_result()
     if result is None:
         return
@@ -245,7 +245,7 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     ]
     if differing:
         other = " and ".join(differing)
-        raise UserError(f"evaluated with another {other} than the run; its values are in {later.curve}")
+        raise UserError(f"evaluated with a different {other} than the run; its values are in {later.curve}")
     points = {point["content_length"]: point for point in _sound_curve(later, result)}
     run.curve = points | run.curve
     run.evaluations.append(later)
@@ -254,35 +254,35 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
 def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(directory.curve)
     damaged = f"{directory.curve} is damaged"
-    # A language model has no exact match at any length.
+    # Language models have no exact match.
     accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
     for value in (row[key] for row in rows for key in accuracies):
         if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise UserError(f"{damaged} (an accuracy that is none); add rerun=true")
+            raise UserError(f"{damaged}: an accuracy is missing or outside 0 to 1; add rerun=true")
     if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        raise UserError(f"{damaged} (not the lengths result.json names); add rerun=true")
+        raise UserError(f"{damaged}: its lengths differ from result.json; add rerun=true")
     return rows
 
 
 def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """The training curve; one that is damaged is left out."""
+    """Return the training curve; exclude a damaged one."""
     with _or_left_out(f"{directory.name}/{directory.metrics.name}", left_out):
         metrics = read_metrics(directory.metrics)
         rows = [{key: float(row.get(key, "nan")) for key in TRAINING} for row in metrics]
         if any(math.isinf(value) for row in rows for value in row.values()):
-            raise ValueError("an infinite value, which no run records")
+            raise ValueError("a value is infinite")
         return rows
     return []
 
 
 def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
-    """The rows of its ``text.csv``; one that is damaged is left out."""
+    """Return the rows of ``text.csv``; exclude a damaged one."""
     numbers = ["length", "bits_per_byte", "accuracy"]
     return _table(directory.path / "text.csv", numbers, directory.name, left_out)
 
 
 def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """The rows of its ``depth.csv`` and of its later evaluations'; one that is damaged is left out."""
+    """Return the rows of ``depth.csv`` of a run and its later evaluations; exclude a damaged one."""
     paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
     numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
     table = pd.concat([_table(path, numbers, run.directory.name, left_out) for path in paths])
@@ -290,7 +290,7 @@ def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
 
 
 def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
-    """The rows of a CSV file of a run, whose name is their first column; none where there is no such file."""
+    """Return the rows of a CSV file of a run, with its name as first column; empty without the file."""
     with _or_left_out(f"{name}/{path.name}", left_out):
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
@@ -300,33 +300,33 @@ def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) 
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
-    """The rows of the runs, one per training; of copies the one with the run's own name is kept."""
+    """Return the rows of the runs, one per training; of copies keep the one named after the run."""
     originals_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
     table = pd.DataFrame([run.row for run in originals_first])
     original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
     copies = table["name"] != original
     for name, same in zip(table.loc[copies, "name"], original[copies], strict=True):
-        left_out[name] = f"a duplicate: the same training as {same}"
+        left_out[name] = f"a duplicate of {same}"
     return table[~copies].sort_values("name", ignore_index=True)
 
 
 def _labelled(table: pd.DataFrame, wanted: Collection[str] | None) -> pd.DataFrame:
-    """Return the wanted encodings, one label for each whatever its runs were called, and none for two."""
+    """Return the wanted encodings, with exactly one label per encoding."""
     by_encoding = table.groupby(["protocol", "encoding"])["label"]
     table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
     if wanted:
         known = set(table["label"])
         for label in wanted:
             if label not in known:
-                raise UserError(f"pe={label}: no finished run has it.{nearest(label, known)}")
+                raise UserError(f"pe={label}: no finished run has this encoding.{nearest(label, known)}")
         table = table[table["label"].isin(wanted)].reset_index(drop=True)
-    several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or an edited source
+    several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or edited source
     with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
     return table.assign(label=table["label"].mask(several, with_hash))
 
 
 def _fill_diverged(runs: list[_Run]) -> None:
-    """Give diverged runs a curve over the lengths the others share: accuracy 0, loss of a uniform guess."""
+    """Give diverged runs a curve over the shared lengths: accuracy 0 and the loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
     known = {length: point for run in completed for length, point in run.curve.items()}
     lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
@@ -348,13 +348,13 @@ def _fill_diverged(runs: list[_Run]) -> None:
 
 
 def shared(curves: pd.DataFrame) -> pd.Series:
-    """Whether all runs of the protocol have the length, so that an area is over the same lengths for all."""
+    """Return whether all runs of the protocol have the length, so that areas cover the same lengths."""
     runs_with_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
     return runs_with_length == curves.groupby("protocol")["name"].transform("nunique")
 
 
 def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """The runs with the summaries that follow from the shared lengths of their curves."""
+    """Return the runs with the summaries computed from the shared lengths of their curves."""
     known = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
     points: dict[str, list[Any]] = {name: [] for name in runs["name"]}
     for point in known.to_dict("records"):
@@ -365,7 +365,7 @@ def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
-    """`evaluation.summary.summarise` with NaN for unknown values; past training a diverged run scores 0."""
+    """Return the summary with NaN for unknown values; past training a diverged run scores 0."""
     known = summarise(points, max_length)
     summary = {key: math.nan if value is None else value for key, value in known.items()}
     for metric in (f"{accuracy}_extrapolation" for accuracy in ACCURACIES):

@@ -1,7 +1,7 @@
-"""Statistics for a handful of seeds, whose outcomes past the training lengths are often all or nothing.
+"""Statistics for few seeds, whose outcomes past the training lengths are often all or nothing.
 
-Seeds are the unit of replication. Intervals and tests do not assume normal errors: a nominal 95 % t interval
-of five seeds that are 0 or 0.5 covers 23 to 94 %.
+The seed is the unit of replication. Intervals and tests do not assume normal errors, because a nominal 95 % t
+interval of five seeds with values 0 or 0.5 covers only 23 to 94 %.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import cache, lru_cache
 import numpy as np
 from scipy import optimize, stats
 
-LEVEL = 0.95  # of every interval
-ALPHA = 1 - LEVEL  # of every test
-FEWEST = 3  # with fewer seeds there is neither an interval nor a test
+LEVEL = 0.95  # confidence level of every interval
+ALPHA = 1 - LEVEL  # significance level of every test
+FEWEST = 3  # seeds needed for an interval or a test
 RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
-RANK_DRAWS = 10_000  # of settings with replacement
+RANK_DRAWS = 10_000  # bootstrap samples of configurations
 ROUNDING = 1e-12  # closer values are equal
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the ends of its interval; the ends are NaN where there are too few seeds."""
+    """An estimate and the ends of its interval; the ends are NaN with too few seeds."""
 
     estimate: float
     low: float = math.nan
@@ -33,11 +33,11 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
-    """The mean of a variable that lies between ``lowest`` and 1, with Gaffke's 95 % interval.
+    """Return the mean of a variable between ``lowest`` and 1, with Gaffke's 95 % interval.
 
-    The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex),
-    the lower end one of the values and ``lowest``. For values that are 0 or 1 this is the Clopper-Pearson
-    interval, and no distribution is known for which its coverage falls below 95 % (Gaffke 2005;
+    The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex).
+    The lower end is one of the mean of the values and ``lowest``. For values 0 and 1 this is the
+    Clopper-Pearson interval. No distribution is known for which its coverage falls below 95 % (Gaffke 2005;
     Learned-Miller and Thomas 2019, arXiv:1905.06208). It is wide: five seeds of value 1 do not exclude 0.48.
     """
     x = np.asarray(values, dtype=float)
@@ -49,7 +49,7 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
 
 
 def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
-    """The mean of a smooth variable without bounds, such as a loss, with Student's interval."""
+    """Return the mean of a smooth, unbounded variable such as a loss, with Student's interval."""
     x = np.asarray(values, dtype=float)
     mean = float(x.mean())
     if not _enough(x):
@@ -59,17 +59,17 @@ def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> In
 
 
 def _enough(x: np.ndarray) -> bool:
-    """Whether there are seeds enough for an interval or a test, all of them measured."""
+    """Return whether there are enough seeds for an interval or a test, all of them measured."""
     return len(x) >= FEWEST and not np.isnan(x).any()
 
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:
-    """One-sided p-value of "the mean is ``mean`` or more" for values in 0 to 1, by Gaffke's bound."""
+    """Return the one-sided p-value of "the mean is at least ``mean``" for values in 0 to 1 (Gaffke)."""
     return 1 - _share_below(tuple(sorted([*map(float, values), 1.0])), mean)
 
 
 def _share_below(points: tuple[float, ...], value: float) -> float:
-    """Chance that the randomly weighted mean of sorted points is at most ``value``, exact (Varsi 1973)."""
+    """Return the chance that the randomly weighted mean of sorted points is <= ``value`` (Varsi 1973)."""
     above = [point - value for point in points if point > value]
     shares = [1.0] + [0.0] * len(above)
     for point in points[: len(points) - len(above)]:
@@ -81,7 +81,7 @@ def _share_below(points: tuple[float, ...], value: float) -> float:
 
 @lru_cache(maxsize=10_000)
 def _quantile(points: tuple[float, ...], share: float) -> float:
-    """Inverse of `_share_below`."""
+    """Return the inverse of `_share_below`."""
     if points[-1] - points[0] < 1e-9:
         return points[0]
     return float(optimize.brentq(lambda value: _share_below(points, value) - share, points[0], points[-1]))
@@ -89,7 +89,7 @@ def _quantile(points: tuple[float, ...], share: float) -> float:
 
 @cache
 def share_interval(successes: int, trials: int) -> Interval:
-    """``k`` of ``n`` seeds, with the exact interval of Clopper and Pearson (1934)."""
+    """Return the share of successes, with the exact interval of Clopper and Pearson (1934)."""
     if trials < FEWEST:
         return Interval(successes / trials)
     ends = stats.binomtest(successes, trials).proportion_ci(LEVEL, method="exact")
@@ -97,18 +97,18 @@ def share_interval(successes: int, trials: int) -> Interval:
 
 
 def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p-value of a difference of means between two sets of seeds, by permutation.
+    """Return the two-sided p-value of a difference of means between two sets of seeds, by permutation.
 
-    Exact up to ten seeds against ten, else from a fixed sample of permutations. With five against five it is
-    at least 2 / 252. NaN below three seeds or where a value is missing.
+    The test is exact up to ten against ten seeds and uses a fixed sample of permutations beyond. With five
+    against five seeds p is at least 2 / 252. With fewer than three seeds or a missing value p is NaN.
     """
     pooled = np.concatenate([first, second]).astype(float)
     if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
         return math.nan
     if abs(np.mean(first) - np.mean(second)) <= ROUNDING:
         return 1.0
-    # Not `stats.permutation_test`, which takes 1.6 s for ten seeds against ten: 20 minutes for the pairs of
-    # twelve encodings on twelve tasks.
+    # `stats.permutation_test` takes 1.6 s for ten against ten seeds, 20 minutes for all pairs of twelve
+    # encodings on twelve tasks.
     splits = _splits(len(first), len(second))
     first_sums = pooled @ splits
     differences = np.abs(first_sums / len(first) - (pooled.sum() - first_sums) / len(second))
@@ -117,7 +117,7 @@ def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] |
 
 @cache
 def _splits(first: int, second: int) -> np.ndarray:
-    """Return which seeds form the first group [seeds, splits]: all splits, or the real one and a sample."""
+    """Return membership in the first group [seeds, splits]: all splits, or the real one and a sample."""
     seeds = first + second
     if math.comb(seeds, first) <= RESAMPLES:
         members = np.array(list(itertools.combinations(range(seeds), first)))
@@ -130,9 +130,9 @@ def _splits(first: int, second: int) -> np.ndarray:
 
 
 def paired_ps(differences: np.ndarray) -> np.ndarray:
-    """Two-sided p-values of the means of rows of differences within pairs [sets, pairs], by flipping signs.
+    """Return two-sided p-values of the means of paired differences [sets, pairs], by flipping signs.
 
-    At least 2 / 2^pairs. NaN is no pair.
+    A p-value is at least 2 / 2^pairs. NaN marks a missing pair.
     """
     means = np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T  # 0 changes no p
     beyond = np.minimum((means <= ROUNDING).sum(axis=1), (means >= -ROUNDING).sum(axis=1))
@@ -140,9 +140,9 @@ def paired_ps(differences: np.ndarray) -> np.ndarray:
 
 
 def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
-    """The mean difference within pairs, and the means that `paired_ps` would not reject (Hartigan 1969).
+    """Return the mean paired difference and the means that `paired_ps` would not reject (Hartigan 1969).
 
-    From -1 to 1 where there are too few pairs to reject any.
+    With too few pairs to reject any mean the interval is from -1 to 1.
     """
     d = np.asarray(differences, dtype=float)
     means = np.sort(_subset_means(len(d)) @ d)
@@ -152,14 +152,15 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = AL
 
 
 def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
-    """Ranks of the mean scores of encodings, 1 for the highest, with 95 % percentile intervals over settings.
+    """Return ranks of mean scores, 1 for the highest, with 95 % percentile intervals over configurations.
 
     Args:
-        scores: [settings, encodings]; settings are drawn with replacement, the same ones for all encodings.
+        scores: [configurations, encodings]; configurations are drawn with replacement, the same for all
+        encodings.
 
     Returns:
-        The rank of each encoding, equal means sharing the mean of their ranks; and the share of the draws in
-        which it has the highest mean, divided among equals.
+        The rank of each encoding (equal means share the mean of their ranks), and the share of the draws in
+        which it has the highest mean (divided among equal means).
     """
     settings = len(scores)
     drawn = np.random.default_rng(0).multinomial(settings, np.full(settings, 1 / settings), RANK_DRAWS)
@@ -174,19 +175,19 @@ def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
 
 @cache
 def _subset_means(pairs: int) -> np.ndarray:
-    """A row for every subset but the empty one, whose product with values is their mean."""
+    """Return one row per non-empty subset of pairs; its product with values is the mean of the subset."""
     chosen = np.array(list(itertools.product((0.0, 1.0), repeat=pairs))[1:])
     weights: np.ndarray = chosen / chosen.sum(axis=1, keepdims=True)
     return weights
 
 
 def smallest_p(first: int, second: int) -> float:
-    """The smallest value that `permutation_p` of so many seeds can have."""
+    """Return the smallest value of `permutation_p` with these numbers of seeds."""
     return (2 if first == second else 1) / math.comb(first + second, first)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjustment (1979). NaN (not tested) stays NaN and does not count as a test."""
+    """Return p-values adjusted by Holm's method (1979). NaN (not tested) stays NaN and is not counted."""
     p = np.array(p_values, dtype=float)
     known = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
     p[known] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(known), 0, -1) * p[known]))

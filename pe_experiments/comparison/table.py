@@ -1,4 +1,4 @@
-"""The tables: one row per protocol and encoding, with every value that a report states, and one per pair."""
+"""Build the tables of a comparison: one row per protocol and encoding, and one row per pair."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from pe_experiments.terminal.errors import UserError, allowed, nearest
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
 METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
-LEAST = 0.005  # smaller means are written 0.00
+LEAST = 0.005  # smaller means are shown as 0.00
 SAME = "all seeds of both have the same value"
 PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_seeds", "not_tested",
          "difference", "p", "p_holm", "separated"]  # fmt: skip
 
 
 def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
-    """One row per protocol and encoding, the best past training first.
+    """Return one row per protocol and encoding, the best past training first.
 
-    ``X_low`` and ``X_high`` are the ends of the interval of a mean over seeds ``X``, as ``exact_match@20``
-    (at length 20). ``reached@20`` is the number of seeds with exact match at least 0.9 there, with the
-    interval of its share; ``solved`` the same for the training lengths. ``compared``: the encoding is tested,
-    past training only if at least half of its runs solved the training lengths. Losses have columns where
-    encodings are compared in one, and where exact match was not measured. ``seconds_per_step`` is the median
-    of several runs, where all runs of the protocol had the same kind of machine.
+    A mean over seeds ``X``, such as ``exact_match@20`` (at length 20), has the interval ``X_low`` to
+    ``X_high``. ``reached@20`` is the number of seeds with an exact match of at least 0.9 at length 20, with
+    the interval of its share; ``solved`` is the same for the training lengths. ``compared`` says whether the
+    encoding is tested; past training, at least half of its runs must have solved the training lengths. Losses
+    have columns if encodings are compared in a loss or exact match was not measured. ``seconds_per_step`` is
+    the median over runs, if all runs of the protocol used the same kind of machine.
     """
     metrics = (*METRICS, *LOSSES)
     if metric not in metrics:
@@ -43,7 +43,7 @@ def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     rows = []
     for protocol in protocols:
         rows += sorted(_rows(protocol, metric), key=_rank)
-    table = pd.DataFrame(rows).fillna(math.nan)  # None, too
+    table = pd.DataFrame(rows).fillna(math.nan)  # also replaces None
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
     return table[[column for column in table if column not in by_length] + by_length]
@@ -100,7 +100,7 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
                 row |= _cells(f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float)))
             row |= _count(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
             row |= {f"{bound}@{length}": bounds.at[length, bound] for bound in BOUNDS}
-        if not protocol.exact:  # then nothing can be said of solving a length
+        if not protocol.exact:  # without exact match no length counts as solved
             row |= {key: math.nan for key in row if key.startswith(("solved", "reached"))}
         yield row
 
@@ -110,13 +110,13 @@ def _cells(name: str, interval: Interval) -> Row:
 
 
 def _count(name: str, holds: pd.Series) -> Row:
-    """Return the number of seeds for which something holds, and the interval of its share."""
+    """Return the number of seeds for which a condition holds, and the interval of its share."""
     count = int(holds.sum())
     return _cells(name, statistics.share_interval(count, len(holds))) | {name: count}
 
 
 def _lowest(protocol: Protocol, metric: str) -> float:
-    """The smallest value a metric can take: past training an accuracy of 0 lies below what guessing gives."""
+    """Return the smallest value of a metric, which is negative past training if guessing scores above 0."""
     if not metric.endswith("extrapolation"):
         return 0.0
     past = protocol.curves[protocol.curves["content_length"] > protocol.max_length]
@@ -128,14 +128,15 @@ def _lowest(protocol: Protocol, metric: str) -> float:
 def pair_table(
     protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
 ) -> pd.DataFrame:
-    """One row per protocol and pair of encodings, or with a ``baseline`` per difference from it.
+    """Return one row per protocol and pair of encodings, or with ``baseline`` per difference from it.
 
-    ``p`` is of the permutation test of the two sets of seeds, ``p_holm`` adjusted by Holm's method over the
-    tests of the protocol, which ``separated`` follows. ``not_tested`` says why a pair was not.
+    ``p`` is from the permutation test of the two sets of seeds. ``p_holm`` is adjusted by Holm's method over
+    the tests of the protocol; ``separated`` says whether it is significant. ``not_tested`` says why there is
+    no test.
     """
     encodings = sorted(set(table["encoding"]))
     if baseline is not None and baseline not in encodings:
-        raise UserError(f"baseline={baseline}: no run is called that; allowed: {allowed(encodings)}")
+        raise UserError(f"baseline={baseline} is not a compared encoding; allowed: {allowed(encodings)}")
     rows: list[Row] = []
     for protocol in protocols:
         of_protocol = table[table["protocol"] == protocol.hash]
@@ -152,10 +153,11 @@ def pair_table(
 
 
 def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Return the encoding with the best mean and those not separated from it; and those that are.
+    """Return the best encoding followed by those tied with it, and the significantly different ones.
 
-    Separated: by tests of the best against each other encoding that learned the task, Holm over these alone.
-    Both are empty where the best mean is 0 or has too few seeds. ``rows`` are the protocol's of the table.
+    The best is tested against each other encoding that learned the task, with Holm's adjustment over these
+    tests. Both lists are empty if the best mean is 0 or has too few seeds. ``rows`` are the rows of the
+    protocol in the table.
     """
     metric = str(rows[0]["metric"])
     lower, values = lower_is_better(metric), _values(protocol, metric)
@@ -174,7 +176,7 @@ def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], 
 
 
 def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:
-    """Return the test of a pair of encodings, or why there is none."""
+    """Return the test of a pair of encodings, or the reason why it was not tested."""
     pooled = np.concatenate([values[first], values[second]])
     unlearned = [name for name in (first, second) if not learned[name]]
     why = None

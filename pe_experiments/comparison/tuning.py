@@ -1,7 +1,7 @@
-"""Tuned settings, such as the learning rate: each encoding is compared at its best value.
+"""Tune options such as the learning rate: compare each encoding at its best value.
 
-The best value has the lowest mean loss on fresh examples of the *training* lengths, over the seeds;
-nothing past training enters the choice.
+The best value has the lowest mean loss over seeds on fresh examples of the *training* lengths. Values past
+training are not used.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Choice = dict[str, Any]
 
 
 class ReadRun(Protocol):
-    """What is needed of a run."""
+    """The attributes of a run that tuning reads."""
 
     directory: RunDirectory
-    row: Row  # with its protocol, which leaves the tuned settings out, and its encoding
+    row: Row  # with its encoding and its protocol, which excludes the tuned options
     saved: Row
 
 
@@ -44,7 +44,7 @@ def best_of_each(runs: Sequence[ReadRun], tuned: Collection[str]) -> tuple[set[s
 
 
 def _choose(rows: pd.DataFrame, setting: str) -> Choice:
-    """Choose the value with the lowest mean loss; a value with fewer seeds than others is never chosen."""
+    """Return the choice with the lowest mean loss; values with fewer seeds than others are not considered."""
     by_value = rows.groupby("value", sort=False)["loss"].agg(["mean", "size"])
     complete = by_value.loc[by_value["size"] == by_value["size"].max(), "mean"]
     first = rows.iloc[0]
@@ -82,7 +82,7 @@ def _finite(loss: Any) -> float | None:
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
-    """Return the settings of which these configurations have several values."""
+    """Return the options that have several values in these configurations."""
     sections = list(configs)
     several = []
     for setting in settings:

@@ -1,4 +1,4 @@
-"""Values as text, one sentence per protocol, and caveats."""
+"""Format values as text, and write one sentence and the caveats of each protocol."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ WORDS = {
     "extrapolation": "past the training lengths",
 }
 BEST = "{best} has the {highest} mean {metric}, {mean}"
-FEW_SEEDS = BEST + "; with fewer than three seeds this is no finding."
-TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can be significant."
+FEW_SEEDS = BEST + "; with fewer than three seeds differences are not tested."
+TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can become significant."
 TIED = BEST + "; no other encoding differs significantly."
 SEPARATED = BEST + "; significantly different from {separated}."
 EDGE = "{setting} of {encoding}: the best of {tried} is {chosen}, an end of the grid; try values beyond it."
 SMALLEST_P = (
-    "With so few seeds for {tests} tests the adjusted p value is at least {least:.2g}, so no pair can be "
-    "separated: this needs more seeds, or fewer tests (baseline=)."
+    "With so few seeds for {tests} tests the adjusted p value is at least {least:.2g}, so no difference can "
+    "be significant; use more seeds, or fewer tests (baseline=)."
 )
 
 
 def column_of(metric: str) -> str:
-    """Return the column of the curves that a metric summarises."""
+    """Return the column of the curves that the metric summarises."""
     return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
 
 
@@ -50,13 +50,13 @@ def number(value: Any, style: str = ".2f") -> str:
 
 
 def mean(row: Mapping[Any, Any], column: str) -> str:
-    """Return ``0.32 [0.08, 0.70]``; the mean alone where there is no interval."""
+    """Return ``0.32 [0.08, 0.70]``, or the mean alone if there is no interval."""
     estimate, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
     return estimate if low == NO_NUMBER else f"{estimate} [{low}, {high}]"
 
 
 def digits(metric: str) -> str:
-    """Return how a value is written: losses of good encodings differ in the third digit."""
+    """Return the number format; losses have three digits, because good encodings differ in the third."""
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
@@ -78,22 +78,22 @@ def listed(names: Sequence[str]) -> str:
 
 
 def learned(row: Mapping[Any, Any]) -> bool:
-    """Return whether at least half of the runs solved the training lengths, or that was not measured."""
+    """Return whether at least half of the runs solved the training lengths, or this was not measured."""
     return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
 
 
 def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
-    """Return the best encoding that learned the task, and the encodings that its seeds separate it from."""
+    """Return a sentence on the best encoding and those that differ significantly from it."""
     metric = str(rows[0]["metric"])
     in_words, lower = metric_in_words(metric), lower_is_better(metric)
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not any(row["compared"] for row in rows):
         return "No encoding learned the task."
     if not compared:
-        return f"There is no {in_words}: not measured."
+        return f"Not measured: {in_words}."
     best = min(compared, key=lambda row: row[metric] if lower else -row[metric])
     if abs(best[metric]) < LEAST and not lower:
-        return f"No encoding that learned the task has more than {number(best[metric])} in mean {in_words}."
+        return f"No encoding that learned the task exceeds {number(best[metric])} in mean {in_words}."
     if len(compared) == 1:
         return f"{best['encoding']}: {in_words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
@@ -122,7 +122,7 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
 
 
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Return the caveats of a protocol; entries of ``tuning`` (of `Runs`) of other protocols are ignored."""
+    """Return the caveats of a protocol; ignore entries of ``tuning`` (of `Runs`) for other protocols."""
     notes = []
     unlearned = [str(row["encoding"]) for row in rows if not learned(row)]
     if unlearned:
@@ -130,17 +130,17 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
     few = [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]
     if few:
         who = "every encoding" if len(few) == len(rows) else listed(few)
-        notes.append(f"Fewer than three seeds, so neither intervals nor tests: {who}.")
+        notes.append(f"No intervals or tests, because of fewer than three seeds: {who}.")
     unshared = [str(length) for length in protocol.lengths(shared=False)]
     if not protocol.lengths():
-        notes.append("The runs share no evaluated length; evaluate.py can add the missing ones.")
+        notes.append("The runs share no evaluated length; add the missing lengths with evaluate.py.")
     elif unshared:
-        notes.append(f"Left out of summaries, because some runs lack them: lengths {listed(unshared)}.")
+        notes.append(f"Summaries exclude lengths that some runs lack: {listed(unshared)}.")
     return notes + [EDGE.format_map(edge) for edge in _edges(protocol, tuning)]
 
 
 def _edges(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Give the choices of a protocol of which the best value is the smallest or largest of its grid."""
+    """Yield the choices of a protocol whose best value is the smallest or largest of its grid."""
     for choice in tuning:
         settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
         same_task = (choice["task"], choice["model"]) == (protocol.task, protocol.model)
@@ -150,14 +150,14 @@ def _edges(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[
             continue
         try:
             tried = sorted(map(float, choice["tried"]))
-        except ValueError:  # not numbers: a grid without ends
+        except ValueError:  # values that are not numbers have no ends
             continue
         if float(choice["chosen"]) in (tried[0], tried[-1]):
             yield {**choice, "tried": ", ".join(f"{value:g}" for value in tried)}
 
 
 def mixed_versions(runs: Runs) -> str:
-    """Return a sentence where several versions made the runs, and nothing where one did."""
+    """Return a sentence if the runs come from several versions, else an empty string."""
     environments = [runs.environments.get(name, {}) for name in runs.saved]
     versions = {
         "commits": {str(made.get("commit") or "")[:8] for made in environments},
@@ -169,11 +169,11 @@ def mixed_versions(runs: Runs) -> str:
         for what, values in versions.items()
         if len(values - {""}) > 1
     ]
-    return f"The runs were trained with several {'; '.join(several)}." if several else ""
+    return f"The runs were trained with different {'; '.join(several)}." if several else ""
 
 
 def limits(pairs: Sequence[Row]) -> list[str]:
-    """Return what the tests of a protocol cannot find, and why pairs were not tested."""
+    """Return the limits of the tests of a protocol, and why pairs were not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []

@@ -1,12 +1,12 @@
-"""Published studies: from finished runs to CSVs, and from CSVs to pages, byte for byte.
+"""Publish studies: write finished runs to CSVs, and regenerate pages from CSVs byte for byte.
 
-A study is a folder with the CSVs of `archive`. Its page, ``README.md``, is written by hand; `blocks` says how
-tables and numbers get into it. Code of its own stands in ``study.py`` (and what that imports from its folder,
-``from .other import ...``): any of these functions.
+A study is a folder with the CSVs of `archive`. Its page, ``README.md``, is written by hand; `blocks` fills in
+tables and numbers. A study may have a module ``study.py``, which can import other modules of its folder
+(``from .other import ...``) and may define these functions:
 
-measure(folder, runs, results_dir)  writes more CSVs when the study is published, from the runs themselves
-pages(folder)                       draws figures from the CSVs; without this and the next, the comparison
-blocks(folder) -> {name: value}     tables (as text) and numbers of the page, by the names of their marks
+measure(folder, runs, results_dir)  write more CSVs from the runs when the study is published
+pages(folder)                       draw figures from the CSVs; without pages and blocks, write the comparison
+blocks(folder) -> {name: value}     return the tables (as text) and numbers of the page by name
 """
 
 from pe_experiments.drawing import markdown_table as markdown_table

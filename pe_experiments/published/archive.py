@@ -1,14 +1,13 @@
-"""A study's runs as CSV files, from which everything else of its folder follows without the runs.
+"""Write the runs of a study as CSV files, from which the rest of its folder is generated.
 
-runs.csv        a row per run: what it was, its summary, the command that repeats it
+runs.csv        a row per run: its configuration, its summary and the command that repeats it
 curves.csv      a row per run and evaluated length
 training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON the trained configuration,
-                digests of data files, the command and the machine; an empty cell repeats the one above
-text.csv        only of language models: a row per run, context length and kind of bytes
-depth.csv       only of tasks with a depth: a row per run, input length and depth
-tuning.csv      only where a setting was tuned per encoding: a row per run of the grid, with its validation
-loss
+                digests of data files, the command and the machine; an empty cell repeats the cell above
+text.csv        for language models: a row per run, context length and kind of bytes
+depth.csv       for tasks with a depth: a row per run, input length and depth
+tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_atomically
 
-SHIPPED = CONFIG_DIR.parent / "results"  # the studies that came with the project
+SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING = "tuning.csv"
 OPTIONAL = ("text", "depth")  # frames of `Runs`, each in a file of its name if it has rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # of `Runs`
 TUNED = ["encoding", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")
-DIGITS = 6  # of a recorded loss; what is shown of it has three
+DIGITS = 6  # of a recorded loss; three are shown
 
 
 def select_runs(runs: Runs, mask: pd.Series) -> Runs:
-    """Return the runs of some rows of `Runs.runs` alone."""
+    """Return the runs of the selected rows of `Runs.runs`."""
     names = set(runs.runs.loc[mask, "name"])
     frames = [(key, getattr(runs, key)) for key in FRAMES]
     parts: dict[str, Any] = {
@@ -53,7 +52,7 @@ def select_runs(runs: Runs, mask: pd.Series) -> Runs:
 
 
 def merge_runs(earlier: Runs, runs: Runs) -> Runs:
-    """Return the runs of both, of a configuration the earlier one; summaries cover the shared lengths."""
+    """Return the runs of both, preferring earlier ones; summaries cover the shared lengths."""
     published = {config_key_of(saved) for saved in earlier.saved.values()}
     new = [name for name, saved in runs.saved.items() if config_key_of(saved) not in published]
     runs = select_runs(runs, runs.runs["name"].isin(new))
@@ -86,7 +85,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     for name, saved in runs.saved.items():
         identity, environment = saved["identity"], deepcopy(runs.environments[name])
         for part in (environment, *environment.get("earlier", [])):
-            part.pop("platform", None)  # it identifies the machine's kernel build
+            part.pop("platform", None)  # identifies the kernel build of the machine
             part.pop("user_files", None)
         commit, command = environment.pop("commit"), environment.pop("command")
         rows.append(
@@ -115,7 +114,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
 
 
 def read_archive(folder: Path) -> Runs:
-    """Return the runs of a published study, with the summaries that their curves give today."""
+    """Return the runs of a published study, with summaries recomputed from their curves."""
     try:
         finish_replacing(folder)
         runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
@@ -136,7 +135,7 @@ def read_archive(folder: Path) -> Runs:
         runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder} holds no published study ({type(error).__name__}: {error})") from error
+        raise UserError(f"{folder} is not a published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
 
 
@@ -147,7 +146,7 @@ def _refuse_torn(
     provenance: pd.DataFrame,
     optional: Mapping[str, pd.DataFrame],
 ) -> None:
-    """Raise a ValueError where the tables are not of the same runs, or a curve is not of all lengths."""
+    """Raise a ValueError if the tables have different runs, or a curve lacks lengths."""
     names = set(runs["name"])
     for file, table, whole in (
         ("curves.csv", curves, True),
@@ -166,10 +165,10 @@ def _refuse_torn(
 
 
 def published_keys(folder: Path) -> dict[str, float]:
-    """Return the `config_key` of each published run; with it the loss of a run that tuned, else infinity.
+    """Return the `config_key` of each published run, with its loss if it was part of tuning, else infinity.
 
-    The runs that tuned a setting are those of ``tuning.csv``; they have the configuration of a published run
-    of the same encoding, but for that setting and the seed.
+    Runs of tuning are listed in ``tuning.csv``. They have the configuration of a published run of the same
+    encoding, except for the tuned option and the seed.
     """
     if not (folder / FILES[-1]).exists():
         return {}
@@ -192,7 +191,7 @@ def published_keys(folder: Path) -> dict[str, float]:
 
 
 def _grid_rows(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return a row per run of the grids of these choices, as in ``tuning.csv``."""
+    """Return one row per run of the grids of these choices, as in ``tuning.csv``."""
     rows = []
     for choice in tuning:
         settings = {"settings": json.dumps(choice["settings"])}
@@ -201,7 +200,7 @@ def _grid_rows(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the choices that follow from the runs of a grid: the value with the lowest mean loss."""
+    """Return the choices of a grid: the values with the lowest mean loss."""
     choices = []
     for keys, rows in grid.groupby(TUNED, sort=False):
         losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
@@ -217,6 +216,6 @@ def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """Read a CSV as it was written: an encoding is called "none"; ``texts`` are more columns of text."""
+    """Read a CSV in which "none" is the name of an encoding; ``texts`` are further columns of text."""
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

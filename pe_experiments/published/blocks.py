@@ -1,8 +1,8 @@
-"""What depends on numbers in a page written by hand: tables, numbers in sentences, and words for intervals.
+"""Fill tables and numbers into pages that are written by hand.
 
-``<!-- from NAME: make results -->`` and ``<!-- end -->``, each on its own line, enclose a table. Within a
-line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. No line may begin with
-such a mark: Markdown would take the whole line for HTML.
+``<!-- from NAME: make results -->`` and ``<!-- end -->``, each on a separate line, enclose a table. Within a
+line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. A line must not begin
+with such a mark, because Markdown would treat the whole line as HTML.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ ANSWER = re.compile(r"<!-- answer -->\n(.*?)<!-- end of answer -->\n", re.DOTALL
 
 
 def fill_page(page: str, values: Mapping[str, Any]) -> str:
-    """Return a page with its tables and numbers made anew.
+    """Return a page with its tables and numbers filled in.
 
     Raises:
-        UserError: the page has a mark without a value.
+        UserError: a mark of the page has no value.
     """
     names = [name for _, name, _ in TABLE.findall(page)]
     names += [re.split(r"[:.}]", field[1:])[0] for field, _ in NUMBER.findall(page)]
     if unknown := set(names) - set(values):
-        raise UserError(f"README.md: no block {few(sorted(unknown))} is made, only {few(sorted(values))}")
+        raise UserError(f"README.md: block {few(sorted(unknown))} is unknown; allowed: {few(sorted(values))}")
     page = TABLE.sub(lambda mark: f"{mark[1]}{values[mark[2]].strip()}\n{mark[3]}", page)
     return NUMBER.sub(lambda mark: f"<!-- {mark[1]} -->{mark[1].format_map(values)}{END}", page)
 
 
 def answer_of(page: str) -> str:
-    """Return the answer that opens a page of a study, without the marks of its numbers."""
+    """Return the answer at the top of a study's page, without the marks of its numbers."""
     answer = ANSWER.search(page)
     if answer is None:
-        raise UserError("README.md: no <!-- answer --> ... <!-- end of answer -->")
+        raise UserError("README.md: <!-- answer --> ... <!-- end of answer --> is missing")
     return NUMBER.sub(lambda mark: mark[2], answer[1])
 
 
 def fill_project_readme(page: str, results_dir: Path) -> str:
-    """Return the project's README; each of its blocks is named by a study and shows the answer of that."""
+    """Return the project's README, in which each block shows the answer of the study it names."""
     names = [name for _, name, _ in TABLE.findall(page)]
     pages = {name: results_dir / name.removeprefix("results/") / "README.md" for name in names}
     return fill_page(page, {name: answer_of(path.read_text("utf-8")) for name, path in pages.items()})
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a frame of texts as a Markdown table, without its index."""
+    """Return a frame of texts as a Markdown table without the index."""
     return markdown_table([*rows], rows.astype(str).to_numpy().tolist())
 
 
 def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
-    """Return the runs with a column per setting, as ``with_settings(runs, width="model.d_model")``."""
+    """Return the runs with one column per option, as ``with_settings(runs, width="model.d_model")``."""
     trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
     columns = {}
     for column, key in keys.items():
@@ -72,13 +72,13 @@ def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
 
 
 def rate_in_words(choice: Mapping[str, Any]) -> str:
-    """Return the learning rate chosen, with an asterisk where it is the edge of those tried."""
+    """Return the chosen learning rate, with an asterisk if it is at the edge of the grid."""
     tried, chosen = sorted(map(float, choice["tried"])), float(choice["chosen"])
     return f"{chosen:g}*" if chosen in (tried[0], tried[-1]) else f"{chosen:g}"
 
 
 def mean_in_words(values: Iterable[float], unit: str = "seed") -> str:
-    """Return ``0.32 [0.08, 0.70]``; ``1.00 in all 5 seeds`` where they agree; no interval under three."""
+    """Return ``0.32 [0.08, 0.70]``, or ``1.00 in all 5 seeds``; without interval below three values."""
     numbers = list(values)
     interval = mean_interval(numbers)
     estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))

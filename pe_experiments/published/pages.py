@@ -1,4 +1,4 @@
-"""From the CSVs of a study to its tables, figures and page, byte for byte."""
+"""Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY, finish_replacing, make_folder, replace_together
 
 DATA = (".csv", ".json")
-PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # a comparison makes other formats, half of the space
-BY_HAND = ("plan.md",)  # written before the runs
-DEPTHS = ("*", "*/*")  # text, bank/v2
-COLOURS = 128  # of a published picture; a third of its size
+PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
+BY_HAND = ("plan.md",)  # not generated
+DEPTHS = ("*", "*/*")  # e.g. text and bank/v2
+COLOURS = 128  # of a published image, which reduces its size to a third
 
 
 def regenerate(folder: Path, results_dir: Path | None = None) -> None:
-    """Make everything in a study's folder from its CSVs."""
+    """Regenerate everything in a study's folder from its CSVs."""
     with _regenerated(folder) as fresh:
         mirror(fresh, folder, results_dir or folder.parent)
 
 
 def differences(folder: Path) -> list[Path]:
-    """Return the files of a study that its CSVs would make otherwise, or not at all."""
+    """Return the files of a study that differ from what its CSVs give."""
     with _regenerated(folder) as fresh:
-        # Beside the explorer lie the pictures and pages that show_encoding.py writes.
+        # show_encoding.py writes other files to the folder of the explorer.
         bases = (folder, fresh) if (folder / FILES[-1]).exists() else (fresh,)
         names = set()
         for base in bases:
-            paths = [*base.glob("*"), *base.glob("figures/*")]  # not those of a study inside it
+            paths = [*base.glob("*"), *base.glob("figures/*")]  # without those of a nested study
             names |= {str(path.relative_to(base)) for path in paths if _is_published(path)}
         names -= set(BY_HAND)
         same, _, _ = filecmp.cmpfiles(folder, fresh, names, shallow=False)
@@ -52,7 +52,7 @@ def differences(folder: Path) -> list[Path]:
 
 @contextmanager
 def _regenerated(folder: Path) -> Iterator[Path]:
-    """A scratch folder with the CSVs of a study and all that follows from them."""
+    """Yield a temporary folder with the CSVs of a study and everything generated from them."""
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / folder.name
         fresh.mkdir()
@@ -67,7 +67,7 @@ def list_studies(results_dir: Path) -> list[Path]:
     """Return the folders of the published studies.
 
     Raises:
-        UserError: there is none.
+        UserError: no study is published there.
     """
     patterns = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
     folders = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
@@ -77,20 +77,20 @@ def list_studies(results_dir: Path) -> list[Path]:
     for folder in folders:
         finish_replacing(folder)
     if not folders:
-        raise UserError(f"results_dir={results_dir}: no published study there; publish=STUDY makes one")
+        raise UserError(f"results_dir={results_dir} has no published study; create one with publish=STUDY")
     return sorted(folders)
 
 
 def load_study(folder: Path) -> ModuleType:
-    """Import the ``study.py`` of a folder or of the project's study of that name; without one, nothing."""
+    """Import the ``study.py`` of a folder or of the shipped study of that name, or return an empty module."""
     name = re.sub(r"\W", "_", f"study_{folder.name}")
     places = [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
-    if folder.resolve().is_relative_to(SHIPPED):  # code that came with others' results is not run
+    if folder.resolve().is_relative_to(SHIPPED):  # never run code that came with other results
         places = [folder]
     path = next((place / "study.py" for place in places if (place / "study.py").exists()), None)
     if path is None:
         return ModuleType(name)
-    # As a package, for ``from .other import ...``.
+    # Imported as a package, so that ``from .other import ...`` works.
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
     assert spec
     assert spec.loader
@@ -100,7 +100,7 @@ def load_study(folder: Path) -> ModuleType:
 
 
 def make_pages(folder: Path, study: ModuleType) -> None:
-    """Add figures, tables and the page to a folder of CSVs, by the code of the study."""
+    """Add figures, tables and the page to a folder of CSVs with the code of the study."""
     (folder / "figures").mkdir(exist_ok=True)
     with drawing():
         if hasattr(study, "pages"):
@@ -113,13 +113,13 @@ def make_pages(folder: Path, study: ModuleType) -> None:
             filled = fill_page(page.read_text("utf-8"), study.blocks(folder))
             (folder / page.name).write_text(filled, "utf-8")
     for path in sorted(folder.rglob("*.png")):
-        with Image.open(path) as picture:  # in few colours; its lines look the same
+        with Image.open(path) as picture:  # few colours suffice for line drawings
             small = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
         small.save(path, optimize=True)
 
 
 def mirror(fresh: Path, folder: Path, results_dir: Path) -> None:
-    """Replace a study's files by those of a scratch folder, all or none; remove figures that are gone."""
+    """Replace a study's files by those of a temporary folder, all or none, and remove obsolete figures."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
     replace_together(fresh, make_folder(folder, results_dir), names)
     for path in folder.glob("figures/*.png"):
@@ -133,7 +133,7 @@ def _is_published(path: Path) -> bool:
 
 
 def compare_archived(folder: Path) -> Comparison:
-    """Write tables, figures and report of a published study into its folder; its CSVs stay as they are."""
+    """Write tables, figures and report of a published study into its folder without changing its CSVs."""
     data = {folder / name: (folder / name).read_bytes() for name in FILES}
     comparison = write_comparison(
         compared(read_archive(folder)), f"Comparison: {folder.name}", folder, Lines()

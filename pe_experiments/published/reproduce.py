@@ -1,4 +1,4 @@
-"""Train some published runs again, and say how far they come out as published."""
+"""Train some published runs again and report how closely they match the published ones."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device
 from pe_experiments.training.loop import train_model
 
-CLOSE = 1e-4  # relative difference of a loss up to which training agrees
-FIRST_STEPS = 200  # in which training must agree, up to what another rounding changes in so few
-CARRIED = 30  # times what one other rounding changes may be a third one
+CLOSE = 1e-4  # largest relative difference of a loss at which training agrees
+FIRST_STEPS = 200  # in which training must agree, apart from the effect of rounding
+CARRIED = 30  # allowed multiple of the change by a single rounding
 
 
 def reproduce(study: str, count: int, results_dir: Path, display: Display, seed: int | None = None) -> bool:
-    """Train ``count`` runs of a published study again, drawn at random; whether all agree in the first steps.
+    """Train randomly drawn published runs again and return whether all agree in the first steps.
 
     Raises:
-        UserError: no such published study, or it has fewer runs.
+        UserError: the study is not published, or has fewer runs.
     """
     folder = results_dir / study
     if not (folder / FILES[-1]).exists():
         known = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(FILES[-1])]
-        raise UserError(f"reproduce={study}: no such published study.{nearest(study, known)}")
+        raise UserError(f"reproduce={study} is not a published study.{nearest(study, known)}")
     published = read_archive(folder)
     completed = published.runs.loc[published.runs["status"] == "completed", "name"]
     # The weights that a run with init_from starts from are not published.
@@ -47,12 +47,12 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
         raise UserError(f"runs={count}: {most}")
     names = random.Random(seed).sample(alone, count)
     agreeing = [reproduce_run(published, name, display) for name in names]
-    say(f"{sum(agreeing)} of {count} runs agree with what is published")
+    say(f"{sum(agreeing)} of {count} runs agree with the published ones")
     return all(agreeing)
 
 
 def reproduce_run(published: Runs, name: str, display: Display) -> bool:
-    """Train one published run again in a scratch directory; whether its first steps agree."""
+    """Train one published run again in a temporary directory and return whether its first steps agree."""
     numerics = published.saved[name]["identity"]["hashed"]["numerics"]
     there = f"NUMERICS {numerics} and PyTorch {published.environments[name]['libraries']['torch']}"
     here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
@@ -66,7 +66,7 @@ def reproduce_run(published: Runs, name: str, display: Display) -> bool:
 
 
 def published_config(published: Runs, name: str) -> ConfigMapping:
-    """Return the configuration of a published run, as `run_experiment` takes it."""
+    """Return the configuration of a published run for `run_experiment`."""
     trained = published.saved[name]["identity"]["trained"]
     curve = published.curves[published.curves["name"] == name]
     config = composed("config", [])
@@ -77,7 +77,7 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
 
 
 def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, bool]:
-    """Return a sentence on how a repetition agrees with the published run, and whether its first steps do."""
+    """Return a sentence that compares a repetition with the published run, and whether first steps agree."""
     if again.status != "completed":
         reason = again.result.get("reason", "no reason recorded")
         return f"differs: it ended as {again.status} ({reason})", False
@@ -89,7 +89,7 @@ def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, boo
     repeated_curve = pd.Series({row["length"]: row[column] for row in again.curve})
     difference = (curve - repeated_curve).abs().max()
     if training.equals(repeated) and difference == 0:
-        return f"comes out digit for digit: {len(training)} losses, {column} at {len(curve)} lengths", True
+        return f"is identical: {len(training)} losses, {column} at {len(curve)} lengths", True
     loss_differences = (training - repeated).abs()
     close = loss_differences <= CLOSE * training.abs() + 10**-DIGITS
     until = int(max(training.index[close.cummin()], default=0))
@@ -100,12 +100,12 @@ def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, boo
     by_rounding = (repeated - training.index.map(nudged_losses(again.experiment))).abs()
     too_different = ~close & (loss_differences > CARRIED * by_rounding)
     if too_different[training.index <= FIRST_STEPS].any():
-        return f"differs within the first {FIRST_STEPS} steps, by more than rounding does; {words}", False
-    return f"{words}; another rounding changes as much", True
+        return f"differs within the first {FIRST_STEPS} steps by more than rounding; {words}", False
+    return f"{words}; rounding alone changes as much", True
 
 
 def nudged_losses(experiment: Experiment) -> dict[int, float]:
-    """Return the losses of the first steps, by step, of a training whose weights start a rounding apart."""
+    """Return the losses of the first steps of a training whose initial weights differ by one rounding."""
     model = experiment.untrained_model()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

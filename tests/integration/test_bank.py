@@ -63,7 +63,7 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     assert set(verdicts["settings"]) == {5}
     page = (folder / "report.html").read_text()
     assert page.index("<figure>") < page.index("<h2>Verdicts</h2>")
-    assert "did not learn it often enough, like <b>2</b> (alibi, none)" in page
+    assert "did not learn the task often enough, like <b>2</b> (alibi, none)" in page
     metric = "hydra.callbacks.report.metric=exact_match_at_4x"
     again = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}", metric)
     assert again.code == 0, again.err
@@ -80,7 +80,7 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
         (tmp_path / "mine.py").write_text(source)
         outcome = run_script(*command, cwd=tmp_path)
         assert outcome.returncode == 0, outcome.stderr
-        assert "5 settings were run on 1 tasks" in outcome.stdout
+        assert "5 configurations were run on 1 tasks" in outcome.stdout
     renamed = run_script(*command, "label=other", cwd=tmp_path)
     assert "finished already" in renamed.stdout + renamed.stderr
     assert (results / "versus" / "other" / "verdicts.csv").exists()
@@ -89,16 +89,16 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("pe=none,rope",), "sweep=versus compares one encoding with the bank; here are 2"),
-        ((), "pe is missing: name your encoding"),
-        (("pe=rope", "hydra.callbacks.report.bank=bank/v9"), "bank=bank/v9: no published study there"),
+        (("pe=none,rope",), "sweep=versus compares one encoding with the bank, got 2"),
+        ((), "pe is missing; name your encoding"),
+        (("pe=rope", "hydra.callbacks.report.bank=bank/v9"), "bank=bank/v9 is not a published study in"),
         (
             ("pe=rope", "hydra.callbacks.report.baselines=[nobody]"),
             "baselines: nobody is not in the bank; allowed: alibi",
         ),
         (("pe=rope", "training.weight_decay=0.5"), "training.weight_decay=0.5 (there: 0.01)"),
         (("pe=rope", "hydra.callbacks.report.metric=loss"), "metric=loss: not measured; allowed: score"),
-        (("pe=rope", "label=alibi"), "label=alibi: that is an encoding of bank/v2; take another"),
+        (("pe=rope", "label=alibi"), "label=alibi is the name of an encoding of bank/v2; choose another"),
         (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (there: ["),
         (("pe=rope", "evaluation.examples=30"), "evaluation.examples=30 (there: 20)"),
         (("pe=rope", "task=sort"), "task: Sort is not in the bank"),

@@ -519,8 +519,8 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
     (results / "runs" / "foreign").mkdir()
     outcome = script("compare", f"results_dir={results}", f"out={tmp_path / 'out'}")
     assert outcome.code == 0, outcome.err
-    assert "left out: unfinished: unfinished" in outcome.out
-    assert "left out: foreign" in outcome.out
+    assert "excluded: unfinished: unfinished" in outcome.out
+    assert "excluded: foreign" in outcome.out
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "runs.csv", "curves.csv", "pairs.csv", "table.csv", "table.tex", "references.bib",
         "report.html", "figures",

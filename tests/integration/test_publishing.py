@@ -75,7 +75,7 @@ def test_a_study_may_have_a_version(written: Path) -> None:
 def test_edited_and_unknown_sources_are_refused(written: Path, recorded: dict[str, Any]) -> None:
     run = runs_of(written)[0]
     change_environment(run, **recorded)
-    with pytest.raises(UserError, match=rf"1 of 9 runs are of an edited or unknown source \({run.name}\)"):
+    with pytest.raises(UserError, match=rf"1 of 9 runs have edited or unknown source code \({run.name}\)"):
         publish("small", written)
     assert not (written / "small" / "runs.csv").exists()
 
@@ -120,7 +120,7 @@ def test_no_published_study_is_said(script: Script, results: Path) -> None:
     results.mkdir()
     outcome = script("results", f"results_dir={results}")
     assert outcome.code == 1
-    assert "no published study there; publish=STUDY makes one" in outcome.err
+    assert "no published study; create one with publish=STUDY" in outcome.err
 
 
 def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_another_training_differs(tmp_path_factory: pytest.TempPathFactory) -> N
 
 
 def test_what_cannot_be_reproduced_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"reproduce=bank: no such published study\. Did you mean bank/v2"):
+    with pytest.raises(UserError, match=r"reproduce=bank is not a published study\. Did you mean bank/v2"):
         reproduce("bank", 1, RESULTS, Display())
     with pytest.raises(UserError, match="runs=99: precision has 90 completed runs"):
         reproduce("precision", 99, RESULTS, Display())

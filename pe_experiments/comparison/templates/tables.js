@@ -30,7 +30,7 @@ function showTables(section) {
   showPairs(section);
 }
 
-/* What each encoding reached; a column that says nothing is left out. */
+/* Results of each encoding, without empty columns. */
 function resultTable(section, seeds) {
   const { rows } = section;
   const columns = [
@@ -54,7 +54,7 @@ function resultTable(section, seeds) {
 function showPairs(section) {
   const tested = records(section.pairs);
   $("statistics").hidden = !tested.length;
-  const headings = ["pair", "difference", "p (permutation)", "after Holm", "separated"];
+  const headings = ["pair", "difference", "p (permutation)", "after Holm", "significant"];
   const rows = tested.map((row) => [
     `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
     row.separated ? "yes" : "no",

@@ -176,7 +176,7 @@ def test_a_study_with_code_of_its_own_is_what_that_writes(
     assert fill_project_readme(project.format("old"), tmp_path) == project.format("It has 0.8.")
     for unknown in ("<!-- from tabel: make results -->\n<!-- end -->", "<!-- {tabel} --><!-- end -->"):
         (folder / "README.md").write_text(unknown)
-        with pytest.raises(UserError, match="no block tabel is made, only more, runs"):
+        with pytest.raises(UserError, match="block tabel is unknown; allowed: more, runs"):
             regenerate(folder)
 
 
