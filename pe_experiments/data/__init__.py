@@ -1,1 +1,1 @@
-"""Examples: drawn from named streams, laid out as tokens, cut into batches."""
+"""Draw examples from named random streams, lay them out as tokens and cut them into batches."""

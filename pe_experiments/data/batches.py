@@ -21,10 +21,10 @@ from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import Split
 
-BATCHES_PER_DRAW = 16  # drawn together: a task is called once per length, not once per length and batch
-MICRO_BATCH_TOKENS = 1300  # splitting a batch into parts of fewer tokens costs more than the padding it saves
-WIDTH_STEP = 8  # widths and rows are multiples of it: kernels are set up anew for every new shape
-BLOCK_EXAMPLES = 100  # evaluation examples are drawn in blocks of this size, whatever the batch size
+BATCHES_PER_DRAW = 16  # drawn together, so that a task is called once per length and not per batch
+MICRO_BATCH_TOKENS = 1300  # smaller parts of a batch cost more time than the padding they save
+WIDTH_STEP = 8  # widths and rows are multiples of it, because every new shape sets up kernels
+BLOCK_EXAMPLES = 100  # evaluation examples per block, independent of the batch size
 
 
 class Batch(NamedTuple):
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Makes examples of a task in a format, with position ids."""
+    """Make examples of a task in a format, with position ids."""
 
     task: Task
     format: Format
@@ -52,7 +52,7 @@ class Source:
     seed: int
 
     def evaluation_block(self, length: int, block: int) -> Batch:
-        """Block ``block`` of the evaluation examples of input length ``length``."""
+        """Return block ``block`` of the evaluation examples of input length ``length``."""
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
         rows = self.examples("evaluation", length, BLOCK_EXAMPLES, generator)
@@ -63,7 +63,7 @@ class Source:
         return _trimmed(rows, ids_BP)
 
     def examples(self, split: Split, length: int, count: int, generator: torch.Generator) -> Sequences:
-        """Random examples of one input length, laid out."""
+        """Return random examples of one input length as sequences."""
         inputs_BN, targets_BM = self.task.for_split(split).sample(length, count, generator)
         rows = self.format.lay_out(inputs_BN, targets_BM)
         if not self.positions.task_ids:
@@ -74,7 +74,7 @@ class Source:
 
 
 class TrainingStream:
-    """Batches of the training lengths: each row draws its own (``mixed``) or each batch (``single_length``).
+    """Batches of the training lengths, with one length per row (``mixed``) or batch (``single_length``).
 
     The examples of the two splits, ``training`` and ``validation``, are drawn independently.
 
@@ -93,7 +93,7 @@ class TrainingStream:
         self._draw: tuple[int, Sequences] | None = None
 
     def batch(self, index: int) -> Batch:
-        """Batch ``index``, trimmed to its longest row."""
+        """Return batch ``index``, trimmed to its longest row."""
         draw, within = divmod(index, BATCHES_PER_DRAW)
         if self._draw is None or self._draw[0] != draw:
             self._draw = draw, self._sequences(draw)
@@ -131,7 +131,7 @@ class TrainingStream:
         return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
 
     def _lengths(self, generator: torch.Generator) -> Tensor:
-        """Input length of every row of a draw."""
+        """Return the input length of every row of a draw."""
         choices = torch.tensor(self.source.train_lengths)
         if self.batching == "mixed":
             rows = BATCHES_PER_DRAW * self.batch_size
@@ -140,7 +140,7 @@ class TrainingStream:
         return drawn.repeat_interleave(self.batch_size)
 
     def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """By length up to ``longest``, the rows of a draw that have it and their input symbols [rows, N]."""
+        """Yield each length up to ``longest`` with its rows of a draw and their input symbols [rows, N]."""
         generator = stream(self.source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
@@ -150,7 +150,7 @@ class TrainingStream:
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
-    """The batch in parts of similar lengths, to save padding; one of a single length is returned whole.
+    """Split a batch into parts of similar lengths to save padding; keep a batch of a single length whole.
 
     Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
     The summed losses of the parts add up to that of the batch.
@@ -163,12 +163,12 @@ def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
 
 
 def rounded_up(count: int, step: int) -> int:
-    """The smallest multiple of ``step`` that is at least ``count``."""
+    """Return the smallest multiple of ``step`` that is at least ``count``."""
     return -(-count // step) * step
 
 
 def _part(batch: Batch, rows_b: Tensor) -> Batch:
-    """These rows, longest first."""
+    """Return these rows, longest first."""
     lengths_b = batch.lengths_B[rows_b]
     index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
     real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
@@ -185,7 +185,7 @@ def _part(batch: Batch, rows_b: Tensor) -> Batch:
 
 
 def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
-    """Tokens cut to the longest row: all answers may be shorter than the longest possible one."""
+    """Return tokens cut to the longest row, since all answers may be shorter than the longest possible."""
     longest = int(rows.lengths_B.max())
     tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
     return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

@@ -1,4 +1,4 @@
-"""Formats: the token sequence a model reads for a pair (input, target), and which of its tokens are scored.
+"""Formats: the token sequence that a model reads for an (input, target) pair, and its scored tokens.
 
 Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. The marks BOS, SEP, EOS and
 SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
@@ -14,26 +14,26 @@ from torch import Tensor
 from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.terminal.errors import NotApplicable
 
-MOST_SYMBOLS = 1 << 18  # as many as the largest vocabularies of language models
+MOST_SYMBOLS = 1 << 18  # the size of the largest vocabularies of language models
 
 
 @dataclass(frozen=True)
 class Sequences:
     """The tokens a model reads and the labels its output is scored on, int64.
 
-    The declared length of a row is that with the longest answer possible at its input length; encodings and
-    position policies that depend on the length read it.
+    The declared length of a row is its length with the longest possible answer at its input length. Encodings
+    and position policies that depend on the length read it.
     """
 
     tokens_BT: Tensor  # right-padded
     labels_BT: Tensor  # the expected output at each token, -100 where it is not scored
     lengths_B: Tensor  # tokens of each row without padding
     declared_B: Tensor
-    ids_BT: Tensor | None = None  # the task's position ids, 0 where it gives none; None: not used
+    ids_BT: Tensor | None = None  # the task's position ids, 0 for none; None if not used
 
 
 class Format:
-    """The marks, and the contract of a format: to lay out examples of one input length as sequences."""
+    """The marks and the interface of a format, which lays out examples of one input length as sequences."""
 
     prefix_is_known = False  # True if the model has read, in order, all tokens before the one it predicts
     feeds_back = False  # True if a decoding model reads its own answer so far
@@ -44,11 +44,11 @@ class Format:
         self.causal = causal
 
     def tokens(self, inputs: int, targets: int) -> int:
-        """Tokens of a sequence with this many input and target symbols."""
+        """Return the tokens of a sequence with these numbers of input and target symbols."""
         raise TypeError(f"{type(self).__name__} does not define tokens()")
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
-        """The sequences of these examples."""
+        """Return the sequences of these examples."""
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
     def inputs(self, tokens_BT: Tensor, length: int) -> Tensor:
@@ -56,7 +56,7 @@ class Format:
         return tokens_BT[:, self.causal : self.causal + length]
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
-        """The task's ids [rows, T], at the tokens where `lay_out` puts their symbols."""
+        """Return the task's ids [rows, T] at the tokens where `lay_out` puts their symbols."""
         raise TypeError(f"{type(self).__name__} does not define lay_out_ids()")
 
 
@@ -115,7 +115,7 @@ class SlotsFormat(Format):
 
 
 class AlignedFormat(Format):
-    """Target t is predicted at input token t: of ``BOS x`` in a decoder, of ``x`` in an encoder."""
+    """A model reads ``BOS x`` (decoder) or ``x`` (encoder) and predicts target t at input token t."""
 
     @property
     def prefix_is_known(self) -> bool:  # type: ignore[override]
@@ -142,7 +142,7 @@ FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsForma
 
 
 def refuse_misfit(theirs: Format, trained: Format) -> None:
-    """Refuse a task's format that a model trained on another cannot read: other marks or another layout."""
+    """Raise an error if a model cannot read a task's format because of other marks or another layout."""
     names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (theirs, trained))
     for what, (has, needs) in (("symbols are", (theirs.bos, trained.bos)), ("format is", names)):
         if has != needs:
@@ -153,7 +153,7 @@ def refuse_misfit(theirs: Format, trained: Format) -> None:
 
 
 def format_for(task: Task, causal: bool) -> Format:
-    """The format in which a decoder (``causal``) or an encoder reads this task."""
+    """Return the format in which a decoder (``causal``) or an encoder reads this task."""
     if task.vocab_size > MOST_SYMBOLS:
         raise ValueError(
             f"vocab_size={task.vocab_size} of {type(task).__name__}: expected at most {MOST_SYMBOLS}"

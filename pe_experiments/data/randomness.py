@@ -1,7 +1,7 @@
-"""Seeds of the random streams: named, independent of each other, the same on every machine.
+"""Seed named random streams that are independent of each other and the same on every machine.
 
-PyTorch's CPU generator keeps 32 bits of a seed. The streams of one run are therefore numbered within 32 bits
-and scrambled by a bijection, so that no two of them share a seed; hashes would sometimes collide.
+PyTorch's CPU generator keeps 32 bits of a seed. The streams of a run are therefore numbered within 32 bits
+and scrambled by a bijection, so that no two share a seed. Hashes could collide.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ BLOCK_BITS = INDEX_BITS - LENGTH_BITS
 
 
 def named_seed(seed: int, name: str) -> int:
-    """A 32-bit seed that follows from a run's seed and a name."""
+    """Return a 32-bit seed that depends on a run's seed and a name."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
 def stream(seed: int, name: str, index: int) -> torch.Generator:
-    """The generator of element ``index``, a batch number or `block_index`, of one of the `STREAMS`.
+    """Return the generator of element ``index`` (a batch number or `block_index`) of one of the `STREAMS`.
 
-    A pure function of its arguments; within one seed, no two pairs (name, index) share a generator.
+    The result depends only on the arguments; within one seed no two pairs (name, index) share a generator.
     """
     if not 0 <= index < 1 << INDEX_BITS:
         raise ValueError(f"stream index {index} is outside 0 .. {(1 << INDEX_BITS) - 1}")
@@ -35,7 +35,7 @@ def stream(seed: int, name: str, index: int) -> torch.Generator:
 
 
 def block_index(length: int, block: int) -> int:
-    """Index, in its stream, of block ``block`` of the evaluation examples of one length."""
+    """Return the index, in its stream, of block ``block`` of the evaluation examples of one length."""
     if not 0 <= length < 1 << LENGTH_BITS:
         raise ValueError(f"evaluation length {length} must be below {1 << LENGTH_BITS}")
     if not 0 <= block < 1 << BLOCK_BITS:
@@ -44,7 +44,7 @@ def block_index(length: int, block: int) -> int:
 
 
 def _scramble(word: int) -> int:
-    """The 32-bit finaliser of MurmurHash3 (Appleby 2011): a bijection that mixes all bits."""
+    """Return the 32-bit finaliser of MurmurHash3 (Appleby 2011), a bijection that mixes all bits."""
     word ^= word >> 16
     word = word * 0x85EBCA6B % (1 << 32)
     word ^= word >> 13

@@ -1,4 +1,4 @@
-"""Which inputs of an evaluation the training has seen: found by drawing the training's inputs once more."""
+"""Count the evaluation inputs that occurred in training, by drawing the training inputs again."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from pe_experiments.data.batches import BATCHES_PER_DRAW, BLOCK_EXAMPLES, Source, TrainingStream
 from pe_experiments.data.randomness import block_index, stream
 
-MOST_EXAMPLES = 200_000  # training examples looked at, about a second; further ones could only add to a count
+MOST_EXAMPLES = 200_000  # training examples drawn, which takes about a second
 
 
 def seen_in_training(
     batches: TrainingStream, steps: int, source: Source, lengths: Sequence[int], examples: int
 ) -> dict[int, int]:
-    """How many evaluation examples of each input length have an input that training has certainly seen.
+    """Return, for each input length, how many evaluation examples have an input that occurred in training.
 
-    Every one counted was found among the training inputs; where training had more than 200,000 examples, the
-    first of them are looked at and the counts are lower bounds.
+    With more than 200,000 training examples only the first of them are compared, so that the counts are lower
+    bounds.
     """
     counts = dict.fromkeys(lengths, 0)
     trained = [length for length in counts if length in batches.source.train_lengths]
@@ -38,7 +38,7 @@ def seen_in_training(
 
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
-    """The inputs of `Source.evaluation_block`, not laid out."""
+    """Return the inputs of `Source.evaluation_block` before layout."""
     task, blocks = source.task.for_split("evaluation"), []
     for block in range(-(-examples // BLOCK_EXAMPLES)):
         generator = stream(source.seed, "evaluation", block_index(length, block))

@@ -1,1 +1,1 @@
-"""Measuring a trained model at every length, and what sums a curve up."""
+"""Evaluate a trained model at several lengths and summarise the curve."""

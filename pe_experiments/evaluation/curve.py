@@ -1,9 +1,9 @@
-"""The extrapolation curve of a model.
+"""Compute the extrapolation curve of a model.
 
-Exact match is the share of examples in which every scored token is right, EOS included. It is the same under
-teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the same
-ids and the same declared length. Token accuracy leaves EOS out and differs: after a mistake teacher forcing
-continues from the right answer, greedy decoding from the model's own.
+Exact match is the share of examples in which every scored token is correct, including EOS. It is the same
+under teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the
+same ids and declared length. Token accuracy excludes EOS and differs: after a mistake teacher forcing
+continues from the correct answer, greedy decoding from the model's answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
-TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass, whatever the length
+TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass at any length
 
 Decoding = Literal["teacher_forcing", "greedy"]
 Row = dict[str, Any]
@@ -32,11 +32,11 @@ Row = dict[str, Any]
 
 @dataclass
 class Tally:
-    """Counts over examples, from which the rates follow; ``loss_sum`` in nats, NaN under greedy decoding."""
+    """Counts over examples; ``loss_sum`` is in nats and NaN under greedy decoding."""
 
     examples: int = 0
     exact: int = 0
-    without_end: int = 0  # every token right but, perhaps, EOS
+    without_end: int = 0  # examples with every token but possibly EOS correct
     tokens: int = 0
     right_tokens: int = 0
     scored: int = 0
@@ -55,7 +55,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Mean cross entropy over the scored tokens, in nats; NaN under greedy decoding."""
+        """Return the mean cross entropy over the scored tokens in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -66,11 +66,11 @@ def tally(
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
 ) -> Tally:
-    """Run the model over laid-out batches, a bounded number of tokens at a time, and count.
+    """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
-    ``greedy`` feeds the model's own answers back instead of the right ones; it needs batches of one input
-    length in a format that feeds back. ``show`` is called with the number of examples done. Of a run on
-    several devices each does some of the parts, and all get the same counts.
+    ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of one input
+    length in a format that feeds back. ``show`` is called with the number of finished examples. On several
+    devices each computes some of the parts, and all return the same counts.
     """
     return tally_by_example(model, batches, eos, decoding, show)[0]
 
@@ -106,17 +106,17 @@ def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> tuple
 
 
 def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    """These rows; the one row of position ids that all of them may share stays."""
+    """Return these rows; a shared single row of position ids stays."""
     return Batch(*(each if len(each) == 1 else each[start:stop] for each in batch))
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
-    """The answers [B, T] under teacher forcing, -100 where nothing is scored, and the summed loss in nats."""
+    """Return answers [B, T] under teacher forcing (-100 if not scored) and the summed loss in nats."""
     scored_BT = batch.labels_BT != IGNORE
     hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     logits_NV = at_least_float32(model.head(hidden_BTD[scored_BT]))
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
-    # Outputs that are NaN or infinite answer nothing.
+    # NaN and infinite outputs count as wrong.
     answers_BT[scored_BT] = logits_NV.argmax(dim=-1).where(logits_NV.isfinite().all(dim=-1), IGNORE)
     logits64_NV = in_float64(logits_NV)
     labels_N = batch.labels_BT[scored_BT].to(logits64_NV.device)
@@ -125,10 +125,10 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
 
 
 def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
-    """The answers [B, T] of a decoder, token by token; -100 after EOS and where no answer is expected.
+    """Return the answers [B, T] of a decoder, token by token; -100 after EOS and outside answers.
 
-    All rows, of one input length, are decoded together, recomputing the whole prefix for every token, up to
-    the token after the longest target; later tokens would not be scored.
+    All rows have one input length and are decoded together, recomputing the whole prefix for every token.
+    Decoding stops after the longest target, since later tokens are not scored.
     """
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
@@ -146,7 +146,7 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
 
 
 def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
-    """Exact match of each example [B]: the answer equals the label at every scored token."""
+    """Return the exact match of each example [B]: the answer equals the label at every scored token."""
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
@@ -168,7 +168,7 @@ def _count(batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> tuple
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
-    """Counts over fresh examples of the training lengths (always the same ones)."""
+    """Return counts over held-out examples of the training lengths, which are the same at every call."""
     needed = -(-examples // batches.batch_size)
     return tally(model, (batches.batch(i) for i in range(needed)), batches.source.format.eos)
 
@@ -183,11 +183,11 @@ def extrapolation_curve(
     show: Callable[[int], None] = lambda done: None,
     keep_depths: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Iterator[Row]:
-    """One row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
+    """Yield one row per length, when it is measured, with the columns of ``extrapolation.csv``.
 
-    Each length is lowered to the nearest at which the task exists; ``max_length`` is the longest of the
-    training. ``loss`` is empty under greedy decoding. ``show`` counts the examples done over all lengths.
-    ``keep_depths`` is called with the rows of ``depth.csv`` of a length, where the task has a depth.
+    Each length is lowered to the nearest that the task has; ``max_length`` is the longest in training.
+    ``loss`` is empty under greedy decoding. ``show`` counts finished examples over all lengths.
+    ``keep_depths`` is called with the rows of ``depth.csv`` of a length, if the task has a depth.
     """
     model.eval()
     for index, length in enumerate(lengths):
@@ -236,7 +236,7 @@ def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]
 
 @dataclass
 class _Blocks:
-    """The evaluation examples of a length, the largest position id drawn for them, and their depths."""
+    """The evaluation examples of a length, their largest position id and their depths."""
 
     source: Source
     length: int
@@ -256,7 +256,7 @@ class _Blocks:
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:
-    """The columns of ``extrapolation.csv`` that depend on the length alone, not on the model."""
+    """Return the columns of ``extrapolation.csv`` that depend on the length but not on the model."""
     answer_tokens = source.task.target_length(content_length)
     trained_ids = source.positions.train_positions(source.train_length)
     return {
@@ -272,7 +272,7 @@ def point(source: Source, length: int, content_length: int, max_length: int, lar
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Wilson's 95 % interval for a proportion (1927): the error of sampling examples, not trainings."""
+    """Return Wilson's 95 % interval for a proportion (1927), the error of sampling examples, not runs."""
     share = successes / trials
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

@@ -1,4 +1,4 @@
-"""Everything that is measured of a trained model, by the kind of its task."""
+"""Evaluate a trained model with the measurements for its kind of task."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pe_experiments.tasks.text import NextSymbol, Text
 from pe_experiments.terminal.console import Display
 
 Curve = list[Row]
-Tables = dict[str, Curve]  # more that was measured, by the name of its CSV file
+Tables = dict[str, Curve]  # further measurements by the name of their CSV file
 
 
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
-    """The rows of ``extrapolation.csv`` after that many steps, and what else is measured of such a task."""
+    """Return the rows of ``extrapolation.csv`` and further tables for this kind of task."""
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
     if not experiment.other_task:
@@ -44,14 +44,14 @@ def evaluate_model(
             tables["depth"] = depths
     for row in curve:
         row["seen"] = seen.get(row["content_length"])
-        if experiment.other_task:  # its lengths within those of the training are not in distribution
+        if experiment.other_task:  # short lengths of another task are not in distribution
             row["split"] = "other_task"
     display.stop()
     return curve, tables
 
 
 def describe_model(model: Backbone, source: Source) -> dict[str, Any]:
-    """Size of the model, and the length of position vectors beside token vectors (a known confound)."""
+    """Return the size of the model and the norm of position relative to token vectors (a confound)."""
     batch, ratio = TrainingStream(source, 64, "mixed", "validation").batch(0), None
     with torch.no_grad():
         tokens_BTD = model.cpu().embedding(batch.tokens_BT)

@@ -1,4 +1,4 @@
-"""Work spread over the processes (ranks) of a run on several devices; with one process it does all."""
+"""Spread work over the processes (ranks) of a run on several devices; a single process does all of it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Item = TypeVar("Item")
 
 
 def rank() -> int:
-    """The number of this process among those of the run, from 0."""
+    """Return the index of this process among those of the run, from 0."""
     return distributed.get_rank() if _several() else 0
 
 
 def world_size() -> int:
-    """The number of processes of the run."""
+    """Return the number of processes of the run."""
     return distributed.get_world_size() if _several() else 1
 
 
 def is_mine(index: int) -> bool:
-    """Whether this process does item ``index``: they take turns."""
+    """Return whether this process does item ``index``; processes take turns."""
     return index % world_size() == rank()
 
 
 def gathered(mine: Sequence[tuple[int, Item]]) -> list[Item]:
-    """The items of all ranks in the order of their indices, the same on every rank.
+    """Return the items of all ranks in the order of their indices, the same on every rank.
 
-    Sums over them then do not depend on the number of ranks, not even in the last bit.
+    Sums over them are then bit-identical for any number of ranks.
     """
     everyone: list[Any] = [list(mine)]
     if _several():

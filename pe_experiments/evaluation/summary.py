@@ -1,4 +1,4 @@
-"""The metrics that sum up a curve: of a run, over all lengths at which it was evaluated."""
+"""Compute the metrics that summarise a curve over all evaluated lengths."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from pe_experiments.terminal.console import Row
 
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
-DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # middles of the bins that examples are grouped in by `Task.depth`
-FARTHEST = 8.0  # times the training length: where the area past training ends
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # centres of the bins of examples by `Task.depth`
+FARTHEST = 8.0  # end of the area past training, in training lengths
 LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
 
 
 def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
-    """The metrics that summarise a curve; None where the evaluated lengths do not determine one.
+    """Return the metrics that summarise a curve; None if the evaluated lengths do not determine one.
 
     * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. A length at
       which at least half of the inputs occurred in training (column ``seen``) is left out, unless all are.
     * ``exact_match_at_2x``: at twice the longest training length, when evaluated there.
     * ``exact_match_extrapolation``: area under the curve over log2 length, from the first evaluated length
-      past training to 8x the training length (or the longest evaluated), divided by the width, with straight
-      lines between the points; the value itself if there is one such length. Each point is
+      past training to 8x the training length (or the longest evaluated), divided by the width, with linear
+      interpolation; the value itself if there is only one such length. Each point is
       ``(x - chance) / (1 - chance)``, so guessing scores 0 and a perfect curve 1. Exact match has chance 0,
       except where the answer is one token. The area depends on the evaluated lengths, so only curves over
       the same lengths can be compared.
@@ -35,8 +35,8 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
       length; 0 if the first point is below. If it never falls below, the horizon is the longest evaluated
       length and ``horizon_censored`` is true. ``horizon_ratio``: in units of the training length.
 
-    Where exact match was not measured, as for language models, so is nothing that follows from it. Rows are
-    those of ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
+    Metrics based on exact match are missing if it was not measured, as for language models. Rows are those of
+    ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
     """
     exact = not any(unknown(row["exact_match"]) for row in rows)
     within = [row for row in rows if row["content_length"] <= max_length]
@@ -57,7 +57,7 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
 
 
 def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_length: int) -> dict[str, Any]:
-    """Mean within the training lengths, value at twice the longest, area past it."""
+    """Return the mean within the training lengths, the value at twice the longest and the area past it."""
     twice = [row[metric] for row in rows if row["content_length"] == 2 * max_length]
     return {
         f"{metric}_in_distribution": float(np.mean([row[metric] for row in within])) if within else None,
@@ -67,7 +67,7 @@ def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_leng
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether a metric is a loss."""
+    """Return whether a metric is a loss."""
     return metric.startswith("loss")
 
 
@@ -76,13 +76,13 @@ def unknown(value: Any) -> bool:
 
 
 def guessing_loss(point: Row) -> float:
-    """Loss of a uniform guess, in nats; NaN where its accuracy is unknown."""
+    """Return the loss of a uniform guess in nats; NaN if its accuracy is unknown."""
     chance = point.get("chance")
     return math.nan if unknown(chance) or not chance else -math.log(chance)
 
 
 def chance_of(row: Row, metric: str) -> float:
-    """The value of this metric under guessing, at the length of a row."""
+    """Return the value of the metric under guessing, at the length of a row."""
     guessed = metric == "token_accuracy" or row.get("answer_tokens") == 1
     return (row.get("chance") or 0.0) if guessed else 0.0
 

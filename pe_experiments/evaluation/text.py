@@ -1,17 +1,18 @@
-"""A language model over context length: the same target bytes at every length, by windows, index and slice.
+"""Evaluate a language model over context length, on the same target bytes at every length.
 
 Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
-L bytes, as in training; each scores all its bytes but the first, which is the last of the window before.
+L bytes, as in training. A window scores all its bytes except the first, which is the last of the window
+before it.
 
-* ``non_overlapping``: all bytes of a stretch but the first, each after 1 to L - 1 bytes of its window.
+* ``non_overlapping``: all bytes of a stretch except the first, each after 1 to L - 1 bytes of its window.
 * ``sliding``: the last bytes of each stretch (at most `STRIDE`), each after at least L - STRIDE bytes, as
-  where a window slides by that stride. They are also split by whether they complete a 4-gram that occurred
-  earlier in the stretch (associative recall; Arora et al. 2023, arXiv:2312.04927): ``repeated_near`` within
-  the training length, ``repeated_far`` only farther back, ``new`` not at all.
-* ``copy``: a random key stands at a random index of the window and once more at its end; the second half of
+  with a window that slides by that stride. They are also split by whether they complete a 4-gram that
+  occurred earlier in the stretch (associative recall; Arora et al. 2023, arXiv:2312.04927):
+  ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new`` not at all.
+* ``copy``: a random key is placed at a random index of the window and again at its end; the second half of
   its second occurrence is scored.
 
-Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S bytes that are scored.
+Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S scored bytes.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
-STRIDE = 64  # bytes by which a window slides; a quarter of the shortest length if that is less
+STRIDE = 64  # bytes by which a window slides, at most a quarter of the shortest length
 GRAM = 4  # bytes
 KEY = 16  # bytes of a key to copy
-BINS = 32  # of the index in the longest window
-COLUMNS = ("length", "windows", "slice", "first_index", "last_index")  # of a kind
+BINS = 32  # of indices in the longest window
+COLUMNS = ("length", "windows", "slice", "first_index", "last_index")  # columns of a kind
 
 Kind = tuple[int, str, str, int | None, int | None]  # length, windows, slice, first and last index
 
 
 class Scorer:
-    """Scores of single bytes under a model: their sums by kind, and the largest position id by length."""
+    """Score single bytes under a model; store sums by kind and the largest position id by length."""
 
     def __init__(self, model: Backbone, source: Source):
         self.model, self.source = model, source
         self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
-        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # by the block of stretches they are of
+        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # with the index of their block of stretches
         self.block = 0
 
     @property
     def sums(self) -> dict[Kind, Tally]:
-        """The scores of all blocks, of those too that other devices have scored."""
+        """Return the scores of all blocks, including blocks scored by other devices."""
         sums: defaultdict[Kind, Tally] = defaultdict(Tally)
         for kind, tally in gathered(self.counts):
             sums[kind] += tally
@@ -62,7 +63,7 @@ class Scorer:
 
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss in nats, and whether the likeliest byte is right, of every byte but the first, [R, L - 1]."""
+        """Return loss in nats and correctness of the likeliest byte, for bytes 1 .. L - 1, [R, L - 1]."""
         source, device = self.source, next(self.model.parameters()).device
         targets_RL = windows_RL.roll(-1, dims=1)
         targets_RL[:, -1] = IGNORE
@@ -70,7 +71,7 @@ class Scorer:
         ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.draws)
         length = windows_RL.shape[1]
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
-        if not is_mine(self.block):  # the ids were drawn all the same, for those of later blocks to follow
+        if not is_mine(self.block):  # ids are drawn anyway, to keep the random stream in step
             shape = windows_RL.shape[0], length - 1
             return torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.bool)
         ids_RP = ids_RP.expand(len(windows_RL), -1)
@@ -86,7 +87,7 @@ class Scorer:
         return torch.cat(losses), torch.cat(right)
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """The scores [B, N - 1] of stretches in windows of ``length`` bytes, the first maybe shorter."""
+        """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
         made, stop = [], stretches_BN.shape[1]
         while stop > 1:
             start = max(0, stop - length)
@@ -110,10 +111,10 @@ def evaluate_text(
     max_length: int,
     show: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[Row], list[Row]]:
-    """Evaluate a language model at these context lengths, on the same bytes at each.
+    """Evaluate a language model at these context lengths, on the same bytes at each length.
 
-    Returns the rows of ``extrapolation.csv``, of non-overlapping windows, and those of ``text.csv``. Examples
-    are stretches of text; ``show`` is called with the number of those done, over all lengths.
+    Return the rows of ``extrapolation.csv`` for non-overlapping windows and the rows of ``text.csv``.
+    Examples are stretches of text; ``show`` is called with the number of finished ones over all lengths.
     """
     model.eval()
     task = source.task.for_split("evaluation")
@@ -150,10 +151,10 @@ def evaluate_text(
 
 
 def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, Tensor]:
-    """The slices of the last ``stride`` bytes of stretches, as masks [B, stride]; ``all`` is one of them.
+    """Return the slices of the last ``stride`` bytes of stretches, including ``all``, as masks [B, stride].
 
-    A byte is ``repeated_near`` if the 4-gram that it ends stood so near before that every window of the
-    training length shows it.
+    A byte is ``repeated_near`` if the 4-gram that it ends occurred so recently that every window of the
+    training length contains the earlier occurrence.
     """
     near_BS, ever_BS = torch.zeros(2, len(stretches_BN), stride, dtype=torch.bool)
     total = stretches_BN.shape[1]
@@ -174,9 +175,9 @@ def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, T
 
 
 def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
-    """Windows, at least two keys long, in which a key stands at a random index and once more at the end.
+    """Return windows with a key at a random index and again at the end; they span at least two keys.
 
-    ``starts_B`` says where the first one begins, as a share of the indices it may have.
+    ``starts_B`` is the start of the first occurrence, as a share of its possible indices.
     """
     width = keys_BK.shape[1]
     made_BL = windows_BL.clone()
@@ -187,7 +188,7 @@ def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
 
 
 def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tensor) -> None:
-    """The bytes of the longest windows by their index, in bins of equal width."""
+    """Add the bytes of the longest windows by their index, in bins of equal width."""
     edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
     for first, stop in pairwise(edges):
         part = slice(first - 1, stop - 1)
@@ -209,7 +210,7 @@ def _point(
     scorer: Scorer, sums: dict[Kind, Tally], asked: int, length: int, examples: int, max_length: int
 ) -> Row:
     total = sums[length, "non_overlapping", "all", None, None]
-    # A whole window of text is never right, so exact match would be no measure of anything.
+    # Exact match is not informative, because a whole window of text is never predicted correctly.
     exact = ("exact_match", "exact_match_low", "exact_match_high", "exact_match_without_end")
     unmeasured = (*exact, "bag_ceiling", "input_blind")
     row = point(scorer.source, asked, length, max_length, scorer.largest_id[length])

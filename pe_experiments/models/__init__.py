@@ -1,4 +1,4 @@
-"""One transformer (decoder or encoder), its attention, and the contract of other models."""
+"""A transformer (decoder or encoder), its attention, and the interface of other models."""
 
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.transformer import Transformer

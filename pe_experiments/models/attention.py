@@ -1,4 +1,4 @@
-"""Multi-head attention with interchangeable implementations of the same result.
+"""Multi-head attention with interchangeable implementations.
 
 Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and an
 encoding to the weighted values; all agree up to rounding.
@@ -25,7 +25,7 @@ FUSED_TRAINING = 1024  # the same with its backward pass, with oneDNN, for a bia
 def eager(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """Weights, then the weighted sum; the fastest for training on short rows on a CPU."""
+    """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
     weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
@@ -33,11 +33,11 @@ def eager(
 def sdpa(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """PyTorch's fused kernel, with the bias as its additive mask."""
+    """Call PyTorch's fused kernel with the bias as its additive mask."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     bias = encoding.bias(q_BHTK, k_BHSK, at)
     mask = at.once(additive_mask) if bias is None else at.once(additive_mask) + bias
-    if bias is not None:  # the kernel takes a mask of q's type, and bfloat16 cannot hold distances
+    if bias is not None:  # the kernel needs a mask of q's dtype, and bfloat16 cannot represent distances
         q_BHTK, k_BHSK, v_BHSK = (at_least_float32(x) for x in (q_BHTK, k_BHSK, v_BHSK))
     with torch.autocast(q_BHTK.device.type, enabled=False):
         scale = encoding.shape.head_dim**-0.5
@@ -48,13 +48,13 @@ def sdpa(
 def blocked(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
-    """A few query rows at a time: memory grows with the length, not with its square."""
+    """Compute a few query rows at a time, so that memory grows linearly with the length."""
     own_weights = makes_weights(encoding)
-    if not own_weights:  # `weights` of such an encoding rotates by itself, block by block
+    if not own_weights:  # such an encoding rotates in `weights`, block by block
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
-    # Allocated once: small results kept between large temporaries would fragment the heap.
+    # Allocated once, because small results between large temporaries would fragment the heap.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
         rows_BHtK = q_BHTK[:, :, start : start + size]
@@ -70,14 +70,14 @@ IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blo
 
 
 def makes_weights(encoding: PositionalEncoding) -> bool:
-    """Whether the encoding computes its own weights instead of the masked softmax of its logits."""
+    """Return whether the encoding computes its weights otherwise than by the masked softmax of its logits."""
     return type(encoding).weights is not PositionalEncoding.weights
 
 
 def choose_implementation(
     implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
 ) -> Implementation:
-    """The function to call; ``auto`` decides by device, length and whether gradients are recorded."""
+    """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded."""
     if makes_weights(encoding):  # the fused kernel cannot compute them
         long = implementation == "auto" and q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled()
         return blocked if long or implementation == "blocked" else eager
@@ -93,7 +93,7 @@ def choose_implementation(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: the projections. Everything positional belongs to the encoding."""
+    """The projections of multi-head self-attention; the encoding adds positions."""
 
     def __init__(self, shape: ModelShape, implementation: str = "auto", biases: bool = True):
         super().__init__()
@@ -115,11 +115,11 @@ class Attention(nn.Module):
         return self.output(packing.pack(y_BHTK.transpose(1, 2).flatten(-2)))
 
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
-        """The weights [B, H, T, S] of such a call, also where its implementation forms none."""
+        """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
         return encoding.weights(q_BHTK, k_BHTK, at)
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, [B, H, T, K] each."""
+        """Return queries, keys and values, each [B, H, T, K]."""
         heads = (3, self.shape.num_heads, self.shape.head_dim)
         return qkv_BTQ.unflatten(-1, heads).permute(2, 0, 3, 1, 4).contiguous().unbind(0)

@@ -1,4 +1,4 @@
-"""Attention scores under an encoding for given queries and keys, without a model."""
+"""Compute attention scores under an encoding for given queries and keys, without a model."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Inputs:
 def attention_scores(
     encoding: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
 ) -> Tensor:
-    """Logits [B, H, T, S], or the weights of an encoding that computes its own; nan for causally masked keys.
+    """Return logits [B, H, T, S] with nan for masked keys, or the weights of an encoding that computes them.
 
-    With ``weights`` the attention weights, of any encoding.
+    With ``weights`` return the attention weights of any encoding.
     """
     tokens, part = inputs.positions_BT.shape[1], encoding.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)

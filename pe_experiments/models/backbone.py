@@ -1,4 +1,4 @@
-"""The contract of a model: from tokens and an encoding to logits.
+"""The interface of a model, which maps tokens and an encoding to logits.
 
 Shapes: B batch, T tokens, P position ids (of the declared tokens, P >= T), D d_model, V vocabulary.
 """
@@ -16,11 +16,11 @@ MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 
 
 class Backbone(nn.Module):
-    """Embedding, encoding and head; a subclass runs its layers between them in `layers_of`.
+    """Embedding, encoding and head of a model; a subclass runs its layers in `layers_of`.
 
-    Other models, those of libraries included, are subclasses named by ``model._target_``; arguments after
-    ``seed`` are settings of the ``model`` section. Weights may be drawn from torch's global generator, which
-    the run seeds before it builds the model.
+    Other models, including models of libraries, are subclasses named by ``model._target_``. Arguments after
+    ``seed`` are options of the ``model`` section. Weights may be drawn from torch's global generator, which
+    is seeded before the model is built.
 
     Args:
         vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
@@ -44,7 +44,7 @@ class Backbone(nn.Module):
         self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
-        """Hidden states [B, T, D] after the last layer and norm.
+        """Return hidden states [B, T, D] after the last layer and norm.
 
         Layer ``i`` takes ``encoding = self.encoding(i)`` and ``here = at.at_layer(i, x_BTD)`` with the hidden
         states it computes queries and keys from. ``encoding.weights(q_BHTK, k_BHSK, here)`` returns the
@@ -59,16 +59,16 @@ class Backbone(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
 
     def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
-        """`layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the others."""
+        """Return `layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the rest."""
         return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, asked_n)
 
     def encoding(self, layer: int) -> PositionalEncoding:
-        """The encoding of this layer."""
+        """Return the encoding of this layer."""
         encoding = self.encodings[layer if self.encodings[0].per_layer else 0]
         return encoding.for_layer(layer)  # type: ignore[operator]
 
     def forward(self, tokens_BT: Tensor, *rest: Tensor | None) -> Tensor:
-        """Logits [B, T, V]; takes what `hidden` takes."""
+        """Return logits [B, T, V]; the arguments are those of `hidden`."""
         return self.head(self.hidden(tokens_BT, *rest))
 
     def hidden(
@@ -79,7 +79,7 @@ class Backbone(nn.Module):
         declared_B: Tensor | None = None,
         asked_n: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [B, T, D] after the last layer and norm, before the head.
+        """Return hidden states [B, T, D] after the last layer and norm, before the head.
 
         Args:
             tokens_BT: right-padded tokens.
@@ -88,7 +88,7 @@ class Backbone(nn.Module):
             lengths_B: tokens of each row without padding; None means no padding.
             declared_B: tokens of each row with the longest possible answer, at most P; None means
                 ``lengths_B``.
-            asked_n: indices into the B * T tokens of the flattened batch; then [n, D], of these alone.
+            asked_n: indices into the B * T tokens of the flattened batch; the result is then [n, D].
         """
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B
@@ -102,7 +102,7 @@ class Backbone(nn.Module):
         return self.layers_of(x_BTD, at) if asked_n is None else self.asked_of(x_BTD, at, asked_n)
 
     def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
-        """Token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
+        """Return token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
         encoding: PositionalEncoding = self.encodings[0]  # type: ignore[assignment]
         return encoding.embed_sequence(self.embedding(tokens_BT), positions_BP, declared_B)
 
@@ -112,7 +112,7 @@ class Backbone(nn.Module):
         keys_S = torch.arange(tokens, device=device)
 
         def rows(start: int, stop: int) -> Tensor:
-            if self.shape.causal:  # padding is to the right, where no real token attends
+            if self.shape.causal:  # no real token attends to the padding on its right
                 return (keys_S <= keys_S[start:stop, None])[None]
             if lengths_B is None:
                 return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)

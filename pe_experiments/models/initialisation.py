@@ -1,4 +1,4 @@
-"""How the weights of a model are drawn: one named stream per parameter of the backbone, on the CPU."""
+"""Draw the weights of a model on the CPU, from one named stream per parameter of the backbone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seeded_model(
     shape: ModelShape,
     seed: int,
 ) -> Backbone:
-    """The untrained model: what backbone and encodings draw from torch's generator follows from the seed."""
+    """Return the untrained model, with torch's generator seeded for backbone and encodings."""
     index = count()
 
     def make_encoding(shape: ModelShape) -> PositionalEncoding:
@@ -57,7 +57,7 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
             continue
         for kind, parameter in module.named_parameters(recurse=False):
             if id(parameter) in drawn:
-                continue  # a tied head: drawn once, as the embedding
+                continue  # a tied head was drawn as the embedding
             drawn.add(id(parameter))
             generator = torch.Generator().manual_seed(named_seed(seed, f"backbone {name}.{kind}"))
             with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Layers compute the real tokens of a padded batch alone; only attention sees them in rows.
+"""Compute only the real tokens of a padded batch in layers; attention sees rows.
 
-Shapes: B rows, T tokens of the longest, P = B T, N tokens that are computed, D columns.
+Shapes: B rows, T tokens of the longest row, P = B T, N computed tokens, D columns.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-STEP = 16  # N is a multiple of it, filled up with padding: kernels are set up anew for every new shape
+STEP = 16  # N is padded to a multiple of it, because every new shape sets up kernels
 
 
 class Unpacked:
-    """Rows stay as they are."""
+    """Leave rows unchanged."""
 
     def pack(self, x_BTD: Tensor) -> Tensor:
         return x_BTD
@@ -21,7 +21,7 @@ class Unpacked:
         return x_BTD
 
     def kept(self, x_ND: Tensor) -> Tensor:
-        """A layer's input at the tokens that `pack` returns, for the residual sum."""
+        """Return a layer's input at the tokens that `pack` returns, for the residual sum."""
         return x_ND
 
 
@@ -29,7 +29,7 @@ UNPACKED = Unpacked()
 
 
 class Packing(Unpacked):
-    """The real tokens of right-padded rows, one after the other; ``tokens`` are those of the longest row."""
+    """Concatenate the real tokens of right-padded rows; ``tokens`` is the length of the longest row."""
 
     def __init__(self, lengths_B: Tensor, tokens: int):
         self.shape = (len(lengths_B), tokens)
@@ -39,20 +39,20 @@ class Packing(Unpacked):
         kept_BT[shortest, lengths_B[shortest] :][:filling] = True
         kept_P = kept_BT.flatten()
         self.kept_N = kept_P.nonzero()[:, 0]
-        # Padding repeats the last token of its row: a value like any other, in whatever an encoding computes.
+        # Padding repeats the last token of its row, so that encodings compute with ordinary values.
         self.source_P = kept_P.cumsum(0) - 1
 
     def pack(self, x_BTD: Tensor) -> Tensor:
-        """The real tokens [N, D]."""
+        """Return the real tokens [N, D]."""
         return x_BTD.flatten(0, 1).index_select(0, self.kept_N)
 
     def pad(self, x_ND: Tensor) -> Tensor:
-        """Rows again, [B, T, D]."""
+        """Return rows [B, T, D]."""
         return x_ND.index_select(0, self.source_P).unflatten(0, self.shape)
 
 
 class Asked(Unpacked):
-    """For the last layer: attention sees all tokens; after it only those at ``asked_n`` are computed."""
+    """Compute only the tokens at ``asked_n`` after the attention of the last layer, which sees all tokens."""
 
     def __init__(self, packing: Unpacked, asked_n: Tensor):
         self.pad = packing.pad  # type: ignore[method-assign]

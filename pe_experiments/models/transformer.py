@@ -1,4 +1,4 @@
-"""One pre-norm transformer, decoder or encoder, independent of encoding and task.
+"""A pre-norm transformer, decoder or encoder, independent of encoding and task.
 
 Shapes: B batch, T tokens, N tokens without padding, D d_model, F hidden width of the MLP.
 """
@@ -21,7 +21,7 @@ from pe_experiments.models.initialisation import Initialisation, initialise_back
 from pe_experiments.models.packing import UNPACKED, Asked, Packing, Unpacked
 from pe_experiments.terminal.argument_checks import one_of
 
-PADDED = 0.9  # share of real tokens below which packing them pays
+PADDED = 0.9  # pack if the share of real tokens is lower
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]
@@ -30,7 +30,7 @@ Implementation = Literal["auto", "eager", "sdpa", "blocked"]
 
 
 def swiglu(x_BTF: Tensor) -> Tensor:
-    """Half of the columns, gated by the SiLU of the other half (Shazeer 2020, arXiv:2002.05202)."""
+    """Return half of the columns, gated by the SiLU of the other half (Shazeer 2020, arXiv:2002.05202)."""
     value, gate = x_BTF.chunk(2, dim=-1)
     return value * F.silu(gate)
 
@@ -40,7 +40,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 @dataclass(frozen=True)
 class LayerForm:
-    """Settings that all layers share, besides their sizes; see `Transformer`."""
+    """The options shared by all layers, except sizes; see `Transformer`."""
 
     activation: Activation
     norm: Norm
@@ -57,7 +57,7 @@ class LayerForm:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
 
     def hidden_width(self, d_model: int) -> int:
-        """Hidden width of the MLP: 4 d_model; with a gate 8/3 d_model (a multiple of 8), as many weights."""
+        """Return the hidden width of the MLP: 4 d_model, or 8/3 d_model with a gate (equal parameters)."""
         return 8 * round(d_model / 3) if self.activation == "swiglu" else 4 * d_model
 
 
@@ -79,7 +79,7 @@ class Layer(nn.Module):
     def forward(
         self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked
     ) -> Tensor:
-        """Hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
+        """Return hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
         read_ND = self.attention_norm(x_ND)
         here = at.at_layer(self.index, partial(packing.pad, read_ND))
         x_ND = packing.kept(x_ND) + self.dropout(self.attention(read_ND, encoding, here, packing))
@@ -98,7 +98,7 @@ class Transformer(Backbone):
         dropout: rate, applied to the embeddings and to the outputs of attention and MLP in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
-        attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``: the same result.
+        attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``, with the same result.
 
     Raises:
         ValueError: an unknown choice, a dropout outside [0, 1), or a tied head with an encoding that is
@@ -134,7 +134,7 @@ class Transformer(Backbone):
         if output_head == "tied":
             if self.embedding.embedding_dim < shape.d_model:
                 raise ValueError(
-                    "output_head=tied needs token vectors as wide as the model; take pe.combine=add"
+                    "output_head=tied needs token vectors as wide as the model; use pe.combine=add"
                 )
             self.head.weight = self.embedding.weight
         initialise_backbone(self, initialisation, shape.num_layers, seed)
@@ -154,7 +154,7 @@ class Transformer(Backbone):
         return self.norm(x_ND)
 
     def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
-        """Rows are packed in training on a CPU."""
+        """Return the packing of rows, which is used in training on a CPU."""
         if at.lengths_B is None or x_BTD.device.type != "cpu" or not torch.is_grad_enabled():
             return UNPACKED
         rows, tokens = x_BTD.shape[:2]

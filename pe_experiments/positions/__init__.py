@@ -1,4 +1,4 @@
-"""Which position ids the tokens of a sequence get: the contract; one file per family of policies."""
+"""Position policies, which assign position ids to the tokens of a sequence; `base` is the interface."""
 
 from pe_experiments.positions.base import Consecutive, PositionPolicy
 

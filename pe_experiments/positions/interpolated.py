@@ -1,4 +1,4 @@
-"""Position interpolation: the ids of longer sequences are squeezed into the range of training."""
+"""Position interpolation, which scales the ids of longer sequences into the range of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random real positions in training, evenly spaced ones in evaluation."""
+"""Random real positions in training and evenly spaced ones in evaluation."""
 
 from __future__ import annotations
 

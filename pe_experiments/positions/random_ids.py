@@ -1,4 +1,4 @@
-"""Random position ids in training: an offset, or a sorted subset of a range longer than any sequence."""
+"""Random position ids in training: an offset, or a sorted subset of a long range."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RandomOffset(PositionPolicy):
     absolute ids. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
 
     Args:
-        max_positions: ids in all; None means four times the longest training sequence.
+        max_positions: number of ids; None means four times the longest training sequence.
     """
 
     def __init__(self, max_positions: int | None = None):
@@ -73,7 +73,7 @@ class RandomSubset(PositionPolicy):
         longest = int(declared_B.max())
         if longest > self.max_positions:
             raise ValueError(
-                f"{longest} tokens need more ids than positions.max_positions={self.max_positions}; take a "
+                f"{longest} tokens need more ids than positions.max_positions={self.max_positions}; use a "
                 f"larger one (and train with it), or shorten evaluation.lengths"
             )
         if self.evaluation == "consecutive":
@@ -82,7 +82,7 @@ class RandomSubset(PositionPolicy):
 
     def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())
-        # In random order, so that the first n of them are a random subset.
+        # The order is random, so that the first n are a random subset.
         drawn_BP = distinct(len(declared_B), longest, self.max_positions, generator)
         real_BP = torch.arange(longest) < declared_B[:, None]
         ids_BP = drawn_BP.masked_fill(~real_BP, self.max_positions).sort(dim=-1).values
@@ -91,11 +91,11 @@ class RandomSubset(PositionPolicy):
 
 
 def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
-    """``count`` distinct numbers below ``among`` per row, in random order, all choices equally likely."""
+    """Return ``count`` distinct numbers below ``among`` per row, uniform and in random order."""
     if 4 * count > among:
         return torch.rand(rows, among, generator=generator).topk(count, dim=-1).indices
-    # Few of many: draw with replacement and keep the first of equals, in the order drawn. Rows with too few
-    # distinct numbers are drawn as above; which rows these are does not depend on the numbers themselves.
+    # For few of many numbers, draw with replacement and keep the first of equal ones. Rows with too few
+    # distinct numbers are drawn as above, which does not depend on the numbers themselves.
     drawn_RN = torch.randint(among, (rows, 2 * count), generator=generator)
     sorted_RN, order_RN = drawn_RN.sort(dim=-1, stable=True)
     new_RN = torch.ones_like(drawn_RN, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Position ids that related symbols share, taken from the task."""
+"""Position ids from the task, which related symbols share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TaskProvided(PositionPolicy):
 
     Args:
         ids: ``coupling`` or ``abacus``; None means coupling, or Abacus where the task has no coupling.
-        max_positions: ids in all, 0 included; None means four times the longest training sequence.
+        max_positions: number of ids, including 0; None means four times the longest training sequence.
     """
 
     def __init__(self, ids: TaskIdKind | None = None, max_positions: int | None = None):
@@ -59,7 +59,7 @@ class TaskProvided(PositionPolicy):
         return 4 * train_length if self.max_positions is None else self.max_positions
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """The task's ids [B, P] plus a random start per row, for training; 0 stays 0."""
+        """Return the task's ids [B, P] plus a random start per row, for training; 0 stays 0."""
         room_B = self.train_positions(train_length) - ids_BP.amax(dim=1)
         start_B = (torch.rand(len(ids_BP), generator=generator, dtype=torch.float64) * room_B).long()
         return (ids_BP + start_B[:, None]).where(ids_BP > 0, 0)
