@@ -1,1 +1,1 @@
-"""Many runs from one command, on this machine or on a cluster; the plugins of Hydra call `launch`."""
+"""Run many configurations from one command, on this machine or a cluster; Hydra's plugins call `launch`."""

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out, on this machine, a cluster or Ray: orders in, futures out."""
+"""Execute the runs of a sweep on this machine, a cluster or Ray; engines take orders and return futures."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from pe_experiments.configuration.schema import LauncherConfig, ProcessesConfig,
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, sentence
 
-Outcome = dict[str, Any]  # state, reason, the validation loss, and the lines that were printed
-ELSEWHERE = "in progress"  # the state of a run that another process has
-# Ctrl-C, a cluster's way of ending a job and its warning are for the launching process to act on.
+Outcome = dict[str, Any]  # state, reason, validation loss and printed lines
+ELSEWHERE = "in progress"  # state of a run that another process executes
+# Signals of Ctrl-C and of a cluster, which only the launching process handles.
 OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Application:
-    """The Hydra application of the launching process, for the processes that carry out its runs."""
+    """The Hydra application of the launching process, for the processes that execute its runs."""
 
     context: HydraContext
     task: TaskFunction
-    config: DictConfig  # of the whole sweep
+    config: DictConfig  # configuration of the sweep
     full_error: bool  # whether the user asked for tracebacks
 
     def run(self, overrides: Sequence[str], number: int) -> JobReturn:
-        """Compose and carry out one run, as Hydra's own launchers do."""
-        setbase("1.3")  # what `hydra.main` sets up in the launching process
+        """Compose and execute one run, as Hydra's launchers do."""
+        setbase("1.3")  # as `hydra.main` does in the launching process
         setup_globals()
         Plugins.instance()
         JobRuntime.instance().set("name", self.config.hydra.job.name)
@@ -64,19 +64,19 @@ class Application:
 
 @dataclass(frozen=True)
 class Order:
-    """One run to carry out; plain enough for a pipe or a cluster."""
+    """One run to execute; it can be sent through a pipe or to a cluster."""
 
     application: bytes  # pickled
     overrides: list[str]
     number: int
-    command: list[str]  # what carries it out alone
-    launcher: int | None = None  # process that the job ends with, where both are on the same machine
-    # Encodings of the user's own may lie in the working directory, and modules where they were found.
+    command: list[str]  # executes the run alone
+    launcher: int | None = None  # process id; the job ends when this process on the same machine ends
+    # The user's encodings may be in the working directory, other modules on the original path.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
 
     def __call__(self) -> Outcome:
-        """Carry it out on a cluster's node, in a process of its own, which ends when this one does."""
+        """Execute the run on a node of a cluster, in a separate process that ends with this one."""
         with suppress(OSError):
             os.chdir(self.directory)
         sys.path[:] = self.path
@@ -89,14 +89,14 @@ class Order:
             worker.kill()
 
     def checkpoint(self) -> Any:
-        """The job that submitit queues again at its time limit; the run then resumes."""
+        """Return the job that submitit queues again at its time limit, so that the run resumes."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 def _watch_launcher(launcher: int, worker: Worker) -> None:
-    """End this job within a second when the process that launched it is gone, however that died."""
+    """End this job within a second after its launching process has ended for whatever reason."""
     while True:
         try:
             os.kill(launcher, 0)
@@ -107,10 +107,10 @@ def _watch_launcher(launcher: int, worker: Worker) -> None:
 
 
 class Worker:
-    """A process for one order after the other; it starts with the first, and anew after it was killed."""
+    """A process that executes orders in turn; it starts with the first order and restarts after a kill."""
 
     def __init__(self, gpu: str | None = None):
-        self.gpu = gpu  # the only one it sees
+        self.gpu = gpu  # the only GPU visible to the process
         self._process: SpawnProcess | None = None
         self._killed = False
 
@@ -121,7 +121,7 @@ class Worker:
             started.start()
             theirs.close()
             self._process = started
-            if self._killed:  # meanwhile, by another thread
+            if self._killed:  # by another thread in the meantime
                 started.kill()
         try:
             self._pipe.send(order)
@@ -138,19 +138,19 @@ class Worker:
 
 
 def serve(orders: Connection, gpu: str | None) -> None:
-    """Carry out the orders that arrive, until the launching process ends."""
+    """Execute incoming orders until the launching process ends."""
     for number in OF_THE_LAUNCHER:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-    importlib.import_module("pe_experiments.training.loop")  # what every run needs, before there is one
+    importlib.import_module("pe_experiments.training.loop")  # needed by every run
     while True:
         orders.send(outcome_of(orders.recv()))
 
 
 def _end_with_launcher() -> None:
-    """End this process at once, whatever it is doing, when the launching one is gone."""
+    """End this process immediately when the launching process has ended."""
     launcher = multiprocessing.parent_process()
     assert launcher
     launcher.join()
@@ -158,7 +158,7 @@ def _end_with_launcher() -> None:
 
 
 def outcome_of(order: Order) -> Outcome:
-    """Carry out a run here, without a word on the terminal, which belongs to the launching process."""
+    """Execute a run in this process without output, since the terminal belongs to the launching process."""
     said, application = io.StringIO(), None
     with redirect_stdout(said), redirect_stderr(said):
         try:
@@ -169,7 +169,7 @@ def outcome_of(order: Order) -> Outcome:
                 raise returned._return_value
             loss = returned.return_value
             outcome = {"state": "finished" if loss < float("inf") else "diverged", "reason": "", "loss": loss}
-        except BaseException as error:  # the others must go on
+        except BaseException as error:  # other runs must continue
             if application and application.full_error:
                 traceback.print_exc()
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
@@ -179,20 +179,20 @@ def outcome_of(order: Order) -> Outcome:
 
 
 class LocalEngine:
-    """Processes of this machine, on GPUs in turn; one that is killed takes no other along."""
+    """Run processes on this machine, on GPUs in turn; a killed process does not affect the others."""
 
-    look_seconds = 0.5  # between looks at what is done
+    look_seconds = 0.5  # between checks for finished runs
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
         self.workers = [Worker(devices[n % len(devices)] if devices else None) for n in range(processes)]
-        self._threads = ThreadPoolExecutor(processes)  # each waits for what a worker answers
+        self._threads = ThreadPoolExecutor(processes)  # each waits for the answer of a worker
         self._idle = list(self.workers)
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
         return [self._threads.submit(self._run, order) for order in orders]
 
     def _run(self, order: Order) -> Outcome:
-        worker = self._idle.pop()  # there are as many as threads
+        worker = self._idle.pop()  # there are as many workers as threads
         try:
             return worker.run(order)
         finally:
@@ -205,9 +205,9 @@ class LocalEngine:
 
 
 class SubmititEngine:
-    """One job per order on a Slurm cluster, or without one in processes of this machine."""
+    """Run one job per order on a Slurm cluster or, to try it out, in processes on this machine."""
 
-    look_seconds = 5.0  # each look asks a file system that others share
+    look_seconds = 5.0  # each check accesses a shared file system
 
     def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -216,7 +216,7 @@ class SubmititEngine:
             self._folder, cluster=cluster, slurm_max_num_timeout=settings.max_num_timeout
         )
         self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
-        logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns wherever there is no accounting
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns on clusters without accounting
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
         if self._is_here:
@@ -229,13 +229,13 @@ class SubmititEngine:
     def end(self) -> None:
         for job in self._jobs if self._is_here else []:
             job.cancel()
-        # Logs stay where a job ended early, or goes on without this process.
+        # Keep logs if a job ended early or continues without this process.
         if self._is_here or all(job.paths.result_pickle.exists() for job in self._jobs):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class RayEngine:
-    """One Ray task per order, on a Ray started here or on a running cluster (``hydra.launcher.address``)."""
+    """Run one Ray task per order, on a local Ray or on a running cluster (``hydra.launcher.address``)."""
 
     look_seconds = 5.0
 
@@ -243,8 +243,8 @@ class RayEngine:
         here = {"num_cpus": processes, "include_dashboard": False}
         where: dict[str, Any] = {"address": settings.address} if settings.address else here
         if not settings.address:
-            # Whoever reaches Ray's ports can run code. Without clusters it listens to this machine alone,
-            # on Linux too, whatever this variable is called.
+            # Access to Ray's ports allows running code. Without clusters Ray listens to this machine only,
+            # also on Linux, despite the name of this variable.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = importlib.import_module("ray")
         on_terminate = signal.getsignal(signal.SIGTERM)
@@ -268,7 +268,7 @@ SCHEMAS: dict[str, type[LauncherConfig]] = {
 
 
 def engine_for(kind: str, settings: LauncherConfig, threads: int, gpus_each: int, folder: Path) -> Engine:
-    """The engine of ``hydra/launcher=KIND``; a run takes so many threads, or GPUs of its own."""
+    """Return the engine of ``hydra/launcher=KIND`` for runs with these numbers of threads or GPUs."""
     try:
         if isinstance(settings, SubmititConfig):
             return SubmititEngine(settings, "slurm" if kind == "slurm" else "local", folder)
@@ -278,12 +278,12 @@ def engine_for(kind: str, settings: LauncherConfig, threads: int, gpus_each: int
         devices = gpus(gpus_each) if gpus_each else ()
         return LocalEngine(side_by_side(settings, devices, threads), devices)
     except ModuleNotFoundError as error:
-        brings = 'pip install -e ".[cluster]" brings it'
+        brings = 'install it with pip install -e ".[cluster]"'
         raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {brings}") from error
 
 
 def gpus(each: int = 1) -> tuple[str, ...]:
-    """The GPUs that PyTorch sees, so many together, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that PyTorch sees in groups of ``each``, as named in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -292,12 +292,12 @@ def gpus(each: int = 1) -> tuple[str, ...]:
 
 
 def cores_for(threads: int) -> int:
-    """How many runs of so many threads the cores of this machine carry at once."""
+    """Return how many runs with this number of threads fit the cores of this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // threads)
 
 
 def side_by_side(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
-    """How many runs this machine carries out at once."""
+    """Return the number of parallel runs on this machine."""
     wanted = settings.jobs or cores_for(threads)
     return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted

@@ -1,4 +1,4 @@
-"""From what was typed and what a preset varies to the runs of a sweep, each as a list of overrides."""
+"""Expand typed overrides and the parameters of a preset into the runs of a sweep, as lists of overrides."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pe_experiments.configuration.groups import PARTS
 from pe_experiments.configuration.mistakes import not_a_choice
 from pe_experiments.terminal.errors import UserError, shown
 
-ONCE = ("sweep", "dry_run", "rerun")  # said once for a whole sweep
-SLOWEST = "seed"  # varies last, so that a sweep can be read at any time; the other keys as they are written
+ONCE = ("sweep", "dry_run", "rerun")  # given once for a whole sweep
+SLOWEST = "seed"  # varies last, so that partial results of a sweep can be compared
 ENCODING = "bank/encoding"
 
 
 def expand(
     typed: Sequence[str], params: Mapping[str, Any], loader: ConfigLoader, config: DictConfig
 ) -> list[list[str]]:
-    """Every combination of the values, each once; of a key in both, what was typed counts.
+    """Return every combination of the values once; typed values replace those of a preset.
 
     Raises:
-        UserError: an unknown choice, more runs than ``hydra.launcher.max_runs``, or an endless range.
+        UserError: a choice is unknown, a range is infinite, or runs exceed ``hydra.launcher.max_runs``.
     """
     parser = OverridesParser.create(config_loader=loader)
     overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
@@ -44,7 +44,7 @@ def expand(
     runs = math.prod(_count(override) for override in factors.values())
     if runs > most:
         many = f"this sweep has {runs} runs, more than hydra.launcher.max_runs={most}"
-        raise UserError(f"{many}; vary less, or raise that")
+        raise UserError(f"{many}; vary less, or raise the limit")
     for override in factors.values():
         _refuse_unknown_choices(override, loader)
     values = {
@@ -54,16 +54,16 @@ def expand(
 
 
 def _refuse_two_encodings(typed: Sequence[str], overrides: Sequence[Override]) -> None:
-    """Refuse ``pe=rope`` beside ``bank/encoding``, which says what pe is."""
+    """Raise an error for ``pe=rope`` together with ``bank/encoding``, which sets pe."""
     chosen = [str(override.value()) for override in overrides if override.key_or_group == ENCODING]
     both = [text for text in typed if text.partition("=")[0] in ("pe", "positions")]
     if both and chosen and chosen[-1] != "own":
-        how = f"choose there, as in {ENCODING}=rope, or add {ENCODING}=own for what you say"
-        raise UserError(f"{both[0]}: {ENCODING} says which encoding is trained; {how}")
+        how = f"choose it there, as in {ENCODING}=rope, or add {ENCODING}=own to use pe"
+        raise UserError(f"{both[0]}: {ENCODING} sets the encoding; {how}")
 
 
 def _count(override: Override) -> int:
-    """How many values an override stands for; a range is not listed for that."""
+    """Return the number of values of an override, without listing a range."""
     value = override.value()
     if not override.is_sweep_override():
         return 1
@@ -71,29 +71,29 @@ def _count(override: Override) -> int:
         return len(_texts(override))
     try:
         count = math.ceil((float(value.stop or 0) - float(value.start or 0)) / float(value.step))
-    except (ArithmeticError, ValueError):  # a step of 0, a bound that is infinite or no number
+    except (ArithmeticError, ValueError):  # a step of 0, or a bound that is not finite
         count = 0
     if count < 1:
-        raise UserError(f"{override.input_line}: this range has no values, or no end")
+        raise UserError(f"{override.input_line}: this range is empty or infinite")
     return count
 
 
 def _texts(override: Override) -> list[str]:
-    """The texts ``key=value`` of the values."""
+    """Return the texts ``key=value`` of the values."""
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"] if not override.is_delete() else [key]
     if not override.is_discrete_sweep():
-        raise UserError(f"{override.input_line}: a sweep takes values it can list, as in {key}=1,2,3")
+        raise UserError(f"{override.input_line}: a sweep needs a list of values, as in {key}=1,2,3")
     return [f"{key}={value}" for value in override.sweep_string_iterator()]
 
 
 def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
-    """Hold the choices of a group against what there is, before any run starts."""
+    """Raise an error for unknown choices of a group, before any run starts."""
     group = override.key_or_group
     options = loader.get_group_options(group, ObjectType.CONFIG)
     if not options or not override.is_sweep_override():
-        return  # Hydra has composed what does not vary
+        return  # Hydra has already composed a fixed choice
     for text in _texts(override):
         choice = text.partition("=")[2]
         is_class = group in PARTS and ("." in choice or choice == "nope")

@@ -1,4 +1,4 @@
-"""How long a sweep will take, from the operations of its runs and a few timed training steps."""
+"""Estimate the duration of a sweep from the operations of its runs and a few timed training steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import parameters
 
-TIMED_STEPS = 3  # after one that warms up
+TIMED_STEPS = 3  # after one warm-up step
 
 
 def operations(experiment: Experiment) -> float:
-    """Floating-point operations of one training step, to a factor: products of weights and of attention."""
+    """Return operations of one training step, up to a factor, from products of weights and attention."""
     config, shape, task = experiment.config, experiment.shape, experiment.task
     lengths = experiment.train_lengths
     tokens = [experiment.format.tokens(n, task.target_length(n)) for n in lengths]
@@ -25,7 +25,7 @@ def operations(experiment: Experiment) -> float:
 
 
 def seconds_per_step(experiment: Experiment) -> float:
-    """The time of a training step on this machine, without the optimizer's."""
+    """Return the time of a training step on this machine, without the optimizer."""
     from pe_experiments.training.loop import batch_loss
 
     with use_device(experiment.config) as device:
@@ -40,7 +40,7 @@ def seconds_per_step(experiment: Experiment) -> float:
 
 
 def expected_seconds(experiments: Sequence[Experiment], at_once: int) -> float:
-    """The time that these runs take with so many at once; the first one is timed, the others are scaled."""
+    """Return the expected time of these runs with ``at_once`` in parallel, scaled from a timed first one."""
     work = [experiment.config.training.steps * operations(experiment) for experiment in experiments]
     speed = operations(experiments[0]) / seconds_per_step(experiments[0])
     return sum(work) / speed / at_once

@@ -1,4 +1,4 @@
-"""The runs of a sweep: how far each is, found out without starting any."""
+"""Determine the states of the runs of a sweep without starting any."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
 from pe_experiments.terminal.process import typed_command
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
-PUBLISHED = "published"  # its results stand in the published study; nothing of it needs to be here
+PUBLISHED = "published"  # its results are in the published study, so no files are needed
 DONE = (FINISHED, DIVERGED)
-PENDING = ("new", "in progress", "interrupted", FAILED, "to evaluate")  # there is something to do
+PENDING = ("new", "in progress", "interrupted", FAILED, "to evaluate")  # states with work to do
 
 
 @dataclass(eq=False)
 class Job:
-    """One run of a sweep and what has become of it so far."""
+    """One run of a sweep and its state."""
 
-    overrides: tuple[str, ...]  # what train.py would be given for it alone
-    number: int = 0  # its place in the sweep
-    config: dict[str, Any] = field(default_factory=dict)  # composed; empty where that failed
+    overrides: tuple[str, ...]  # arguments of train.py for this run alone
+    number: int = 0  # index in the sweep
+    config: dict[str, Any] = field(default_factory=dict)  # composed configuration; empty if composing failed
     state: str = FAILED
-    name: str = ""  # empty where its configuration is wrong
+    name: str = ""  # empty if the configuration is invalid
     reason: str = ""  # why it failed or does not apply
-    key: str = ""  # what it shares with a published run of the same configuration
-    can_start: bool = False  # False where it failed before it could be tried
+    key: str = ""  # shared with a published run of the same configuration
+    can_start: bool = False  # False if it failed before the start
     loss: float | None = None  # on fresh examples of the training lengths
-    experiment: Any = None  # of a dry run
+    experiment: Any = None  # only in a dry run
 
     @property
     def run(self) -> RunDirectory:
@@ -51,12 +51,12 @@ class Job:
 
     @property
     def same(self) -> tuple[str, ...]:
-        """Equal for runs that are one and the same."""
+        """Return a key that is equal for identical runs."""
         where, evaluation = (str(self.config.get(key)) for key in ("results_dir", "evaluation"))
         return (where, seed_and_hash(self.name), evaluation) if self.name else self.overrides
 
     def alone(self, flags: Sequence[str]) -> list[str]:
-        """The command that carries out this run alone; ``flags`` say where config files of one's own are."""
+        """Return the command that executes this run alone; ``flags`` select the user's config files."""
         preset = any(text.startswith("sweep=") for text in self.overrides)
         mode = ["hydra.mode=RUN"] if preset else []
         return [*typed_command("train"), *flags, *mode, *self.overrides]
@@ -69,7 +69,7 @@ class Job:
 def look_up(
     runs: Sequence[Sequence[str]], composer: Composer, display: Display, dry_run: bool, first: int = 0
 ) -> list[Job]:
-    """The state of every run, each run once; an error in one run affects only that run."""
+    """Return every distinct run with its state; an error in one run affects only that run."""
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
     published: dict[tuple[str, str], dict[str, float]] = {}
@@ -95,11 +95,11 @@ def look_up(
 
 
 def published_losses(results_dir: str, study: str) -> dict[str, float]:
-    """The published runs of a study by their configuration, with their loss, or infinity if unknown."""
+    """Return the published runs of a study by configuration, with their loss or infinity if unknown."""
     folder = Path(results_dir, study)
     if not (study and (folder / "provenance.csv").exists()):
         return {}
-    from pe_experiments.published.archive import published_keys  # brings pandas
+    from pe_experiments.published.archive import published_keys  # imports pandas
 
     return published_keys(folder)
 
@@ -119,7 +119,7 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
             experiment.components["pe"].build(experiment.shape)
         return experiment
 
-    experiment = _once(known, str(job.config | {"seed": None}), built)  # on the seed only the name depends
+    experiment = _once(known, str(job.config | {"seed": None}), built)  # only the name depends on the seed
     status = run_status(replace(experiment, config=checked))
     job.name, job.can_start, job.state = status.run.name, True, status.state
     hashed = status.identity.hashed
@@ -129,7 +129,7 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
     job.experiment = replace(experiment, config=checked) if dry_run else None
-    if dry_run and job.pending:  # what would fail as soon as a run starts
+    if dry_run and job.pending:  # checks that would fail when a run starts
         from pe_experiments.run import try_out
 
         sizes = ("batch_size", "min_length", "max_length", "batching")
@@ -140,14 +140,14 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
             *map(job.config["training"].get, sizes),
         ]
         halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
-        if not all(map(known.get, halves)):  # with which every encoding and every task works somewhere
+        if not all(map(known.get, halves)):  # every encoding and every task has passed with some other part
             _once(known, str(halves), lambda: try_out(experiment))
             known.update(dict.fromkeys(halves, True))
         job.reason = job.reason or status.remark
 
 
 def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
-    """What ``make`` returned or raised when it was first called under that key."""
+    """Return or raise the result of the first call of ``make`` with this key."""
     if key not in known:
         try:
             known[key] = make()
@@ -165,7 +165,7 @@ def totals(jobs: Iterable[Job]) -> str:
 
 
 def by_reason(jobs: Iterable[Job], state: str) -> dict[str, list[Job]]:
-    """The jobs in a state, by the reason for it."""
+    """Return the jobs in a state, by its reason."""
     reasons: dict[str, list[Job]] = {}
     for job in jobs:
         if job.state == state:

@@ -1,4 +1,4 @@
-"""Bring the runs of a sweep to an end: skip what is finished, show the progress, sum up."""
+"""Execute the runs of a sweep: skip finished runs, show the progress and print a summary."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ from pe_experiments.terminal.errors import UserError, one_line
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.launchers import RunLauncher
 
-MOST_NAMED = 10  # failed runs, of each reason
-PROGRESS_SECONDS = 2.0  # between readings of how far every run is; a thousand runs are as many files
+MOST_NAMED = 10  # listed failed runs per reason
+PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
 LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
 
 
 def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
-    """Carry out the runs that are not finished, or list them all (``dry_run=true``)."""
+    """Execute the unfinished runs, or list all runs (``dry_run=true``)."""
     config = launcher.config
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
     if len(runs) > settings.max_runs:
         raise UserError(
-            f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise that"
+            f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise the limit"
         )
-    # Of Hydra's own settings only these change what a run may choose; others may belong to a preset.
+    # Only these options of Hydra affect the choices of a run; others may belong to a preset.
     search = [
         text for text in config.hydra.overrides.hydra if text.lstrip("+").startswith("hydra.searchpath")
     ]
@@ -96,7 +96,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
 
 
 def _flags(config: DictConfig) -> list[str]:
-    """The flags that say which configuration files are meant."""
+    """Return the flags that select the configuration files."""
     folders = [
         source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"
     ]
@@ -106,7 +106,7 @@ def _flags(config: DictConfig) -> list[str]:
 
 
 def _returned(job: Job) -> JobReturn:
-    """What Hydra's sweepers see of a run: its validation loss, NaN where it is not known."""
+    """Return the result for Hydra's sweepers: the validation loss of a run, or NaN if unknown."""
     returned = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
     if job.state in DONE and job.loss is None:
         from pe_experiments.store.csv_files import validation_loss
@@ -119,7 +119,7 @@ def _returned(job: Job) -> JobReturn:
 
 
 def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
-    """Say what would be run, and how long that takes."""
+    """Print the runs that would be executed and their expected duration."""
     for job in jobs:
         reason = f"  ({one_line(job.reason)})" if job.reason else ""
         say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
@@ -138,7 +138,7 @@ def _say_what_is_there(jobs: Sequence[Job], title: str) -> None:
     for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
         if found := sum(job.state in states for job in jobs):
             say(f"{title}: {found} of {len(jobs)} runs are {words}")
-    # Said now, not only when the others are done.
+    # Printed now, not only after the other runs.
     for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
         say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
 
@@ -150,7 +150,7 @@ def launch(
     display: Display,
     reports: Sequence[Any] = (),
 ) -> None:
-    """Bring every job to an end, and then the engine; a run that another process has is waited for."""
+    """Execute every job, then stop the engine; wait for runs that another process executes."""
     jobs = list(orders)
     try:
         while jobs:
@@ -176,7 +176,7 @@ def _round(
         for job in ended:
             try:
                 outcome = left.pop(job).result()
-            except Exception as error:  # of the engine: a run does not raise
+            except Exception as error:  # raised by the engine, since runs do not raise
                 outcome = {"state": FAILED, "reason": f"its job ended early: {error}"}
             _conclude(job, outcome)
         for report in reports if ended else ():
@@ -195,7 +195,7 @@ def _conclude(job: Job, outcome: dict[str, Any]) -> None:
     for line in outcome.get("said", []):
         say(line)
     if job.state == ELSEWHERE:
-        say(f"{job.name}: being run by another process; waiting for it")
+        say(f"{job.name}: another process executes this run; waiting for it")
     elif job.reason:
         say(f"{job.name}: {job.state} ({one_line(job.reason)})")
 
@@ -208,13 +208,13 @@ def _step(job: Job) -> int:
 
 
 def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
-    """Totals, and each reason once, with the command that repeats each failed run."""
+    """Print totals and each reason once, with the commands that repeat failed runs."""
     say(totals(jobs))
     for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
         say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
     for reason, failed in by_reason(jobs, FAILED).items():
         complain(reason)
         for job in failed[:MOST_NAMED]:
-            say(f"failed{': ' if job.name else ''}{job.name}; alone: {shlex.join(job.alone(flags))}")
+            say(f"failed{': ' if job.name else ''}{job.name}; run it alone: {shlex.join(job.alone(flags))}")
         if len(failed) > MOST_NAMED:
-            say(f"and {len(failed) - MOST_NAMED} more that failed for this reason")
+            say(f"{len(failed) - MOST_NAMED} more failed for this reason")

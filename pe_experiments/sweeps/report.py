@@ -1,4 +1,4 @@
-"""What is made of the runs of a sweep: callbacks of Hydra, chosen by ``hydra.callbacks.report``."""
+"""Report on the runs of a sweep, as callbacks of Hydra chosen by ``hydra.callbacks.report``."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line
 
-UNNAMED = "multirun"  # where a sweep that names no study lists its runs and leaves its comparison
+UNNAMED = "multirun"  # folder of sweeps without a study
 
 
 class Comparison(Callback):
-    """Compares the runs of each study once all are finished.
+    """Compare the runs of each study when all have finished.
 
-    A report of one's own also has `before_runs` and `after_run`, called with the runs so far.
+    Custom reports can override `before_runs` and `after_run`, which are called with the runs.
 
     Args:
-        tuned: settings of which the best value of each encoding counts, if the sweep varies them
-            (`comparison.tuning`); an empty list compares each value by itself.
+        tuned: options for which each encoding counts with its best value, if the sweep varies them
+        (`comparison.tuning`); an empty list compares each value separately.
     """
 
     def __init__(self, tuned: Sequence[str] = ()):
         self.tuned = list(tuned)
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
-        """Look at what will be run; a `UserError` refuses the sweep."""
+        """Inspect the runs before the sweep starts; raise a `UserError` to stop it."""
 
     def after_run(self, jobs: Sequence[Job]) -> None:
-        """Look at the runs whenever some have ended."""
+        """Inspect the runs whenever some have ended."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         LAUNCHED.clear()
@@ -45,7 +45,7 @@ class Comparison(Callback):
             return
         try:
             self.report(LAUNCHED)
-            if not LAUNCHED and config.study:  # another launcher's runs
+            if not LAUNCHED and config.study:  # run by another launcher
                 _compare(str(config.results_dir), str(config.study))
         except UserError as error:
             complain(one_line(str(error)))
@@ -63,7 +63,7 @@ def _compare(results_dir: str, study: str) -> None:
 
 
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
-    """List the runs that are done in the manifests of their studies: results directory and name of each."""
+    """List finished runs in the manifests of their studies; return each study's directory and name."""
     from pe_experiments.comparison.tuning import varying
     from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 
@@ -72,7 +72,7 @@ def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, s
     for results_dir, study in studies:
         own = [job for job in done if job.study == (results_dir, study)]
         names, facts = [job.name for job in own], {"tuned": varying((job.config for job in own), tuned)}
-        if not study:  # these runs and no others
+        if not study:  # exactly these runs
             write_manifest(Path(results_dir), UNNAMED, names, **facts)
             continue
         list_in_study(Path(results_dir), study, *names)

@@ -1,1 +1,1 @@
-"""Training a model: what is tried before, the loop, the machine."""
+"""Train a model: checks before training, the loop, and devices."""

@@ -14,7 +14,7 @@ from pe_experiments.training import matmul
 
 
 def prepare_device(config: Config) -> str:
-    """Set the threads and the matmul backend of this process; returns the device: cuda, mps or cpu."""
+    """Set the threads and the matmul backend of this process; return the device: cuda, mps or cpu."""
     trainer, training = config.trainer, config.training
     cores = os.cpu_count() or 1
     if trainer.threads > cores:
@@ -26,12 +26,10 @@ def prepare_device(config: Config) -> str:
     if on_gpu:
         return "cuda"
     if trainer.accelerator == "gpu":
-        raise UserError("trainer.accelerator=gpu: PyTorch finds no CUDA device here; allowed: cpu or auto")
+        raise UserError("trainer.accelerator=gpu: PyTorch finds no CUDA device; allowed: cpu or auto")
     if trainer.accelerator == "mps":
         if not torch.backends.mps.is_available():
-            raise UserError(
-                "trainer.accelerator=mps: PyTorch finds no GPU of Apple's here; allowed: cpu or auto"
-            )
+            raise UserError("trainer.accelerator=mps: PyTorch finds no Apple GPU; allowed: cpu or auto")
         if trainer.precision == "64-true":
             raise UserError(
                 "trainer.precision=64-true: Apple's GPU has no float64; allowed: 32-true or bf16-mixed"
@@ -42,25 +40,25 @@ def prepare_device(config: Config) -> str:
 
 
 def _refuse_devices(config: Config, on_gpu: bool) -> None:
-    """Refuse more devices than there are, or than a batch has rows."""
+    """Raise a UserError for more devices than the machine has or than a batch has rows."""
     trainer, rows = config.trainer, config.training.batch_size
     devices, ranks = trainer.devices, trainer.devices * trainer.num_nodes
     if on_gpu and devices > (there := torch.cuda.device_count()):
-        raise UserError(f"trainer.devices={devices}: PyTorch finds {there} here; allowed: 1 to {there}")
+        raise UserError(f"trainer.devices={devices}: PyTorch finds {there}; allowed: 1 to {there}")
     if trainer.accelerator == "mps" and ranks > 1:
         raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
     if trainer.strategy == "fsdp" and not on_gpu:
-        raise UserError("trainer.strategy=fsdp: it needs CUDA devices; allowed without them: auto or ddp")
+        raise UserError("trainer.strategy=fsdp needs CUDA devices; allowed without them: auto or ddp")
     if trainer.strategy == "fsdp" and config.training.weight_decay:
-        lost = "parameters that are spread have lost the shapes by which weight decay exempts some"
+        lost = "sharded parameters lose the shapes that exempt some of them from weight decay"
         raise UserError(f"trainer.strategy=fsdp: {lost}; allowed: training.weight_decay=0, or trainer=ddp")
     if ranks > rows:
-        raise UserError(f"training.batch_size={rows}: {ranks} devices share it; allowed: {ranks} or more")
+        raise UserError(f"training.batch_size={rows} is shared by {ranks} devices; allowed: {ranks} or more")
 
 
 @contextmanager
 def use_device(config: Config) -> Iterator[str]:
-    """As `prepare_device`, inside a with block: a notebook's own threads and backend come back after it."""
+    """Call `prepare_device`, and restore threads and backend of the process at the end of the block."""
     threads, backend = torch.get_num_threads(), matmul.current_backend()
     try:
         yield prepare_device(config)

@@ -1,4 +1,4 @@
-"""Training one model with Lightning: the module, its batches, the training curve, checkpoints."""
+"""Train a model with Lightning: the module, its batches, the training curve and checkpoints."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_f
 from pe_experiments.training.ranks import Ranks
 
 RECORD_EVERY = 10  # steps between rows of the training curve
-SCORED_STEP = 16  # scored tokens are padded to a multiple of it: kernels are set up anew for every new shape
-CHECKPOINT_SECONDS = 3.0  # a kill costs about this much
-CHECKPOINT_SHARE = 0.02  # of the training time at most
+SCORED_STEP = 16  # scored tokens are padded to a multiple of it, because every new shape sets up kernels
+CHECKPOINT_SECONDS = 3.0  # between checkpoints; a kill loses about as much
+CHECKPOINT_SHARE = 0.02  # of the training time, at most, for writing checkpoints
 KNOWN_WARNINGS = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
 
 
@@ -54,12 +54,12 @@ class TrainingModule(pl.LightningModule):
         self.optimizer = optimizer
         self.training_config = training
         self.seed = seed
-        self.finished = False  # True once nothing is left to train; saved in every checkpoint
+        self.finished = False  # whether training is complete; saved in every checkpoint
 
     def training_step(self, batch: Part, batch_idx: int) -> Tensor:
-        """The loss of a part of a step, in nats; the step's is the mean over its parts.
+        """Return the loss of a part of a step in nats; the loss of a step is the mean over its parts.
 
-        They are the accumulated batches, on every device. Lightning averages their gradients.
+        The parts are the accumulated batches on every device. Lightning averages their gradients.
         """
         rows, parts, scored = batch
         seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
@@ -70,7 +70,7 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def step_is_recorded(self) -> bool:
-        """Whether there is a row of the training curve after the present step."""
+        """Return whether the training curve has a row after the present step."""
         return is_recorded(self.global_step + 1, self.training_config)
 
     def configure_optimizers(self) -> Any:
@@ -85,10 +85,10 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the norm of all gradients together, and log it as it was before."""
+        """Clip the norm of all gradients together and log the norm before clipping."""
         assert isinstance(optimizer, TrainingOptimizer)
         strategy = self.trainer.strategy
-        if isinstance(strategy, FSDPStrategy):  # each device has a part of every gradient
+        if isinstance(strategy, FSDPStrategy):  # each device holds a part of every gradient
             norm = strategy.model.clip_grad_norm_(gradient_clip_val or math.inf)  # type: ignore[operator, union-attr]
         else:
             norm = optimizer.clip_gradients(gradient_clip_val)
@@ -100,10 +100,10 @@ class TrainingModule(pl.LightningModule):
 
 
 def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed what a forward pass may draw, so that it follows from seed and batch, also after a resume.
+    """Seed the random draws of a forward pass, which then depend only on seed and batch, also on resuming.
 
-    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step: a
-    millisecond, and memory that is never freed.
+    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step, which takes a
+    millisecond and memory that is never freed.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
@@ -113,8 +113,8 @@ def seed_forward(seed: int, device: torch.device) -> None:
 
 
 def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tensor:
-    """Mean cross entropy over the scored tokens of a batch, in nats; or their sum by ``scored``."""
-    if batch.tokens_BT.device.type != "cpu":  # constant shapes, and nothing the host has to wait for
+    """Return the mean cross entropy of a batch in nats, or its sum divided by ``scored`` tokens."""
+    if batch.tokens_BT.device.type != "cpu":  # constant shapes, without synchronising with the host
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         logits_NV, labels_N = at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten()
         if scored is None:
@@ -126,7 +126,7 @@ def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tens
 
 
 def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
-    """The summed loss. The head is applied to scored tokens alone, padded to a multiple of SCORED_STEP."""
+    """Return the summed loss. The head sees only scored tokens, padded to a multiple of SCORED_STEP."""
     labels_N = batch.labels_BT.flatten()
     scored_n = (labels_N != IGNORE).nonzero()[:, 0]
     filled_n = F.pad(scored_n, (0, rounded_up(len(scored_n), SCORED_STEP) - len(scored_n)))
@@ -138,15 +138,15 @@ def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
 
 
 class Part(NamedTuple):
-    """The part of a step that one forward pass does: the rows of a batch that one device takes."""
+    """The part of a step in one forward pass: the rows of a batch on one device."""
 
     rows: Batch
-    parts: int  # of the step, on all devices
-    scored: int  # tokens of the whole step
+    parts: int  # number of parts of the step, on all devices
+    scored: int  # scored tokens of the whole step
 
 
 class TrainingData(pl.LightningDataModule):
-    """The batches of a training, from the step on that it stands at: batch i follows from the seed and i."""
+    """The batches of a training from its present step on; batch i depends only on the seed and i."""
 
     def __init__(self, batches: TrainingStream):
         super().__init__()
@@ -170,25 +170,25 @@ class _StepsFrom(IterableDataset[Part]):
             drawn = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
             scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in drawn)
             for batch in drawn:
-                # One row of position ids may be shared by all.
+                # All rows may share one row of position ids.
                 rows = Batch(*(each if len(each) == 1 else each[start::size] for each in batch))
                 yield Part(rows if size > 1 else batch, self.accumulated * size, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
-    """Whether there is a row of the training curve after a step."""
+    """Return whether the training curve has a row after a step."""
     return step % RECORD_EVERY == 0 or is_checked(step, config)
 
 
 def is_checked(step: int, config: TrainingConfig) -> bool:
-    """Whether that row is about fresh examples, too."""
+    """Return whether the model is validated on fresh examples after a step."""
     return step % config.check_every == 0 or step == config.steps
 
 
 class Recorder(Callback):
-    """Records the training curve; every ``check_every`` steps evaluates on fresh examples in distribution.
+    """Record the training curve, and validate on fresh examples in distribution every ``check_every`` steps.
 
-    ``record`` is called with each row, ``show`` with the number of every step taken.
+    ``record`` is called with each row, ``show`` with the number of each finished step.
     """
 
     def __init__(
@@ -202,8 +202,8 @@ class Recorder(Callback):
         self.training = training
         self.record = record
         self.show = show
-        # Of the batches since the last row, each divided by accumulate_grad_batches. They are looked at
-        # together, because looking waits for a GPU.
+        # Losses of the batches since the last row, each divided by accumulate_grad_batches. They are read
+        # together, because reading waits for a GPU.
         self.losses: list[Tensor] = []
 
     def on_train_batch_end(
@@ -216,7 +216,7 @@ class Recorder(Callback):
         self.show(step)
         if not is_recorded(step, self.training):
             return
-        losses = trainer.strategy.reduce(torch.stack(self.losses))  # their mean over the devices
+        losses = trainer.strategy.reduce(torch.stack(self.losses))  # mean over the devices
         self.losses.clear()
         raise_if_diverged(losses, trainer)
         row: Row = {
@@ -243,7 +243,7 @@ class Recorder(Callback):
 
 
 def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
-    """Raise `Diverged` with the step of the first of these losses of the last batches that is not finite."""
+    """Raise `Diverged` with the step of the first of these losses that is not finite."""
     finite = losses.isfinite().tolist()
     if not all(finite):
         batches_since = len(finite) - 1 - finite.index(False)
@@ -251,7 +251,7 @@ def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
 
 
 class Checkpointer(Checkpoint):
-    """Keeps one checkpoint, replaced atomically every few seconds, and at the end by the weights alone."""
+    """Keep one checkpoint, replaced atomically every few seconds, and at the end by the weights alone."""
 
     def __init__(self, path: Path, training: TrainingConfig):
         self.path = path
@@ -261,7 +261,7 @@ class Checkpointer(Checkpoint):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        # Only after a recorded step is the loss known to be finite.
+        # The loss is known to be finite only after a recorded step.
         recorded = ends_step(trainer, batch_idx) and is_recorded(trainer.global_step, self.training)
         last = trainer.should_stop or trainer.global_step == self.training.steps
         due = recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.due)
@@ -273,21 +273,21 @@ class Checkpointer(Checkpoint):
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not all(parameter.isfinite().all() for parameter in module.parameters()):
-            raise Diverged(trainer.global_step)  # the last update did it, after the last loss
+            raise Diverged(trainer.global_step)  # by the last update, after the last loss
         assert isinstance(module, TrainingModule)
         module.finished = True
         save_atomically(trainer, self.path, weights_only=True)
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
-    """Whether the optimizer has stepped after this batch, the last of ``accumulate_grad_batches``."""
+    """Return whether the optimizer steps after this batch, the last of ``accumulate_grad_batches``."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
 def save_atomically(trainer: pl.Trainer, path: Path, weights_only: bool = False) -> None:
-    """Save a checkpoint so that a kill at any moment leaves the old one or the new one.
+    """Save a checkpoint so that a kill at any moment leaves either the old or the new one.
 
-    With ``weights_only`` the optimizer's state, two thirds of the file, is left out.
+    ``weights_only`` omits the state of the optimizer, two thirds of the file.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
@@ -301,7 +301,7 @@ def save_atomically(trainer: pl.Trainer, path: Path, weights_only: bool = False)
 
 
 def strategy_for(ranks: Ranks) -> str | DDPStrategy | FSDPStrategy:
-    """Lightning's strategy; a batch may leave parameters unused, such as those of long distances."""
+    """Return Lightning's strategy; it allows unused parameters, such as those of long distances."""
     if ranks.size == 1:
         return "auto"
     return FSDPStrategy() if ranks.trainer.strategy == "fsdp" else DDPStrategy(find_unused_parameters=True)
@@ -318,10 +318,10 @@ def train_model(
     ranks: Ranks | None = None,
     loggers: Iterable[Logger] = (),
 ) -> int:
-    """Train in place, from the start or from the checkpoint of step ``first``; returns the last step.
+    """Train in place, from the start or from the checkpoint of step ``first``; return the last step.
 
-    On several devices every rank calls it, with its ``ranks``. ``record`` is called with each row of
-    ``metrics.csv``, ``show`` with the number of every step taken; ``loggers`` are for the user's callbacks.
+    On several devices every rank calls this function with its ``ranks``. ``record`` is called with each row
+    of ``metrics.csv``, ``show`` with the number of each finished step. The user's callbacks use ``loggers``.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -354,14 +354,14 @@ def train_model(
             logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
-            plugins=[ranks],  # as many processes, also where Slurm's variables suggest others
+            plugins=[ranks],  # this number of processes, whatever Slurm's variables suggest
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             data = TrainingData(experiment.batches)
             trainer.fit(module, datamodule=data, ckpt_path=checkpoint if first else None, weights_only=True)
         except SystemExit as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # Lightning's reaction to Ctrl-C
+            if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning reacts to Ctrl-C
                 raise KeyboardInterrupt from error
             raise RuntimeError(f"a part ends the program with {error!r}") from error
         finally:

@@ -1,9 +1,8 @@
-"""Which library multiplies float32 matrices on a CPU: oneDNN where it keeps float32, else PyTorch's default.
+"""Choose the library for float32 matrix products on a CPU: oneDNN if it is exact, else PyTorch's default.
 
-PyTorch hands float32 products to oneDNN only when told that less than float32 would do (its setting
-``bf16``). On processors with bfloat16 matrix units oneDNN then really computes in bfloat16; on others (AMD up
-to Zen 5 at least) it computes in float32 all the same, up to twice as fast as MKL. The setting does not say
-which, so the error is measured before oneDNN is taken.
+PyTorch uses oneDNN for float32 products only if lower precision is allowed (its setting ``bf16``). On
+processors with bfloat16 matrix units oneDNN then computes in bfloat16. On others (AMD at least up to Zen 5)
+it still computes in float32, up to twice as fast as MKL. Hence the error is measured before oneDNN is used.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from pe_experiments.terminal.errors import UserError
 
 Backend = Literal["default", "onednn"]
 
-# Rows, columns summed over and columns of the products of a small transformer, forward and backward.
+# Rows, summed columns and columns of the products of a small transformer, forward and backward.
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
 HEADS = (128, 40, 16)  # sequences times heads, tokens and head_dim of the products inside attention
-SMALL = 1_000_000  # below it, what oneDNN sets up for every new shape costs more than it saves
-SAME_ERROR = 4.0  # times the default's; bfloat16 would be some ten thousand times
-# What selects it; None where this PyTorch has no oneDNN, or no setting for its float32 products.
+SMALL = 1_000_000  # size below which oneDNN's set-up for every new shape outweighs its speed
+SAME_ERROR = 4.0  # largest ratio to the default's error; with bfloat16 it is about 10,000
+# The setting that selects oneDNN; None if this PyTorch has no oneDNN or no such setting.
 _ONEDNN = torch.backends.mkldnn
 _SETTING: Any = getattr(_ONEDNN, "matmul", None) if _ONEDNN.is_available() else None
 
 
 def set_backend(backend: Backend) -> None:
-    """Compute all float32 matrix products of this process with it from now on."""
+    """Use a backend for all float32 matrix products of this process."""
     if _SETTING is not None:
         _SETTING.fp32_precision = "bf16" if backend == "onednn" else "ieee"
 
@@ -40,10 +39,10 @@ def current_backend() -> Backend:
 
 
 def select(choice: str, size: int) -> Backend:
-    """Select ``trainer.matmul``; no timing decides. ``size``: symbols of a batch * d_model^2."""
+    """Apply ``trainer.matmul`` without timing; ``size`` is symbols of a batch * d_model^2."""
     backend = "default" if choice == "default" or (choice == "auto" and size < SMALL) else faster_backend()
     if choice == "onednn" and backend != "onednn":
-        here = "here it is not there, or would compute float32 products in bfloat16"
+        here = "oneDNN is not available here or computes float32 products in bfloat16"
         raise UserError(f"trainer.matmul=onednn: {here}; allowed here: auto, default")
     set_backend(backend)
     return backend
@@ -55,10 +54,10 @@ def faster_backend() -> Backend:
 
 @cache
 def onednn_keeps_float32() -> bool:
-    """Whether oneDNN is there and its error, over a small transformer's products, is the default's."""
+    """Return whether oneDNN is available and as exact as the default on products of a small transformer."""
     generator = torch.Generator().manual_seed(0)
     pairs: list[tuple[Tensor, Tensor]] = []
-    for m, k, n in SHAPES:  # as a linear layer multiplies forward, and backward for its input and its weight
+    for m, k, n in SHAPES:  # forward, and backward for input and weight of a linear layer
         a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
         pairs += [(a, b.T.contiguous().T), (a, b), (a.T.contiguous().T, b)]
     query, key = (torch.randn(HEADS, generator=generator) for _ in range(2))
@@ -74,6 +73,6 @@ def onednn_keeps_float32() -> bool:
 
 
 def _error(a: Tensor, b: Tensor) -> float:
-    """Largest error of a product against float64, relative to the product of magnitudes."""
+    """Return the largest error of a product against float64, relative to the product of magnitudes."""
     a64, b64 = a.double(), b.double()
     return float(((a @ b).double() - a64 @ b64).abs().max() / (a64.abs() @ b64.abs()).max())

@@ -1,4 +1,4 @@
-"""The optimizer of a training, with weight decay and a schedule, as one ``torch.optim.Optimizer``."""
+"""Combine optimizer, weight decay and schedule in one ``torch.optim.Optimizer``."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig, warmup_steps
 from pe_experiments.models import Backbone
 
-BY_MATRIX = ("torch.optim.Adafactor", "torch.optim.Muon")  # PyTorch's others update number by number
+BY_MATRIX = ("torch.optim.Adafactor", "torch.optim.Muon")  # all other optimizers of PyTorch are element-wise
 
 
 class TrainingOptimizer(optim.Optimizer):
-    """The optimizer of a configuration; where that is Muon, Muon and AdamW stepped together.
+    """The configured optimizer; for Muon, a combination of Muon and AdamW.
 
-    Weight decay is decoupled for every optimizer (Loshchilov and Hutter 2019, arXiv:1711.05101), unless its
-    argument ``decoupled_weight_decay`` is false: then it is added to the gradients, after clipping.
+    Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101), unless the argument
+    ``decoupled_weight_decay`` of the optimizer is false; then it is added to the gradients after clipping.
 
     Args:
         model: the model to train, on its device.
         optimizer: the class and its arguments (``optimizer``).
         training: learning rate and weight decay.
-        flat: keep parameters and gradients in `FlatParameters`; for one device only.
+        flat: store parameters and gradients in `FlatParameters`; for a single device only.
     """
 
     def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, flat: bool = True):
@@ -55,12 +55,12 @@ class TrainingOptimizer(optim.Optimizer):
             group["lr"] = training.learning_rate
 
     def _share_groups(self) -> None:
-        """Have the groups of the optimizers inside as this one's, so that a scheduler sets their rates."""
+        """Expose the groups of the inner optimizers, so that a scheduler sets their learning rates."""
         self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Decay the weights and step; ``closure`` computes loss and gradients first, and may clip these."""
+        """Decay the weights and step; ``closure`` first computes loss and gradients and may clip them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -76,7 +76,7 @@ class TrainingOptimizer(optim.Optimizer):
         return loss
 
     def clip_gradients(self, largest_norm: float | None) -> Tensor:
-        """Scale all gradients to a norm of at most ``largest_norm``; returns the norm before that."""
+        """Scale all gradients to a norm of at most ``largest_norm``; return the norm before."""
         parameters = [self.flat.whole] if self.flat else self.all_parameters
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
@@ -104,16 +104,16 @@ class TrainingOptimizer(optim.Optimizer):
 
 
 class FlatParameters:
-    """Parameters as views of one tensor, and their gradients as views of another.
+    """Parameters as views of one tensor and gradients as views of another.
 
-    Few kernels then measure, clip and update them all, instead of a few for each. On one CPU core that saves
+    A few kernels then clip and update all parameters, instead of a few for each. On one CPU core this saves
     6 % of a step with batches of 8, width 64 and two layers, and 2 % with batches of 64, width 128 and four
-    layers. Distributed strategies need the parameters as they were.
+    layers. Distributed strategies need the original parameters.
 
     Attributes:
         whole: all parameters end to end, [number of parameters].
         gradient: ``whole.grad``.
-        decayed: the part of ``whole`` that weight decay applies to.
+        decayed: the part of ``whole`` with weight decay.
     """
 
     def __init__(self, decayed: list[nn.Parameter], exempt: list[nn.Parameter]):
@@ -131,16 +131,16 @@ class FlatParameters:
         self.zero_grad()
 
     def zero_grad(self) -> None:
-        """Zero the gradients in place; they become views of one also where they were replaced or None."""
+        """Zero the gradients in place and restore gradients that were replaced or None as views."""
         self.gradient.zero_()
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
 
 
 def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters with weight decay, and those without: norms, biases and everything of the encoding.
+    """Return parameters with weight decay, and those without: norms, biases and parameters of the encoding.
 
-    Decay would take rows of a position table that no batch has touched towards zero.
+    Weight decay would shrink rows of a position table that no batch has used.
     """
     decayed: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
@@ -151,13 +151,13 @@ def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Param
 
 
 def hidden_matrices(model: Backbone) -> list[nn.Parameter]:
-    """The weights between embedding and head: those that Muon is for (Jordan et al. 2024)."""
+    """Return the weights between embedding and head, which Muon updates (Jordan et al. 2024)."""
     outer = {id(parameter) for part in (model.embedding, model.head) for parameter in part.parameters()}
     return [one for one in split_parameters(model)[0] if one.ndim == 2 and id(one) not in outer]
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
-    """Fraction of the learning rate at a step (from 0): linear warm-up, then the schedule."""
+    """Return the fraction of the learning rate at a step (from 0): linear warm-up, then the schedule."""
     warmup = warmup_steps(config)
     if step < warmup:
         return (step + 1) / warmup

@@ -1,4 +1,4 @@
-"""What is tried before a run writes anything: would it fit, are its examples right, does its model work?"""
+"""Check a run before it writes anything: its memory, its examples and its model."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from pe_experiments.terminal.errors import UserError, allowed, sentence
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
-DRAWN_BYTES = 16 * 24  # a token drawn: 16 batches at once, with label and position
-TRIED_TOKENS = 1024  # of a longer evaluated row
-ROWS = 8  # examples that answers are checked on, and rows whose later tokens are changed
-MOVED = 1e-4  # of the largest logit; ours move nothing at all
-SOLVED_LENGTH = 20  # up to which answers are held against `Task.solve`, which may be slow
+DRAWN_BYTES = 16 * 24  # for each token: 16 batches are drawn at once, with labels and positions
+TRIED_TOKENS = 1024  # checked tokens of a longer evaluated row
+ROWS = 8  # checked examples, and rows whose later tokens are changed
+MOVED = 1e-4  # smallest change, relative to the largest logit, that counts as look-ahead
+SOLVED_LENGTH = 20  # largest length at which `Task.solve`, which may be slow, checks answers
 
 
 def preflight(experiment: Experiment) -> list[str]:
-    """Refuse what would fail after minutes or go unnoticed; return what the encodings remark on.
+    """Raise an error for a run that would fail later or give wrong results; return the encodings' remarks.
 
-    The run must fit into memory. Targets must be what `Task.solve` says. An untrained model must give finite
+    The run must fit into memory. Targets must agree with `Task.solve`. An untrained model must give finite
     logits for a training batch and for a row of the longest evaluation, and in a decoder no token may depend
-    on later ones. Edits in place and stray random draws are found by ``check_encoding.py``.
+    on later ones. ``check_encoding.py`` also finds edits in place and stray random draws.
 
     Raises:
-        UserError: what is wrong, in one sentence.
+        UserError: the run must not start.
     """
     refuse_large(experiment)
     refuse_long_measurements(experiment)
@@ -68,7 +68,7 @@ def preflight(experiment: Experiment) -> list[str]:
 
 
 def refuse_large(experiment: Experiment) -> None:
-    """Refuse a training that needs more memory than there is, estimated to a factor of two or three."""
+    """Raise an error if training needs too much memory, estimated to a factor of two or three."""
     gpu = experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     need, have = needed_bytes(experiment), memory_bytes(gpu)
     if have is not None and need > have:
@@ -81,7 +81,7 @@ def refuse_large(experiment: Experiment) -> None:
 
 
 def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
-    """Refuse an optimizer that needs more than gradients, such as a closure; the model takes a step."""
+    """Raise an error if the optimizer needs more than gradients, such as a closure, by taking a step."""
     component = experiment.components["optimizer"]
     if component.choice in shipped("optimizer"):
         return
@@ -98,10 +98,10 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
 
 
 def refuse_long_measurements(experiment: Experiment) -> None:
-    """Refuse an evaluation estimated to take more than a day; training has no limit."""
+    """Raise an error if the evaluation is estimated to take more than a day; training has no limit."""
     config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
     gpu = config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    speed = 1e13 if gpu else 1e10 * config.trainer.threads  # operations a second, or more
+    speed = 1e13 if gpu else 1e10 * config.trainer.threads  # operations per second, at least
     evaluated, checked = config.evaluation.examples, config.training.check_examples
     for name, examples, key, lengths in (
         ("evaluation.examples", evaluated, "evaluation.lengths", experiment.evaluation_lengths),
@@ -112,14 +112,14 @@ def refuse_long_measurements(experiment: Experiment) -> None:
         hours = examples * work / speed / 3600
         if hours > 24:
             over = f"with {key} up to {max(lengths)} takes about {hours:.2g} hours by an estimate"
-            raise UserError(f"{name}={examples} {over}, and the limit is 24; lower either")
+            raise UserError(f"{name}={examples} {over}, above the limit of 24; lower either")
 
 
 def parameters(experiment: Experiment) -> int:
-    """Return the number of parameters, without building the model: nothing is allocated on a meta device."""
+    """Return the number of parameters, counted on the meta device without allocating memory."""
     shape, vocabulary = experiment.shape, experiment.format.vocab_size
     of_backbone = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
-    with suppress(Exception), torch.device("meta"):  # not every encoding can be built there
+    with suppress(Exception), torch.device("meta"):  # some encodings cannot be built there
         encoding = experiment.components["pe"].build(shape)
         count = sum(values.numel() for values in (*encoding.parameters(), *encoding.buffers()))
         return of_backbone + count * (shape.num_layers if encoding.per_layer else 1)
@@ -127,16 +127,16 @@ def parameters(experiment: Experiment) -> int:
 
 
 def needed_bytes(experiment: Experiment) -> int:
-    """Return the memory of parameters, optimizer, batches and activations."""
+    """Return the memory of parameters, optimizer, batches and activations in bytes."""
     shape, batch_size = experiment.shape, experiment.config.training.batch_size
-    tokens = shape.train_length / 2  # of a row, on average over mixed lengths
+    tokens = shape.train_length / 2  # mean length of a row with mixed lengths
     per_token = shape.num_layers * (20 * shape.d_model + 6 * shape.num_heads * tokens) * 4
-    per_token += experiment.format.vocab_size * 8  # logits and probabilities where tokens are scored
+    per_token += experiment.format.vocab_size * 8  # logits and probabilities of scored tokens
     return round(PARAMETER_BYTES * parameters(experiment) + batch_size * tokens * (per_token + DRAWN_BYTES))
 
 
 def memory_bytes(gpu: bool) -> int | None:
-    """Return the memory of the GPU or of the machine, in bytes; None where the system does not say."""
+    """Return the memory of the GPU or the machine in bytes; None if unknown."""
     if gpu:
         return torch.cuda.get_device_properties(0).total_memory
     try:
@@ -156,7 +156,7 @@ def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
 
 
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
-    """Return the first mistake in examples: a shape, a type, a symbol, or a target that `solve` denies."""
+    """Return the first mistake in examples: a shape, dtype or symbol, or a target that `solve` contradicts."""
     scored, width = targets != IGNORE, task.target_length(length)
     if unknown := set(task.formats) - set(FORMATS):
         return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"
@@ -180,7 +180,7 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
 
 
 def _refuse_telling_ids(source: Source) -> None:
-    """Refuse position ids of a task that would reveal its answer."""
+    """Raise an error if position ids of a task reveal its answer."""
     task = source.task
     if not source.positions.task_ids:
         return
@@ -190,8 +190,8 @@ def _refuse_telling_ids(source: Source) -> None:
     for kind in set(ids) & set(source.positions.task_ids):
         pairs = zip(ids[kind], others[kind], strict=True)
         if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
-            which = f"the {kind} ids of {type(task).__name__} change with what its answers say"
-            raise UserError(f"task: {which}; they may follow from the inputs and the number of targets only")
+            which = f"the {kind} ids of {type(task).__name__} depend on the values of its answers"
+            raise UserError(f"task: {which}; they may depend only on the inputs and the number of targets")
 
 
 def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
@@ -201,11 +201,11 @@ def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
 
 
 def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None:
-    """Refuse a decoder in which other tokens later on change what is predicted before them."""
+    """Raise an error if later tokens change the predictions of a decoder at earlier tokens."""
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
     if not model.shape.causal or any(encoding.looks_ahead for encoding in encodings):
         return
-    # As initialised, attention adds little to the logits and a gate may be shut.
+    # At initialisation attention adds little to the logits, and a gate may be closed.
     initialise_backbone(model, "pytorch", model.shape.num_layers, source.seed)
     generator = torch.Generator().manual_seed(source.seed)
     for parameter in model.encodings.parameters():
@@ -222,8 +222,8 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
     difference = (logits - _logits(model, changed))[before_BT].abs().max() / logits.abs().max()
     if difference > MOVED:
         names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
-        how = f"other tokens later on change what is predicted before them (by {float(difference):.1g} of the"
-        cure = "if it is meant to: looks_ahead = True"
+        how = f"later tokens change earlier predictions (by {float(difference):.1g} of the"
+        cure = "if this is intended, set looks_ahead = True"
         raise ValueError(f"{names} looks ahead: in a decoder, {how} largest logit); {cure}")
 
 
@@ -233,7 +233,7 @@ def _rows(batch: Batch, rows_b: Tensor) -> Batch:
 
 
 def _both_ends(batch: Batch) -> Batch:
-    """Return the first row, of a long one the first tokens and the last four, far apart."""
+    """Return the first row; of a long row, its first tokens and its last four at their distance."""
     row = _rows(batch, torch.tensor([0]))
     every = torch.arange(int(row.lengths_B[0]))
     tried = every if len(every) <= TRIED_TOKENS else torch.cat([every[: TRIED_TOKENS - 4], every[-4:]])

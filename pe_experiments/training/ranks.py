@@ -1,7 +1,7 @@
-"""The processes (ranks) of a run on several devices, one for each device.
+"""Manage the processes (ranks) of a run on several devices, one per device.
 
-Rank 0 is the process of the command. It alone plans, logs and writes. On one machine it starts the others;
-under Slurm (``srun``) and ``torchrun`` they exist already and wait for it.
+Rank 0 is the process of the command and the only one that plans, logs and writes. On one machine it starts
+the others. Under Slurm (``srun``) and ``torchrun`` the others exist already and wait for rank 0.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from pe_experiments.terminal.console import complain
 from pe_experiments.terminal.errors import UserError, sentence
 
 SPAWN = multiprocessing.get_context("spawn")
-NOTICE_SECONDS = 10.0  # that rank 0 has to notice the end of another rank by itself
+NOTICE_SECONDS = 10.0  # in which rank 0 should notice that another rank has ended
 
-Work = Callable[..., None]  # what a rank does, with arguments that can be pickled
+Work = Callable[..., None]  # called by a rank with picklable arguments
 
 
 class RankLost(RuntimeError):
-    """Another process of the run has ended before it was done."""
+    """Another process of the run has ended too early."""
 
 
 class Ranks(LightningEnvironment):
-    """The ranks of a run as one of them sees them, for Lightning too."""
+    """The ranks of a run from the view of one of them, also for Lightning."""
 
     def __init__(self, trainer: TrainerConfig, device: str, local_rank: int = 0, port: int | None = None):
         super().__init__()
         self.trainer = trainer
         self.size = trainer.devices * trainer.num_nodes
         self.device = device
-        self.started_by = _started_by(self.size)  # None where rank 0 starts the others
-        self._in_step = True  # with processes that exist already: they wait for the next order
+        self.started_by = _started_by(self.size)  # None if rank 0 starts the others
+        self._in_step = True  # whether existing processes wait for the next order
         self._local_rank = self.started_by.local_rank() if self.started_by else local_rank
         if known := self.started_by.main_port if self.started_by else port:
             self._main_port = known
@@ -60,7 +60,7 @@ class Ranks(LightningEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Tell Lightning to start no processes."""
+        """Return True, so that Lightning starts no processes."""
         return True
 
     @property
@@ -78,7 +78,7 @@ class Ranks(LightningEnvironment):
         return self.node_rank() * self.trainer.devices + self.local_rank()
 
     def join(self) -> None:
-        """Connect to the other ranks; returns once all are there."""
+        """Connect to the other ranks and return when all are connected."""
         on_gpu = self.device == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.local_rank())
@@ -91,10 +91,10 @@ class Ranks(LightningEnvironment):
 
     @contextmanager
     def all_doing(self, work: Work, *arguments: Any) -> Iterator[None]:
-        """Have the other ranks do ``work(ranks, *arguments)`` while this one, rank 0, does the same inside.
+        """Let the other ranks call ``work(ranks, *arguments)`` while rank 0 does the same in the block.
 
         Raises:
-            RankLost: one of the others has ended too early.
+            RankLost: another rank has ended too early.
         """
         if self.size == 1:
             yield
@@ -129,9 +129,9 @@ class Ranks(LightningEnvironment):
 
     @contextmanager
     def assembled(self) -> Iterator[None]:
-        """Connect processes that Slurm or torchrun has started; only rank 0 comes inside.
+        """Connect processes that Slurm or torchrun has started; only rank 0 enters the block.
 
-        The others do what `all_doing` asks of them, and exit.
+        The other ranks do the work given to `all_doing` and exit.
         """
         if not self.started_by:
             yield
@@ -146,22 +146,22 @@ class Ranks(LightningEnvironment):
         try:
             yield
         finally:
-            if self._in_step:  # else they wait inside their work, and end with the connection
+            if self._in_step:  # else they wait within their work and end with the connection
                 distributed.broadcast_object_list([None])
             distributed.destroy_process_group()
 
 
 def _started_by(size: int) -> ClusterEnvironment | None:
-    """What has started a process for each device, if anything has."""
+    """Return the environment that has started a process for each device, if any."""
     kinds = (TorchElasticEnvironment, SLURMEnvironment)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The `srun` command is available")  # and need not be used
+        warnings.filterwarnings("ignore", "The `srun` command is available")  # which is not needed
         detected = [kind for kind in kinds if size > 1 and kind.detect()]
     if not detected:
         return None
     try:
         environment = detected[0]()
-    except RuntimeError as error:  # of Slurm's variables
+    except RuntimeError as error:  # raised for Slurm's variables
         raise UserError(f"trainer.devices: {sentence(error)}") from error
     if environment.world_size() not in (1, size):
         there = f"{environment.world_size()} processes were started; start {size}"
@@ -184,8 +184,8 @@ def _follow(
     work: Work,
     arguments: tuple[Any, ...],
 ) -> None:
-    """Do the work of a rank other than 0 in a process of its own, which ends when rank 0 does."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # for rank 0 to act on
+    """Do the work of a rank other than 0 in a separate process, which ends when rank 0 does."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # only rank 0 handles signals
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_rank_0, daemon=True).start()
     process.own(command)
@@ -203,7 +203,7 @@ def _end_with_rank_0() -> None:
 
 
 def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
-    """End this process if another rank is lost and the main thread waits for it without noticing."""
+    """End this process if another rank is lost while the main thread still waits for it."""
     while not done.is_set():
         wait([other.sentinel for other in others if other.is_alive()], timeout=1.0)
         if lost := _first_lost(others, 0.0):
@@ -214,7 +214,7 @@ def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
 
 
 def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
-    """Say which rank has failed or was killed, if any has within these seconds."""
+    """Return a sentence on a rank that fails or is killed within these seconds, or an empty string."""
     wait([other.sentinel for other in others], timeout=seconds)
     for rank, other in enumerate(others, 1):
         if other.exitcode:

@@ -49,9 +49,9 @@ CHOICES = [
     if path.stem != "custom"  # which names no class yet
 ]
 NOT_HERE = {
-    "trainer=gpu": "finds no CUDA device here",
-    "trainer=mps": "finds no GPU of Apple's here",
-    "trainer=fsdp": "trainer.strategy=fsdp: it needs CUDA devices",
+    "trainer=gpu": "finds no CUDA device",
+    "trainer=mps": "finds no Apple GPU",
+    "trainer=fsdp": "trainer.strategy=fsdp needs CUDA devices",
 }
 
 

@@ -69,8 +69,8 @@ MISTAKES = {
         ["-m", "seed=range(0,10000000)", "dry_run=true"],
         ["10000000 runs", "hydra.launcher.max_runs=20000"],
     ),
-    "a range without values": (["-m", "seed=range(0,3,0)"], ["seed=range(0,3,0)", "no values, or no end"]),
-    "a range without end": (["-m", "seed=range(0,inf)"], ["seed=range(0,inf)", "no values, or no end"]),
+    "a range without values": (["-m", "seed=range(0,3,0)"], ["seed=range(0,3,0)", "is empty or infinite"]),
+    "a range without end": (["-m", "seed=range(0,inf)"], ["seed=range(0,inf)", "is empty or infinite"]),
     "too long a warm-up": (
         ["training.warmup_steps=1000000000000"],
         ["training.warmup_steps=1000000000000", "at most 2000"],
@@ -84,7 +84,7 @@ MISTAKES = {
     "a place of control characters": (["results_dir='a\x07b'"], [r"results_dir=a\x07b"]),
     "too much to check": (
         ["training.check_examples=1000000000000"],
-        ["training.check_examples=1000000000000", "hours", "the limit is 24"],
+        ["training.check_examples=1000000000000", "hours", "the limit of 24"],
     ),
     "too long to measure": (["evaluation.lengths=[130000]"], ["evaluation.lengths up to 130000", "hours"]),
     "too long for another task": (

@@ -164,9 +164,9 @@ def test_two_devices_are_one_wandb_run(tiny: Tiny) -> None:
 REFUSED = {
     "fewer rows": (
         ("training.batch_size=1",),
-        "training.batch_size=1: 2 devices share it; allowed: 2 or more",
+        "training.batch_size=1 is shared by 2 devices; allowed: 2 or more",
     ),
-    "fsdp": (("trainer.strategy=fsdp",), "trainer.strategy=fsdp: it needs CUDA devices"),
+    "fsdp": (("trainer.strategy=fsdp",), "trainer.strategy=fsdp needs CUDA devices"),
 }
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_refused(case: str, tiny: Tiny) -> None:
 def test_more_gpus_than_there_are_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match=r"devices=2: PyTorch finds 1 here; allowed: 1"):
+    with pytest.raises(UserError, match=r"devices=2: PyTorch finds 1; allowed: 1"):
         prepare_device(tiny("trainer=ddp").config)
 
 

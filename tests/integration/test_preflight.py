@@ -51,7 +51,7 @@ def test_what_means_to_or_draws_random_numbers_may_start(name: str, tiny: Tiny) 
 
 def test_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
     preflight(tiny("positions=task"))
-    with pytest.raises(UserError, match="coupling ids of TellingIds change with what its answers say"):
+    with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
         preflight(tiny(outside("task", "TellingIds"), "positions=task"))
 
 

@@ -159,7 +159,7 @@ def test_a_lock_of_a_killed_process_is_no_lock(results: Path, script: Script) ->
     sweep = subprocess.Popen([*TRAIN, "-m", *arguments, "pe=none"], stdout=subprocess.PIPE, text=True)
     assert sweep.stdout
     said = iter(sweep.stdout.readline, "")
-    assert any("being run by another process" in line for line in said)
+    assert any("another process executes this run" in line for line in said)
     process.kill()
     process.communicate()
     assert any("finished" in line for line in said)

@@ -144,10 +144,7 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     assert len(made.pairs) == 10
     assert not made.pairs["separated"].any()
     page = (folder / "comparison" / "report.html").read_text()
-    assert (
-        "10 tests the adjusted p value is at least 0.079, so no difference can be significant"
-        in page
-    )
+    assert "10 tests the adjusted p value is at least 0.079, so no difference can be significant" in page
     (sentence,) = made.sentences.values()
     assert sentence.endswith("significantly different from sinusoidal, learned, rope and alibi.")
     made = written(folder, baseline="alibi")
@@ -292,9 +289,7 @@ def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tin
     """Their mean over seeds, one line of pandas, would mix runs trained to 6 and to 5."""
     assert len(load_runs(folder).runs) == 9
     run = write_run(tiny("pe=learned", "seed=7", "training.max_length=5"), fading(1, 0))
-    with pytest.raises(
-        UserError, match="copy, decoder have different configurations"
-    ):
+    with pytest.raises(UserError, match="copy, decoder have different configurations"):
         load_runs(folder)
     write_manifest(folder, "short", [run.name])
     assert list(load_runs(folder, "short").runs["name"]) == [run.name]

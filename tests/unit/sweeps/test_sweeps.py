@@ -78,11 +78,11 @@ def test_every_combination_is_listed_once() -> None:
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
-        (["training.learning_rate=interval(0,1)"], r"interval\(0,1\): a sweep takes values it can list"),
+        (["training.learning_rate=interval(0,1)"], r"interval\(0,1\): a sweep needs a list of values"),
         (["pe=none,rop"], r"pe=rop is not a choice\. Did you mean rope"),
         (["dry_run=true,false"], "dry_run takes one value"),
-        (["sweep=text", "pe=rope"], "bank/encoding says which encoding"),
-        (["sweep=text", "positions=random_offset"], "bank/encoding says which encoding"),
+        (["sweep=text", "pe=rope"], "bank/encoding sets the encoding"),
+        (["sweep=text", "positions=random_offset"], "bank/encoding sets the encoding"),
     ],
 )
 def test_what_is_no_sweep_is_refused(typed: list[str], sentence: str) -> None:
