@@ -1,1 +1,1 @@
-"""Configuration: from the keys a person types to an experiment."""
+"""Turn typed keys into a checked configuration and an experiment."""

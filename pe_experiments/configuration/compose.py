@@ -1,7 +1,6 @@
-"""From the keys a person types to a configuration; Hydra composes the choices, plain values are put in after.
+"""Compose configurations outside Hydra applications: from Python and for the runs of a sweep.
 
-The commands are Hydra applications and get their configuration from Hydra. This module composes
-elsewhere: from Python, and for the many runs of a sweep.
+Hydra composes the choices of groups; plain values are set afterwards.
 """
 
 from __future__ import annotations
@@ -28,43 +27,43 @@ from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, 
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
-DERIVED = ("derived", "identity")  # what a run's config.yaml says besides what was set
+DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are not configuration
 ENCODING = {"pe", "positions", "bank/encoding"}  # groups that fill the sections pe and positions
 ConfigMapping = dict[str, Any]
 
 
 class Composer:
-    """Composes many configurations: each set of choices once, plain values are put into a copy."""
+    """Compose many configurations: compose each set of choices once and set plain values in a copy."""
 
     def __init__(self, loader: ConfigLoader, name: str | None, hydra: Sequence[str] = ()):
-        """``hydra`` are overrides of Hydra's own settings, common to all configurations."""
+        """Create a composer; ``hydra`` are overrides of Hydra's options, common to all configurations."""
         self.loader, self.name, self.hydra = loader, name, list(hydra)
         self._composed: dict[tuple[str, ...], ConfigMapping] = {}
         self._groups: dict[str, bool] = {}
 
     def compose(self, texts: Iterable[str]) -> ConfigMapping:
-        """The configuration of these overrides; its settings are still to be checked."""
+        """Return the configuration of these overrides, not yet validated."""
         texts = list(texts)
         overrides = read_overrides(texts)
         choices = [override for override in overrides if self._chooses(override)]
-        config = pickle.loads(pickle.dumps(self._chosen(choices)))  # a copy, much faster than deepcopy
+        config = pickle.loads(pickle.dumps(self._chosen(choices)))  # copies much faster than deepcopy
         for override in overrides:
             if override not in choices:
                 _apply(config, override, texts)
         return interpolated(config)
 
     def _chooses(self, override: Override) -> bool:
-        """Whether the override is the choice of a config group."""
+        """Return whether the override is the choice of a config group."""
         key = override.key_or_group
         if key not in self._groups:
             self._groups[key] = self.loader.repository.group_exists(key)
         return self._groups[key] and not isinstance(override.value(), Mapping)
 
     def _chosen(self, choices: Sequence[Override]) -> ConfigMapping:
-        """The composition of these choices.
+        """Return the composition of these choices.
 
-        Encodings fill sections of their own, so that a design of n encodings in m settings takes n + m
-        compositions, of 50 to 100 ms each, instead of n * m; where that is not so, all are composed together.
+        Encodings fill separate sections, so that n encodings in m configurations take n + m compositions of 50
+        to 100 ms instead of n * m. If sections overlap, all choices are composed together.
         """
         encoding = [o for o in choices if o.key_or_group in ENCODING]
         others = [o for o in choices if o.key_or_group not in ENCODING]
@@ -94,7 +93,7 @@ class Composer:
 
 
 def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> None:
-    """Put the value of an override into a configuration, as Hydra does."""
+    """Set the value of an override in a configuration, as Hydra does."""
     key, adds = override.key_or_group, override.is_add() or override.is_force_add()
     *path, last = key.split(".")
     section: Any = config
@@ -105,7 +104,7 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
     if override.is_delete():
         section.pop(last, None)
     elif override.is_add() and section.get(last) is not None:
-        raise UserError(f"{override.input_line}: it has a value already; leave out the +")
+        raise UserError(f"{override.input_line}: the key already has a value; omit the +")
     elif last not in section and not adds:
         raise unknown_key(key, str(override.input_line), texts)
     else:
@@ -113,11 +112,11 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
 
 
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
-    """The configuration that these keys describe, the rest as shipped; its settings are still to be checked.
+    """Return the configuration of these keys with shipped values for the rest, not yet validated.
 
-    Keys are ``key=value`` texts, or a mapping: to a choice (``{"pe": "rope"}``), a class, a value, or a
-    section, put over the shipped one or, with a ``_target_``, in its place; a run's ``config.yaml`` is such a
-    mapping.
+    Keys are ``key=value`` texts, or a mapping to choices (``{"pe": "rope"}``), classes, values or sections. A
+    section is merged into the shipped one, or replaces it if it has a ``_target_``. A run's ``config.yaml``
+    is such a mapping.
     """
     own = Path.cwd() / "configs"
     files = own.rglob("*.yaml") if own.is_dir() and own.resolve() != CONFIG_DIR else ()
@@ -132,9 +131,9 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
 
 @lru_cache(maxsize=16)
 def _composer(name: str, own: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
-    """The composer of a command, while the files of the working directory stay as they are."""
+    """Return the composer of a command, cached while the files of the working directory are unchanged."""
     everything = GlobalHydra.instance()
-    outer, everything.hydra = everything.hydra, None  # also inside somebody's own Hydra application
+    outer, everything.hydra = everything.hydra, None  # also inside another Hydra application
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return Composer(GlobalHydra.instance().config_loader(), name)
@@ -146,7 +145,7 @@ def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
     groups = groups_of(str(composer.name))
     given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
     if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
-        raise UserError(f"{not_of_a_run[0]} is a setting of train.py; from Python each call makes one run")
+        raise UserError(f"{not_of_a_run[0]} is an option of train.py; from Python each call makes one run")
     given = {key: _named(value) if isinstance(value, type) else value for key, value in given.items()}
     choices = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
     if isinstance(loggers := given.get("logger"), list):  # several at once
@@ -159,32 +158,32 @@ def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
     for part in {*PARTS, "model", "optimizer"} - choices.keys():
         section = settings.get(part)
         if isinstance(section, dict) and "_target_" in section:
-            # Another class stands without the arguments of the usual choice.
+            # Another class does not take the arguments of the default choice.
             config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
     return interpolated(_merged(config, settings))
 
 
-NAMED: dict[str, type] = {}  # classes given from Python, by the name that stands for them
+NAMED: dict[str, type] = {}  # classes given from Python, by their substitute names
 
 
 def _named(cls: type) -> ConfigMapping:
-    """The section of a class that was given itself; one defined in a function has no place to import from."""
+    """Return the section of a class object, which need not be importable."""
     name = f"{cls.__module__}.{cls.__qualname__}"
     NAMED[name] = cls
     return {"_target_": name}
 
 
 def _merged(there: Any, value: Any) -> Any:
-    """The value, put over what is there where both are mappings."""
+    """Return the value, merged into the present one if both are mappings."""
     if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
         return value
     return {**there, **{str(key): _merged(there.get(key), item) for key, item in value.items()}}
 
 
 def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigMapping) -> ConfigMapping:
-    """The sections of a trained run's configuration that ``pe=NAME``, ``evaluation.lengths=[50]`` change.
+    """Return the sections of a trained run that overrides such as ``evaluation.lengths=[50]`` change.
 
-    ``texts`` is what was typed; ``chosen`` is what evaluate.py composes of it.
+    ``texts`` are the typed overrides; ``chosen`` is their composition by evaluate.py.
     """
     config, changed = own_logger(saved), dict[str, None]()
     changeable = sorted(groups_of("evaluate").keys() & saved.keys())
@@ -205,10 +204,10 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
 
 
 def unchangeable(key: str) -> UserError:
-    """Return the sentence about a setting that a trained run cannot change."""
+    """Return the error for an option that cannot change for a trained run."""
     changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
     only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
-    return UserError(f"{key}: this run is trained; {only}")
+    return UserError(f"{key} is fixed by the training; {only}")
 
 
 def _nested(key: str, value: Any) -> ConfigMapping:
@@ -218,26 +217,26 @@ def _nested(key: str, value: Any) -> ConfigMapping:
 
 
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
-    """A saved configuration with the loggers of whoever reads it; only ``none`` is taken from the run."""
-    theirs = saved.get("logger")  # maybe a stranger's, to whom an evaluation would be uploaded
+    """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
+    theirs = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
     none = isinstance(theirs, dict) and (theirs.get("mode") == "disabled" or not any(theirs.values()))
     return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 
-# What a model with RoPE was trained with, whatever encoding extends it, and where its classes start.
+# Arguments that a RoPE variant shares with the trained model, and their defaults.
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 
 def other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[str]) -> ConfigMapping:
-    """Another choice for a trained run; a RoPE variant keeps the frequencies that were trained.
+    """Return another choice for a trained run; a RoPE variant keeps the trained frequencies.
 
     ``typed`` are keys, such as ``pe.base``.
     """
-    # Except where the choice itself differs from plain RoPE, as in the share that p_rope keeps.
+    # Except where the choice itself differs from plain RoPE, as in kept_frequencies of p_rope.
     if not all(key in chosen and key in trained for key in FREQUENCIES):
         return chosen
-    said = {key.partition(".")[2] for key in typed}
-    same = [key for key, start in FREQUENCIES.items() if chosen[key] == start and key not in said]
+    typed_arguments = {key.partition(".")[2] for key in typed}
+    same = [key for key, start in FREQUENCIES.items() if chosen[key] == start and key not in typed_arguments]
     return chosen | {key: trained[key] for key in same}
 
 
@@ -248,7 +247,7 @@ OURS = re.compile(
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Every ``_target_`` in a configuration, at any depth."""
+    """Yield every ``_target_`` in a configuration, at any depth."""
     if isinstance(node, dict) and node.get("_target_") is not None:
         yield str(node["_target_"])
     for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -256,8 +255,8 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def outside(node: Any) -> list[str]:
-    """The classes and files outside this package's catalogue that building the parts imports and reads."""
-    if isinstance(node, str):  # like a file's name
+    """Return the classes and files from outside the catalogue that building the parts would use."""
+    if isinstance(node, str):  # looks like a file name
         return [node] if set(node) & {".", "/", os.sep} else []
     if isinstance(node, list):
         return [name for value in node for name in outside(value)]

@@ -1,4 +1,4 @@
-"""An experiment: a checked configuration with its parts built and all that follows from it derived."""
+"""Resolve a checked configuration into an experiment with built parts and derived values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
 
-OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # its keys that change what is trained
-SAME_RESULT = ("attention_implementation",)  # arguments of a model that only choose how it is computed
+OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # keys that change the trained model
+SAME_RESULT = ("attention_implementation",)  # arguments of a model that do not change its results
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked configuration with all that follows from it; `resolve` makes it."""
+    """A checked configuration with its parts and derived values, made by `resolve`."""
 
     config: Config
     components: dict[str, Component]
@@ -32,19 +32,19 @@ class Experiment:
     shape: ModelShape
     train_lengths: tuple[int, ...]
     evaluation_lengths: tuple[int, ...]
-    evaluation_task: Task  # mostly the one trained on
-    evaluated_on: Component  # that makes it
-    callbacks: tuple[Component, ...]  # of Lightning, beside those every training has
+    evaluation_task: Task  # usually the trained task
+    evaluated_on: Component  # builds the evaluation task
+    callbacks: tuple[Component, ...]  # further callbacks of Lightning
 
     def untrained_model(self) -> Backbone:
-        """The model before its first step: backbone and encoding from named streams of the seed."""
+        """Return the model before the first step, with weights from named random streams."""
         model, encoding = self.components["model"].build, self.components["pe"].build
         untrained = seeded_model(model, encoding, self.format.vocab_size, self.shape, self.config.seed)
         return untrained.double() if self.config.trainer.precision == "64-true" else untrained
 
     @property
     def source(self) -> Source:
-        """The source of its training examples."""
+        """Return the source of the training examples."""
         lengths, longest = self.train_lengths, self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
 
@@ -56,12 +56,12 @@ class Experiment:
 
     @property
     def evaluation_source(self) -> Source:
-        """The source of the examples it is evaluated on."""
+        """Return the source of the evaluation examples."""
         return replace(self.source, task=self.evaluation_task)
 
     @property
     def model_choice(self) -> str:
-        """The choice of ``configs/model`` that is nearest, sizes included, or the class's name."""
+        """Return the most similar choice of ``configs/model``, including sizes, or the name of the class."""
         part = self.components["model"]
         stated = {**self.config.model.model_dump(), **part.arguments, "_target_": part.target}
         differing = {
@@ -73,7 +73,7 @@ class Experiment:
 
     @property
     def label(self) -> str:
-        """``label=``, or as ``rope(base=500)+random_subset``: encoding, then an unusual position policy.
+        """Return ``label=``, or encoding and position policy as ``rope(base=500)+random_subset``.
 
         A run that continues another has both labels, as ``rope -> rope_yarn``.
         """
@@ -86,7 +86,7 @@ class Experiment:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """The sections of the configuration that training depends on, every argument stated."""
+        """Return the sections of the configuration that affect training, with all arguments."""
         sections: dict[str, Any] = {g: self.components[g].section for g in (*PARTS, "model")}
         sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
         for argument in SAME_RESULT:
@@ -101,22 +101,22 @@ class Experiment:
 
     @property
     def other_task(self) -> Component | None:
-        """The task it is evaluated on where that is not the one trained on."""
+        """Return the evaluation task if it is not the trained task."""
         return None if self.evaluated_on == self.components["task"] else self.evaluated_on
 
     @property
     def decoding(self) -> Literal["teacher_forcing", "greedy"]:
-        """How answers are decoded; where a format feeds nothing back, both are the same forward pass."""
+        """Return how answers are decoded; if a format feeds nothing back, both ways are identical."""
         return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
 
     @property
     def max_length(self) -> int:
-        """Longest input trained on; below ``training.max_length`` where the task cannot make that."""
+        """Return the longest training input, which the task may lower from ``training.max_length``."""
         return max(self.train_lengths)
 
     @property
     def derived(self) -> dict[str, Any]:
-        """The derived values, as saved in ``config.yaml``."""
+        """Return the derived values, as saved in ``config.yaml``."""
         derived = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
@@ -130,9 +130,9 @@ class Experiment:
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
-    """Build the parts and derive the rest; ``other_task`` is the section of a task to evaluate on."""
+    """Build the parts and derive values; ``other_task`` is the section of another evaluation task."""
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
-    beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # looked for there
+    beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # for hints
     components["model"] = load_component("model", config.model.part, beside)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
@@ -141,7 +141,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     with user_errors("task"):
         layout = format_for(task, config.model.causal)
         if not config.model.causal and (why := task.decoder_only):
-            raise NotApplicable(f"task: {type(task).__name__} is for a decoder alone, because {why}")
+            raise NotApplicable(f"task: {type(task).__name__} needs a decoder, because {why}")
     train_lengths = _train_lengths(config.training, task)
     train_length = max(layout.tokens(n, task.target_length(n)) for n in train_lengths)
     with user_errors("positions"):
@@ -164,7 +164,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
 
 
 def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
-    """The lengths asked for, or a grid of those the task makes to within a tenth, none below the trained."""
+    """Return the requested lengths, or a default grid of lengths that the task makes (within a tenth)."""
     name = type(task).__name__
     if asked is not None:
         for length in asked:

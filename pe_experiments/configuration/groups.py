@@ -1,4 +1,4 @@
-"""The config groups of the commands, and the shipped choices of each, read from ``configs/``."""
+"""Read the config groups of the commands and their shipped choices from ``configs/``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from omegaconf import OmegaConf
 
 from pe_experiments.terminal.files import CONFIG_DIR
 
-PARTS = ("pe", "positions", "task", "model", "optimizer")  # whose choices are classes with arguments
+PARTS = ("pe", "positions", "task", "model", "optimizer")  # groups whose choices are classes with arguments
 
-ALIASES = {"nope": "none"}  # of encodings
+ALIASES = {"nope": "none"}  # synonyms of encodings
 
 
 def choices_of(group: str) -> list[str]:
-    """The shipped choices of a config group."""
+    """Return the shipped choices of a config group."""
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
 @cache
 def groups_of(name: str) -> dict[str, str | None]:
-    """The config groups of a command by its ``configs/NAME.yaml``, with the choice each starts from."""
+    """Return the config groups of ``configs/NAME.yaml`` with their default choices."""
     entries = [entry for entry in read_choice("", name).get("defaults", []) if isinstance(entry, dict)]
     return {str(key).split()[-1]: choice for entry in entries for key, choice in entry.items()}
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """The content of a shipped YAML file, as it stands there."""
+    """Return the content of a shipped YAML file."""
     content: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / group / f"{choice}.yaml"))
     return content

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say about a mistake, as one sentence with key, value and what is allowed."""
+"""Rewrite errors of Hydra and OmegaConf as one sentence with key, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pe_experiments.configuration.schema import Config, WandbConfig, moved_logge
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
 
 RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
-# What users of other Hydra and Lightning projects type first.
+# Keys that users of other Hydra and Lightning projects try first.
 HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
           "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
           "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
@@ -23,19 +23,19 @@ Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
 def explained(error: BaseException, typed: Sequence[str] = (), command: str = "config") -> BaseException:
-    """The error as a `UserError`, or itself where neither Hydra nor OmegaConf raised it.
+    """Return the error as a `UserError`, or unchanged if neither Hydra nor OmegaConf raised it.
 
-    ``typed`` are the overrides, ``command`` the primary configuration that they change.
+    ``typed`` are the overrides, ``command`` is the name of the primary configuration.
     """
-    mark = getattr(error, "problem_mark", None)  # of the YAML parser
+    mark = getattr(error, "problem_mark", None)  # set by the YAML parser
     if mark:
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
-        return UserError("the defaults of a config file lead back to itself")
+        return UserError("the defaults list of a config file is circular")
     if isinstance(error, OverrideParseException):
         return unreadable(error.override)
     if isinstance(error, yaml.YAMLError):
-        return UserError(f"a config file is no YAML: {one_line(str(error))}")
+        return UserError(f"a config file is not valid YAML: {one_line(str(error))}")
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return error
     text = "\n".join(str(part) for part in (error, error.__cause__) if part)
@@ -53,7 +53,7 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
 
 
 def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
-    """The sentence about a setting that does not exist; ``typed`` are the overrides beside it."""
+    """Return the error for an unknown option; ``typed`` are all overrides."""
     section, _, argument = key.partition(".")
     for habit in (section, key):
         if habit in HABITS:
@@ -77,7 +77,7 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
     chosen = chosen or groups_of("config").get(section)
     if chosen not in choices_of(section) or chosen == "custom":
-        return UserError(f"{key} is not among the arguments so far; add it with a plus: +{text.lstrip('+')}")
+        return UserError(f"{key} is not yet among the arguments; add it with a plus: +{text.lstrip('+')}")
     arguments = [name for name in read_choice(section, chosen) if name != "_target_"]
     takes = nearest(argument, arguments) if arguments else " It takes no arguments."
     others = [choice for choice in choices_of(section) if argument in read_choice(section, choice)]
@@ -97,7 +97,7 @@ def _unknown_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
 
 
 def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
-    """The sentence about a choice that its group does not have."""
+    """Return the error for an unknown choice of a group."""
     return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
 
 
@@ -120,7 +120,7 @@ def _several_values(match: re.Match[str], typed: Sequence[str]) -> UserError:
 
 
 def _has_a_value(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    return UserError(f"+{match['key']}: it has a value already; leave out the +")
+    return UserError(f"+{match['key']}: the key already has a value; omit the +")
 
 
 def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
@@ -129,7 +129,7 @@ def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
 
 
 def _no_primary(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    return UserError(f"--config-name {match['name']}: there is no such file in configs/")
+    return UserError(f"--config-name {match['name']}: this file does not exist in configs/")
 
 
 EXPLANATIONS: dict[str, Explanation] = {

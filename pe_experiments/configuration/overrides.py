@@ -1,4 +1,4 @@
-"""Typed overrides, ``key=value``: read by Hydra's parser; short forms, and mistakes that Hydra ignores."""
+"""Read typed overrides ``key=value`` with Hydra's parser, expand short forms and report mistakes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pe_experiments.configuration.groups import PARTS, choices_of, groups_of
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
-PATHS = ("run", "init_from")  # names of runs hold brackets and commas, which mean something to Hydra
+PATHS = ("run", "init_from")  # names of runs contain brackets and commas, which Hydra would interpret
 FLAGS_WITH_VALUE = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c",
                     "--package", "-p", "--experimental-rerun")  # fmt: skip
 PLUGINS = ("hydra.sweeper", "hydra.launcher")
 
 
 def read_overrides(texts: Iterable[str]) -> list[Override]:
-    """The texts as Hydra reads them."""
+    """Return the texts as parsed by Hydra."""
     return [_read(text) for text in texts]
 
 
-@lru_cache(maxsize=100_000)  # the runs of a sweep say the same again and again
+@lru_cache(maxsize=100_000)  # the runs of a sweep repeat the same texts
 def _read(text: str) -> Override:
     try:
         return OverridesParser.create().parse_override(text)
@@ -34,32 +34,32 @@ def _read(text: str) -> Override:
 
 
 def unreadable(text: str) -> UserError:
-    """The sentence about a text that is no override."""
+    """Return the error for a text that is not an override."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         example = "for example pe=sinusoidal or training.steps=500"
-        return UserError(f"{shown(text)!r} is no key=value; {example}; several values stand without a space")
+        return UserError(f"{shown(text)!r} is not key=value; {example}; write several values without spaces")
     if value.endswith(","):
         return UserError(
-            f"{shown(text)!r} ends in a comma; several values stand without a space, as in pe=none,rope"
+            f"{shown(text)!r} ends in a comma; write several values without spaces, as in pe=none,rope"
         )
     return UserError(
-        f"{shown(text)!r} cannot be read; quote special signs, as in 'evaluation.lengths=[50,100]'"
+        f"{shown(text)!r} cannot be read; quote special characters, as in 'evaluation.lengths=[50,100]'"
     )
 
 
 def key_of(text: str) -> str:
-    """The key of an override's text, without ``+``."""
+    """Return the key of an override's text, without ``+``."""
     return text.partition("=")[0].lstrip("+~")
 
 
 def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
-    """Command-line arguments as Hydra takes them: the overrides, then the flags.
+    """Return command-line arguments for Hydra: the overrides, then the flags.
 
-    ``pe._target_=mine.X`` alone means ``pe=custom`` with it, and the name of a run needs no quotes.
+    ``pe._target_=mine.X`` implies ``pe=custom``, and names of runs need no quotes.
 
     Raises:
-        UserError: a choice that is none, or a plugin of Hydra where its group is meant.
+        UserError: a choice is invalid, or a plugin of Hydra is written as an option.
     """
     typed: list[str] = []
     flags: list[str] = []
@@ -74,7 +74,7 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
         if not key:
             raise unreadable(text)
         if key == "hydra":
-            raise UserError(f"{shown(text)}: hydra is a section; its settings are written hydra.KEY=...")
+            raise UserError(f"{shown(text)}: hydra is a section; set its options with hydra.KEY=...")
         if key in PARTS and key in groups and (value in ("null", "") or value.startswith("[")):
             several = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
@@ -95,9 +95,9 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """The text with the name of a run in quotes, and with a mapping that is put over what is there."""
+    """Return the text with the name of a run in quotes, and with mappings in the form that merges them."""
     key, equals, value = text.partition("=")
-    if key == "+trainer.callbacks":  # what those write who know that the shipped list is empty
+    if key == "+trainer.callbacks":  # also valid, since the shipped list is empty
         return f"+{text}"
     if value.startswith("{") and text[0] not in "+~":
         return f"++{text}"
@@ -110,15 +110,15 @@ def _quoted(text: str) -> str:
 
 
 def refuse_several(override: Override) -> None:
-    """Hold an override of a single run to one value."""
+    """Raise an error if an override of a single run has several values."""
     if override.is_sweep_override():
         raise several_values(str(override.input_line))
 
 
 def several_values(text: str) -> UserError:
-    """The sentence about a sweep where one run is made."""
+    """Return the error for several values in a command that makes one run."""
     text = text.removeprefix("++")  # evaluate.py adds it
     key, _, values = text.partition("=")
     how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
     how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""
-    return UserError(f"{shown(text)}: several values are a sweep, made by {how}")
+    return UserError(f"{shown(text)}: several values need a sweep: {how}")

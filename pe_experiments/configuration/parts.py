@@ -1,4 +1,4 @@
-"""The parts a configuration names by ``_target_``: found, held against their signature, built, labelled."""
+"""Find, check, build and label the parts that a configuration names by ``_target_``."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, error_place, nearest
 from pe_experiments.terminal.files import CONFIG_DIR
 
-INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # what they say is for Hydra
+INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # instructions for Hydra
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
 KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
-GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # leading arguments that no configuration states
+GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # number of leading arguments that are not configured
 CALLBACKS = "trainer.callbacks"
 UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
 @dataclass(frozen=True)
 class Component:
-    """One part: its config group, its class and all its arguments, defaults included."""
+    """A part: its config group, its class and all its arguments, including defaults."""
 
     group: str
     target: str
     cls: type
     arguments: dict[str, Any]
-    nested: dict[str, list[Component]]  # the parts among its arguments
-    partial: bool = False  # nested, and built by the part it belongs to
+    nested: dict[str, list[Component]]  # parts among the arguments
+    partial: bool = False  # nested parts may be built by their owner
 
     def build(self, *args: Any, **given: Any) -> Any:
-        """An instance; `UserError` where the class refuses its arguments."""
+        """Build an instance; raise a `UserError` if the class rejects its arguments."""
         with user_errors(self.group):
             return self._maker()(*args, **given)
 
@@ -61,12 +61,12 @@ class Component:
 
     @property
     def section(self) -> dict[str, Any]:
-        """The config section it is, every argument stated."""
+        """Return the config section with all arguments."""
         return {"_target_": self.target, **self.arguments}
 
     @property
     def stated(self) -> dict[str, Any]:
-        """The config section without the arguments at their defaults."""
+        """Return the config section without default arguments."""
         defaults = {key: _untupled(value) for key, value in _defaults(self.cls).items()}
         given = {key: _untupled(value) for key, value in self.arguments.items()}
         arguments = {key: value for key, value in given.items() if defaults.get(key, ...) != value}
@@ -77,7 +77,7 @@ class Component:
 
     @property
     def label(self) -> str:
-        """The config choice, or the class name, with the arguments that differ from its defaults."""
+        """Return the config choice or class name, with arguments that differ from its defaults."""
         name, changed = self._choice
         parts = {key: "+".join(part.label for part in parts) for key, parts in self.nested.items()}
         inside = ",".join(f"{key}={parts.get(key) or _short(self.arguments[key])}" for key in changed)
@@ -85,16 +85,16 @@ class Component:
 
     @property
     def choice(self) -> str:
-        """The config choice alone, or the class name where no shipped YAML names the class."""
+        """Return the config choice, or the class name if no shipped YAML names the class."""
         return self._choice[0]
 
     @cached_property
     def _choice(self) -> tuple[str, list[str]]:
-        """The name it is known by, and the arguments it changes."""
-        choices = _shipped(_folder(self.group))  # not copied: this is asked for every run of a sweep
+        """Return the name of the choice and its changed arguments."""
+        choices = _shipped(_folder(self.group))  # not copied, for speed in sweeps
         same = {name: one for name, one in choices.items() if one["_target_"] == self.target}
         alike = {name: load_component(self.group, one).arguments for name, one in same.items()}
-        if not alike:  # maybe somebody else's class by the name of one of our choices
+        if not alike:  # a class of the user may have the name of a shipped choice
             name = self.cls.__name__
             alike = {f"{self.cls.__module__}.{name}" if name in choices else name: _defaults(self.cls)}
         changed = {
@@ -105,19 +105,19 @@ class Component:
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Its class and those of the parts among its arguments."""
+        """Return the class, and the classes of nested parts."""
         return (self.cls, *(cls for parts in self.nested.values() for part in parts for cls in part.classes))
 
 
 def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = ()) -> Component:
-    """The component a config section describes; unknown arguments may be meant for settings ``beside`` it."""
+    """Return the component of a config section; ``beside`` are options that unknown arguments may mean."""
     target = section.get("_target_")
     if target == "???":
         raise UserError(
             f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
         )
     if not isinstance(target, str):
-        raise UserError(f"{group} needs one choice with a _target_.{nearest('', shipped(group))}")
+        raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
     cls = _locate(group, target)
     given = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     known, types = _parameters(cls), _types(cls)
@@ -126,12 +126,12 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
         if name not in known and not _takes_any(cls):
             takes = nearest(name, [*known, *beside]) if known else " It takes no arguments."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
-        if parts := _parts(group, value):  # with all their arguments, so that equal configurations are equal
+        if parts := _parts(group, value):  # with all arguments, so that equivalent configurations are equal
             nested[name] = parts
             sections = [{"_target_": p.target, "_partial_": p.partial, **p.arguments} for p in parts]
             given[name] = sections if isinstance(value, list) else sections[0]
         elif name in types:
-            try:  # lists and mappings are read leniently: YAML has no tuples and no classes
+            try:  # lenient for lists and mappings, since YAML has no tuples and classes
                 given[name] = types[name].validate_python(value, strict=not isinstance(value, list | dict))
             except ValidationError as error:
                 raise UserError(complaint(error, BaseModel, f"{group}.{name}")) from error
@@ -142,14 +142,14 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
             none = f"{cls.__name__} has no default for it; add +{group}.{name}=..."
             raise UserError(f"{group}.{name} is missing: {none}")
     home = "torch.optim" if getattr(optim, cls.__name__, None) is cls else cls.__module__
-    canonical = f"{home}.{cls.__qualname__}"  # however it was imported
+    canonical = f"{home}.{cls.__qualname__}"  # independent of the import path
     arguments = {**_defaults(cls), **given}
     return Component(group, canonical, cls, arguments, nested, section.get("_partial_", False))
 
 
 @contextmanager
 def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
-    """Errors of the parts become `UserError`s that say which part of the configuration is meant."""
+    """Convert errors of the parts to `UserError`s that name the part of the configuration."""
     try:
         with no_part_exits():
             yield
@@ -162,7 +162,7 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
 
 @contextmanager
 def no_part_exits() -> Iterator[None]:
-    """An exit that a part asks for becomes a RuntimeError: the program goes on."""
+    """Convert an exit requested by a part to a RuntimeError, so that the program continues."""
     try:
         yield
     except SystemExit as error:
@@ -170,7 +170,7 @@ def no_part_exits() -> Iterator[None]:
 
 
 def part_behind(error: BaseException) -> str | None:
-    """The class of the innermost part at work when this was raised, or the module then imported."""
+    """Return the class of the innermost part that raised this, or the module being imported."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     at_work = (frame.f_locals.get("self") for frame in reversed(frames))
     names = [type(part).__name__ for part in at_work if isinstance(part, tuple(KINDS.values()))]
@@ -179,7 +179,7 @@ def part_behind(error: BaseException) -> str | None:
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
-    """The YAML choices of a group by name."""
+    """Return the YAML choices of a group by name."""
     return copy.deepcopy(_shipped(_folder(group)))
 
 
@@ -213,7 +213,7 @@ def _locate(group: str, target: str) -> type:
         except ModuleNotFoundError as error:
             if error.name != module_name.partition(".")[0]:
                 raise
-            where = f"there is no {error.name}.py or package in {Path.cwd()}, and none is installed"
+            where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
             raise UserError(f"{key}: {where}") from error
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, kind)}
     if name not in classes:
@@ -223,7 +223,7 @@ def _locate(group: str, target: str) -> type:
 
 def _kind(group: str) -> type:
     if group == CALLBACKS:
-        from pytorch_lightning import Callback  # two seconds that runs without callbacks need not wait
+        from pytorch_lightning import Callback  # late, because the import takes two seconds
 
         return Callback
     return KINDS[group]
@@ -233,13 +233,13 @@ def _kind(group: str) -> type:
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
     stated = list(inspect.signature(cls).parameters.items())[given:]
-    unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # said by the training
+    unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # set by `training`
     return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
 
 
 @cache
 def _takes_any(cls: type) -> bool:
-    """Whether a class has ``**kwargs``."""
+    """Return whether a class has ``**kwargs``."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 
 
@@ -252,23 +252,23 @@ def _defaults(cls: type) -> dict[str, Any]:
 def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
     try:
         annotations = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
-    except Exception:  # written for a type checker alone: nothing to check against
+    except Exception:  # annotations that cannot be evaluated are not checked
         return {}
     types = {}
     for name, annotation in annotations.items():
-        with suppress(PydanticUserError):  # a type that only its own class can check
+        with suppress(PydanticUserError):  # types that pydantic cannot check
             types[name] = TypeAdapter(annotation)
     return types
 
 
 def _untupled(value: Any) -> Any:
-    """Return a tuple as a list, as YAML would hold it."""
+    """Return a tuple as a list, as in YAML."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return repr(value).removesuffix(".0")  # all digits: two configurations never share a label
+        return repr(value).removesuffix(".0")  # all digits, so that labels differ
     if isinstance(value, list | tuple):
         return f"[{'-'.join(map(_short, value))}]"
     if isinstance(value, str):
@@ -280,16 +280,16 @@ def _short(value: Any) -> str:
 
 
 def _parts(group: str, value: Any) -> list[Component]:
-    """The components in an argument that is a nested part, or a list of them."""
+    """Return the components of an argument that is a nested part or a list of parts."""
     items = value if isinstance(value, list) else [value]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
         if "'_target_':" in str(value):
-            raise UserError(f"{group}: a nested part is an argument itself or stands in a list, no deeper")
+            raise UserError(f"{group}: nested parts must be arguments or items of a list, not deeper")
         return []
     parts = []
     for item in items:
         if not isinstance(item, dict):
-            raise UserError(f"{group}: {item} stands among nested parts but has no _target_")
+            raise UserError(f"{group}: {item} is listed with nested parts but has no _target_")
         parts.append(part := load_component(group, item))
         if issubclass(part.cls, PositionalEncoding) and part.partial is not True:
             name = part.cls.__name__

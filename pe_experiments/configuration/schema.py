@@ -1,4 +1,4 @@
-"""The schema of a configuration, section by section, and one sentence per mistake."""
+"""Define the schema of a configuration by section, and report each mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, near
 from pe_experiments.terminal.files import CONFIG_DIR
 
 _SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
-PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # no control characters, and something to see
+PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # a visible character and no control characters
 Schema = TypeVar("Schema", bound=BaseModel)
-# The random streams number what they draw inside 32 bits (`randomness`), which bounds these.
+# Random streams are numbered within 32 bits (`randomness`), which bounds these values.
 LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
-MOST_LAYERS = 1000  # building so many takes a second
+MOST_LAYERS = 1000  # takes a second to build
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
-NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # no formula of a spreadsheet
-RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are no studies
+NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # not a spreadsheet formula
+RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are not studies
 
 
 def _study(value: Any) -> Any:
-    """A year is a fair name for a study; a folder of something else is not."""
+    """Return the name of a study, which may be a year but not a reserved folder."""
     if isinstance(value, str) and value.partition("/")[0] in RESERVED:
         raise ValueError(f"study={value} is reserved; allowed: any name but {allowed(RESERVED)}")
     return str(value) if type(value) is int else value
 
 
-# A name becomes part of a path and of a command line; bank/v2 is a fair one for a study.
+# A name becomes part of a path and of a command line; a study may be called bank/v2.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
@@ -43,7 +43,7 @@ Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 def _no_number(label: str) -> str:
     if not any(map(str.isalpha, label)):
-        raise ValueError(f"label={label} would be read back as a number; allowed: a name with a letter")
+        raise ValueError(f"label={label} would be read as a number; allowed: a name with a letter")
     return label
 
 
@@ -51,7 +51,7 @@ Label = Annotated[str, Field(pattern=NAME, max_length=120), AfterValidator(_no_n
 
 
 class Section(BaseModel):
-    """Strict: no unknown key, no silent conversion."""
+    """A strict section, without unknown keys and silent conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -60,7 +60,7 @@ SIZES = ("causal", "d_model", "num_heads", "num_layers")
 
 
 class ModelConfig(Section):
-    """A model's class, its sizes, and the arguments of the class (`models.Backbone`)."""
+    """The class of a model, its sizes and its arguments (`models.Backbone`)."""
 
     model_config = ConfigDict(extra="allow", serialize_by_alias=True)
 
@@ -72,7 +72,7 @@ class ModelConfig(Section):
 
     @property
     def part(self) -> dict[str, Any]:
-        """The class and its arguments, without the sizes."""
+        """Return the class and its arguments, without the sizes."""
         return {"_target_": self.target, **(self.model_extra or {})}
 
     @model_validator(mode="after")
@@ -87,7 +87,7 @@ class ModelConfig(Section):
 
 
 class TrainingConfig(Section):
-    """Training: data, duration and method (`training`)."""
+    """Data, duration and method of training (`training`)."""
 
     steps: Annotated[int, Field(ge=1, le=MOST_BATCHES)]
     batch_size: Count
@@ -115,7 +115,7 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """At which lengths, on how many examples each, and how answers are decoded (`evaluation`)."""
+    """Lengths, examples per length and decoding of the evaluation (`evaluation`)."""
 
     lengths: Annotated[list[Length], Field(min_length=1)] | None
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
@@ -147,7 +147,7 @@ class TrainerConfig(Section):
 
 
 class WandbConfig(Section):
-    """Weights & Biases (`logger.wandb`); without a mode nothing is logged there."""
+    """Weights & Biases (`logger.wandb`); without a mode nothing is logged."""
 
     mode: Literal["offline", "online"] | None = None
     project: Words = "pe_experiments"
@@ -163,7 +163,7 @@ class MlflowConfig(Section):
 
 
 class LoggerConfig(Section):
-    """The loggers by name (`tracking`); each section that is there is one that is used."""
+    """The loggers by name (`tracking`); each present section is used."""
 
     wandb: WandbConfig | None = None
     csv: Section | None = None
@@ -172,7 +172,7 @@ class LoggerConfig(Section):
 
     @property
     def used(self) -> bool:
-        """Whether there is any."""
+        """Return whether any logger is used."""
         others = (self.csv, self.tensorboard, self.mlflow)
         return bool(self.wandb and self.wandb.mode) or any(section is not None for section in others)
 
@@ -185,37 +185,37 @@ class LoggerConfig(Section):
 
 
 def moved_logger_key(key: str, value: Any) -> str:
-    """The sentence about ``logger.mode``, which is ``logger.wandb.mode``."""
+    """Return the error for ``logger.mode``, which is now ``logger.wandb.mode``."""
     now = "logger=none" if value == "disabled" else f"logger.wandb.{key}={shown(value)}"
     return f"logger.{key}={shown(value)}: loggers are sections by name; write {now}"
 
 
 class LauncherConfig(Section):
-    """How the runs of a sweep are launched (``hydra.launcher``). None of it enters a run's identity."""
+    """How the runs of a sweep are launched (``hydra.launcher``); not part of a run's identity."""
 
-    max_runs: Count  # how many runs a sweep may have
+    max_runs: Count  # most runs of a sweep
 
 
 class ProcessesConfig(LauncherConfig):
     """Processes of this machine (``hydra/launcher=processes``)."""
 
-    jobs: Jobs | None  # runs at once; None: one per core, on a machine with GPUs what these hold
-    jobs_per_device: Jobs  # runs at once on one GPU
+    jobs: Jobs | None  # parallel runs; None: one per core, or as many as the GPUs hold
+    jobs_per_device: Jobs  # parallel runs per GPU
 
 
 class SubmititConfig(LauncherConfig):
     """Jobs through submitit (``hydra/launcher=slurm`` and ``submitit_local``)."""
 
-    timeout_min: Count  # minutes of one job; a run that takes longer is queued again and goes on
-    max_num_timeout: Annotated[int, Field(ge=0)]  # how often at most
-    parameters: dict[str, Any]  # others of submitit's executor, as slurm_partition
+    timeout_min: Count  # minutes per job; a longer run is queued again and resumes
+    max_num_timeout: Annotated[int, Field(ge=0)]  # how often a run may be queued again
+    parameters: dict[str, Any]  # further parameters of submitit, as slurm_partition
 
 
 class RayConfig(LauncherConfig):
     """Tasks on Ray (``hydra/launcher=ray``)."""
 
-    jobs: Jobs | None  # runs at once on this machine
-    address: str | None  # of a running Ray; None starts one here
+    jobs: Jobs | None  # parallel runs on this machine
+    address: str | None  # of a running Ray cluster; None starts Ray locally
 
 
 class ParentConfig(Section):
@@ -229,7 +229,7 @@ class ParentConfig(Section):
     batches: Annotated[int, Field(ge=0)]  # that it was trained on; those of this run follow
 
 
-CLI_ONLY = ("dry_run", "bank")  # of a command, not about a run
+CLI_ONLY = ("dry_run", "bank")  # belong to a command, not to a run
 PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 
@@ -252,10 +252,10 @@ class Config(Section):
     rerun: bool
     init_from: Folder | None = None  # the directory of the run that this one continues
     parent: ParentConfig | None = None  # what follows from it
-    # Of a command, not of a run: none of it is saved.
+    # Options of a command, which are not saved with a run.
     dry_run: bool = Field(default=False, exclude=True)
     trust: bool = Field(default=False, exclude=True)
-    bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # what a setting of the bank says
+    bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # values of a configuration of the bank
 
     @model_validator(mode="after")
     def _parent_and_init_from_belong_together(self) -> Config:
@@ -275,12 +275,12 @@ class Config(Section):
 
 
 def warmup_steps(training: TrainingConfig) -> int:
-    """The stated warm-up, or a tenth of the training and at most 100 steps, so that short trials work."""
+    """Return the configured warm-up, or a tenth of the training and at most 100 steps."""
     return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
 
 
 def check(config: DictConfig | dict[str, Any]) -> Config:
-    """The configuration in typed form, or a `UserError`: an unknown key, a missing or wrong value."""
+    """Return the typed configuration; raise a `UserError` for an unknown key or an invalid value."""
     return validated(Config, interpolated(config))
 
 
@@ -288,7 +288,7 @@ REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
 def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
-    """A configuration as plain values, each ``${key}`` replaced by its value; nothing else is looked up."""
+    """Return a configuration as plain values with ``${key}`` replaced; resolve nothing else."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
     return _resolved(plain, plain) if "${" in str(plain) else plain
 
@@ -301,19 +301,19 @@ def _resolved(node: Any, root: dict[str, Any], depth: int = 0) -> Any:
     if not isinstance(node, str) or "${" not in node:
         return node
     match = REFERENCE.fullmatch(node)
-    if match is None:  # of the environment, say
+    if match is None:  # for example an environment variable
         strange = shown(node[node.index("${") :].partition("}")[0] + "}")
-        raise UserError(f"{strange} is not looked up; allowed: other keys alone, as in ${{task.vocab_size}}")
+        raise UserError(f"{strange} is not resolved; allowed: only keys, as in ${{task.vocab_size}}")
     value: Any = root
     for key in match[1].split("."):
         if not isinstance(value, dict) or key not in value or depth > 20:
-            raise UserError(f"the configuration cannot be read: {node} leads to no value")
+            raise UserError(f"the configuration cannot be read: {node} has no value")
         value = value[key]
     return _resolved(value, root, depth + 1)
 
 
 def validated(schema: type[Schema], content: Any, *where: str) -> Schema:
-    """Content in typed form, or a `UserError`; ``where`` are the keys that lead to it."""
+    """Return typed content or raise a `UserError`; ``where`` are the keys that lead to it."""
     try:
         return schema.model_validate(content)
     except ValidationError as error:
@@ -342,10 +342,10 @@ _EXPECTED = {
 
 
 def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> str:
-    """The first complaint as one sentence with key, value and what is allowed."""
+    """Return the first validation error as one sentence with key, value and what is allowed."""
     errors = error.errors()
     first, value = errors[0], errors[0]["input"]
-    # Of a union, pydantic's path also says which of its types was tried.
+    # For a union, pydantic's path also contains the tried type.
     where = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained"))]
     key = ".".join([*above, *where])
     if first["type"] == "value_error":
@@ -370,17 +370,17 @@ def _expected(error: Any) -> str:
 
 
 def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
-    """The sentence about a key that does not exist."""
+    """Return the error for an unknown key."""
     return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
-    """The settings of a section, also where it may be left out."""
+    """Return the fields of a section, which may be optional."""
     return next((one.model_fields for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")), {})
 
 
 def _meant(schema: type[BaseModel], where: list[str]) -> str:
-    """The settings beside it that resemble it, or those of other sections that are called so."""
+    """Return a hint with similar options of the section, or equal ones of other sections."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
     known, last = schema.model_fields, ALSO_CALLED.get(where[-1], where[-1])

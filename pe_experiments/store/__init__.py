@@ -1,1 +1,1 @@
-"""Runs on disk: their names, the code that made them, their files."""
+"""Store runs on disk: names, identities, environments and files."""

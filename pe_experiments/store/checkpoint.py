@@ -1,4 +1,4 @@
-"""The checkpoint of a run, which anybody may have written."""
+"""Read the checkpoint of a run without trusting its content."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import require_file
 
-MOST_BYTES = 16 << 30  # a model of a thousand million parameters with the optimizer's averages
+MOST_BYTES = 16 << 30  # a model of a billion parameters with the optimizer's averages
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return the checkpoint, or None where there is none.
+    """Return the checkpoint, or None if there is none.
 
     Raises:
-        UserError: it is damaged, or no file that a run writes.
+        UserError: the checkpoint is damaged or was not written by a run.
     """
     if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
         what = "link" if path.parent.is_symlink() else "file"
@@ -28,14 +28,14 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         return None
     try:
         require_file(path, MOST_BYTES)
-        with ZipFile(path) as archive:  # torch would inflate what it never writes
+        with ZipFile(path) as archive:  # torch never compresses, but would inflate
             if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed, as no run writes it")
+                raise ValueError("it is compressed, which runs never do")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
-            raise ValueError("it has no weights, or was written at no step")
+            raise ValueError("weights or step are missing")
         if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
-            raise ValueError("an earlier version began it")
+            raise ValueError("it was written by an earlier version")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
         raise _damaged(path, why) from error
@@ -43,10 +43,10 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, misfit: str) -> None:
-    """Give an untrained model the weights of a checkpoint.
+    """Load the weights of a checkpoint into an untrained model.
 
     Raises:
-        UserError: ``misfit`` where they do not fit the model; or they are not finite real numbers.
+        UserError: the weights do not fit the model (message ``misfit``) or are not finite real numbers.
     """
     try:
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}

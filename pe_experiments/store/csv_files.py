@@ -1,4 +1,4 @@
-"""The CSV files of a run, from which all that is drawn or mirrored follows."""
+"""Read and write the CSV files of a run, from which figures and loggers take their values."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
          "answer_tokens", "tokens", "largest_position", "untrained_positions",
          "exact_match_without_end")  # fmt: skip
 ACCURACIES = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
-MOST = 1e100  # its square is a number, too
-MOST_ROWS = 300_000  # read of a CSV file: a training of three million steps
+MOST = 1e100  # its square is still finite
+MOST_ROWS = 300_000  # rows read of a CSV file, enough for three million steps
 SPLITS = ("in_distribution", "extrapolation", "other_task")
-# Columns that runs of earlier versions do not have.
+# Columns that runs of earlier versions lack.
 ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
-    """Write ``extrapolation.csv`` and a CSV file for each of the tables."""
+    """Write ``extrapolation.csv`` and a CSV file per table."""
     write_atomically(run.curve, to_csv(CURVE, curve))
     for name, rows in tables.items():
         columns = dict.fromkeys(key for row in rows for key in row)
@@ -37,7 +37,7 @@ def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Se
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
-    """Return rows as CSV text; floats have all their digits, so that equal files mean equal numbers."""
+    """Return rows as CSV text with all digits of floats, so that equal files mean equal numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
     if header:
@@ -47,7 +47,7 @@ def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the complete rows of a CSV file, none where there is no file; a torn last row is left out."""
+    """Return the complete rows of a CSV file, without an incomplete last row; empty without a file."""
     if not path.exists():
         return []
     text = read_text(path)
@@ -58,7 +58,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Return the rows of a ``metrics.csv`` with their types, without the cells that are empty."""
+    """Return the typed rows of a ``metrics.csv``, without empty cells."""
     try:
         rows = read_csv(path)
         if rows and not set(rows[0]) <= set(METRICS):
@@ -66,7 +66,7 @@ def read_metrics(path: Path) -> list[Row]:
         typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
         steps: list[Any] = [row.get("step") for row in typed]
         if not all(isinstance(step, int) for step in steps) or steps != sorted(steps):
-            raise ValueError("a step that is none, or out of order")
+            raise ValueError("a step is not a number or out of order")
         _require_shares(typed)
         return typed
     except (ValueError, csv.Error) as error:
@@ -81,19 +81,19 @@ def validation_loss(run: RunDirectory) -> float:
 
 
 def read_curve(path: Path) -> list[Row]:
-    """Return the rows of an ``extrapolation.csv`` with their types; None where a cell is empty."""
+    """Return the typed rows of an ``extrapolation.csv``; None for empty cells."""
     try:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
         if not {row["split"] for row in rows} <= set(SPLITS):
-            raise ValueError(f"a split that is none of {', '.join(SPLITS)}")
+            raise ValueError(f"a split must be one of {', '.join(SPLITS)}")
         rows = [dict.fromkeys(ADDED, "") | row for row in rows]
         typed = [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
         counts = [row[key] for row in typed for key in ("length", "content_length", "examples")]
         possible = all(0 <= float(row["chance"] or 0) < 1 for row in typed)
         if not possible or not all(isinstance(count, int) and count > 0 for count in counts):
-            raise ValueError("a length, a number of examples or a chance that is none")
+            raise ValueError("a length, a number of examples or a chance is not valid")
         _require_shares(typed)
         return typed
     except (KeyError, ValueError, csv.Error) as error:
@@ -102,7 +102,7 @@ def read_curve(path: Path) -> list[Row]:
 
 
 def _require_shares(rows: Sequence[Row]) -> None:
-    """Raise a ValueError where an accuracy is no number from 0 to 1; an empty cell is none."""
+    """Raise a ValueError if an accuracy is outside 0 to 1; empty cells are allowed."""
     for row in rows:
         for key in ACCURACIES:
             value = row.get(key)
@@ -113,7 +113,7 @@ def _require_shares(rows: Sequence[Row]) -> None:
 def _number(text: str) -> int | float | None:
     if not text:
         return None
-    number = int(text) if text.isdigit() and len(text) < 16 else float(text)  # no integer beyond a float's
+    number = int(text) if text.isdigit() and len(text) < 16 else float(text)  # exact as a float
     if MOST < abs(number) < math.inf:
         raise ValueError(f"{text}: larger than anything measured")
     return number

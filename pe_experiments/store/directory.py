@@ -1,4 +1,4 @@
-"""The directory of a run: its files, its lock, how far the run is, and its earlier result during a rerun."""
+"""Manage the directory of a run: its files, lock and state, and its earlier result during a rerun."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_l
 from pe_experiments.terminal.files import make_folder, read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
-TEXTS = ("name", "label", "task", "model")  # of a result, shown as cells and titles
+TEXTS = ("name", "label", "task", "model")  # entries of a result that are shown in tables and titles
 
 
 class RunDirectory:
-    """``results_dir/runs/<name>`` and the files in it; it need not exist."""
+    """The directory ``results_dir/runs/<name>`` and its files; it need not exist."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -34,15 +34,15 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-        self._locked_inode = 0  # of the lock file that this object has opened
-        self._earlier = path.parent / f".{path.name}.aside"  # the files that a rerun replaces
+        self._locked_inode = 0  # inode of the lock file opened by this object
+        self._earlier = path.parent / f".{path.name}.aside"  # holds the files that a rerun replaces
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
-        """Return the directory of another evaluation: the same files, less those of training."""
+        """Return the directory of another evaluation, which has the same files except those of training."""
         path = self.path / "evaluations" / evaluation_hash
         _refuse_links(path.parent, path)
         return RunDirectory(path)
@@ -54,11 +54,11 @@ class RunDirectory:
         return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
 
     def state(self, rerun: bool = False) -> str:
-        """Return how far the run is: new, in progress, interrupted, failed, diverged or finished.
+        """Return the state of the run: new, in progress, interrupted, failed, diverged or finished.
 
-        Under ``rerun`` it is new whatever lies there.
+        With ``rerun`` the state is new in any case.
         """
-        # The configuration is written first: without it, what lies there is left of a deleted run.
+        # The configuration is written first, so without it the files are remains of a deleted run.
         begun = self.config.exists() and not rerun
         result = self.read_result() if begun else None
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
@@ -69,7 +69,7 @@ class RunDirectory:
         return "in progress" if waits and self.in_use else state
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return the result, or None where there is none yet."""
+        """Return the result, or None if there is none yet."""
         _refuse_links(self.path)
         if not self.result.exists():
             return None
@@ -83,7 +83,7 @@ class RunDirectory:
             raise UserError(f"{what}; {cure}") from error
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write the result; the last thing a run does, while it holds the directory."""
+        """Write the result, as the last step of a run that holds the lock."""
         self.refuse_deleted(self.config)
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
@@ -91,22 +91,24 @@ class RunDirectory:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
         _refuse_links(self.path)
         if not self.config.exists():
-            there = "there is no run (no config.yaml); finished ones lie under results/runs"
+            there = "there is no run (config.yaml is missing); finished runs are in results/runs"
             raise UserError(f"run={self.path}: {there}")
         try:
             saved = read_yaml(self.config)
-            identity = saved["identity"]
+            identity = saved.get("identity")
+            if not isinstance(identity, dict):
+                raise ValueError("section 'identity' is missing")
             if not all(isinstance(identity.get(part, {}), dict) for part in ("trained", "hashed")):
-                raise ValueError("a section that is none")
+                raise ValueError("section 'identity' has parts that are not mappings")
             if "${" in str(saved):
-                raise ValueError("it holds ${, and nothing in a saved configuration is interpolated")
+                raise ValueError("it contains ${, but saved configurations are not interpolated")
         except Exception as error:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
-            raise UserError(f"{self.config} is damaged ({why}); this is no run") from error
+            raise UserError(f"{self.path} is not a valid run directory: config.yaml: {why}") from error
         return {str(key): value for key, value in saved.items()}
 
     def read_environment(self) -> dict[str, Any]:
-        """Return what ``environment.json`` records; nothing where it is missing or damaged."""
+        """Return the content of ``environment.json``; empty if it is missing or damaged."""
         try:
             environment = read_json(self.environment)
             return environment if isinstance(environment, dict) else {}
@@ -115,8 +117,8 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory for this process; the operating system lets go of it when the process ends."""
-        try:  # without flock filelock writes a file with host and process id, taken over once that is gone
+        """Lock the directory for this process; the operating system releases it when the process ends."""
+        try:  # without flock, filelock writes a file with host and process id, and takes over stale ones
             lock = FileLock(self._lock_file, timeout=0).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
@@ -125,16 +127,16 @@ class RunDirectory:
 
     @property
     def in_use(self) -> bool:
-        """Whether another process holds the directory; to find out, this one does for a moment."""
+        """Return whether another process holds the lock, by acquiring it for a moment."""
         try:
             with self.lock() if self._lock_file.exists() else nullcontext():
                 return False
-        except (InUse, OSError) as error:  # or it is gone, or nothing can be written there
+        except (InUse, OSError) as error:  # OSError: deleted or not writable
             return isinstance(error, InUse)
 
     @contextmanager
     def opened(self) -> Iterator[bool]:
-        """Make the directory and hold it; gives whether it is new."""
+        """Create and lock the directory; yield whether it is new."""
         created = not self.path.exists()
         _refuse_links(self.path, self._earlier, *self.path.glob("*"), *self.checkpoint.parent.glob("*"))
         with ExitStack() as stack:
@@ -143,7 +145,7 @@ class RunDirectory:
                 stack.enter_context(self.lock())
                 self._locked_inode = self._lock_file.stat().st_ino
                 for draft in self.path.glob(".*.tmp"):
-                    draft.unlink()  # of a process that was killed: nobody else writes here
+                    draft.unlink()  # left by a killed process, since only the lock holder writes here
             except OSError as error:
                 why = f"cannot write there ({error.strerror})"
                 raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
@@ -151,9 +153,9 @@ class RunDirectory:
 
     @contextmanager
     def held(self, rerun: bool) -> Iterator[None]:
-        """Hold it while it is trained: nothing half-written is left there, and nothing finished is lost.
+        """Lock the directory during training, leave no partial files and keep finished results.
 
-        Under ``rerun`` the earlier result is set aside. It comes back unless there is a new one.
+        With ``rerun`` the earlier result is set aside, and restored unless there is a new one.
         """
         with self.opened() as created:
             if not self.config.exists():
@@ -164,34 +166,34 @@ class RunDirectory:
                 yield
             except BaseException as error:
                 self.refuse_deleted()
-                begun = self.checkpoint.exists()  # there is something to go on from
+                begun = self.checkpoint.exists()  # training can resume
                 if created and (isinstance(error, UserError) or not begun):
                     self.remove()
                 elif not begun or (rerun and isinstance(error, UserError)):
                     self._put_back()
                 if problem := disk_problem(error):
-                    safe = "what is finished is safe, and the same command goes on from the last checkpoint"
+                    safe = "finished results are safe, and the same command goes on from the last checkpoint"
                     raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
-            with suppress(OSError):  # else the next command does it
+            with suppress(OSError):  # else the next command restores it
                 self._settle()
 
     def restore(self) -> None:
-        """Put back the result that a rerun had set aside, if that was killed before there was a new one."""
+        """Restore the result that was set aside by a rerun that was killed before it had a new one."""
         if not (self._earlier.exists() and self.path.exists()):
             return
         _refuse_links(self.path, self._earlier, self._lock_file)
-        with suppress(InUse, OSError), self.lock():  # InUse: the rerun is at work
+        with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
             self._settle()
 
     def refuse_deleted(self, *files: Path) -> None:
-        """Refuse to go on where somebody has deleted these files, or the directory that is held."""
+        """Raise an error if these files or the locked directory have been deleted."""
         exists = self._lock_file.exists()
-        # Another process may have made the directory anew.
+        # Another process may have recreated the directory.
         held = exists and self._lock_file.stat().st_ino == self._locked_inode
         if not (held and all(path.exists() for path in files)):
             if not exists:
-                self.remove()  # what was written since
+                self.remove()  # files written since
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")
 
@@ -202,11 +204,11 @@ class RunDirectory:
         for entry in reversed(_entries(self.path)):
             _delete(entry)
 
-    # A kill at any moment leaves the earlier run whole: if its config.yaml lies in ``_earlier``, all of it
-    # does; if not, the rest of it is here.
+    # A kill at any moment leaves the earlier run complete: if its config.yaml is in ``_earlier``, all its
+    # files are there; if not, the rest of them is here.
 
     def _set_aside(self) -> None:
-        if (self._earlier / self.config.name).exists():  # by a rerun that was killed
+        if (self._earlier / self.config.name).exists():  # set aside by a killed rerun
             self._clear()
             return
         self._earlier.mkdir(exist_ok=True)
@@ -223,11 +225,11 @@ class RunDirectory:
         self._earlier.rmdir()
 
     def _settle(self) -> None:
-        """Delete the earlier result if there is a new one, or put it back if the new run cannot go on."""
+        """Delete the earlier result if there is a new one, or restore it if the new run cannot resume."""
         if not self._earlier.exists():
             return
         status = None
-        with suppress(UserError):  # a damaged result is none
+        with suppress(UserError):  # a damaged result does not count
             status = (self.read_result() or {}).get("status")
         is_whole = (self._earlier / self.config.name).exists()
         if is_whole and status in (COMPLETED, DIVERGED):
@@ -239,7 +241,7 @@ class RunDirectory:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in the directory of a run but for its lock, config.yaml last."""
+    """Return the entries of a run directory except its lock, with config.yaml last."""
     entries = [entry for entry in folder.iterdir() if entry.name != ".lock"]
     return sorted(entries, key=lambda entry: entry.name == "config.yaml")
 
@@ -250,7 +252,7 @@ def _require_result(result: Any) -> None:
         raise KeyError("status")
     for key in TEXTS:
         if not isinstance(result[key], str):
-            raise ValueError(f"{key}={shown(result[key])} is no name")
+            raise ValueError(f"{key}={shown(result[key])} is not a valid name")
     result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
     step = result.get("finished_step", 0)
     if not isinstance(step, int):
@@ -267,11 +269,11 @@ def _delete(entry: Path) -> None:
 def _refuse_links(*paths: Path) -> None:
     for path in paths:
         if path.is_symlink():
-            raise UserError(f"{path} is a link, and no link to or inside a run is followed; delete it")
+            raise UserError(f"{path} is a link, and links to or inside a run are not followed; delete it")
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
-    """Return where the run of that name lies, or the same run under another label: seed and hash find it."""
+    """Return the directory of a run, found by seed and hash even under another label."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
         name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
@@ -279,7 +281,7 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
 
 
 def same_label(run: Path) -> list[RunDirectory]:
-    """Return the other runs there that are called like this one but for the hash."""
+    """Return the other runs whose names differ from this one only in the hash."""
     runs = run.parent
     names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
     return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
@@ -291,19 +293,19 @@ def _names(runs: Path, changed_at: int) -> dict[str, str]:
 
 
 def seed_and_hash(name: str) -> str:
-    """Return the part of a name that identifies a run, whatever its label."""
+    """Return the part of a name that identifies a run independently of its label."""
     return name[name.rfind("-s") :]
 
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
-    """Refuse to write to a folder among the runs, where everything is taken for one."""
+    """Raise an error for an output folder among the runs, where every folder counts as a run."""
     runs, folder = (Path(results_dir) / "runs").resolve(), Path(out).resolve()
     if runs in (folder, *folder.parents):
-        raise UserError(f"out={shown(out)} lies among the runs; allowed: any folder outside {runs}")
+        raise UserError(f"out={shown(out)} is among the runs; allowed: any folder outside {runs}")
 
 
 def output_folder(out: str | Path, results_dir: str | Path) -> Path:
-    """Make the folder that a command writes to; inside ``results_dir`` no link is followed."""
+    """Create the output folder of a command, without following links inside ``results_dir``."""
     refuse_among_runs(out, results_dir)
     folder = Path(out)
     root = Path(results_dir) if folder.is_relative_to(results_dir) else folder

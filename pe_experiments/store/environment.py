@@ -1,4 +1,4 @@
-"""Which code, libraries and machine made a run: recorded in its ``environment.json``, part of no identity."""
+"""Record code, libraries and machine of a run in ``environment.json``; not part of its identity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Return versions, machine and command of this process."""
+    """Return the versions, machine and command of this process."""
     commit, edited = checkout()
     return {
         "pe_experiments": metadata.version("pe_experiments"),
@@ -45,9 +45,9 @@ def describe_environment(device: str) -> dict[str, Any]:
 def resumed_environment(
     recorded: dict[str, Any], today: dict[str, Any], step: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the environment of a run that is resumed at a step, and what of it has changed since it began.
+    """Return the environment of a run that resumes at a step, and the changes since the run began.
 
-    Where something has, ``earlier`` lists the environments of the steps before, the first one first.
+    After a change, ``earlier`` lists the previous environments in order.
     """
     earlier = recorded["earlier"] if isinstance(recorded.get("earlier"), list) else []
     last = {key: value for key, value in recorded.items() if key != "earlier"}
@@ -60,14 +60,14 @@ def resumed_environment(
 
 
 def user_files(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file that holds a class of the user's, by module."""
+    """Return a digest of each file with a class of the user, by module."""
     classes = (cls for part in experiment.components.values() for cls in user_classes(part.classes))
     files = {cls.__module__: path for cls in classes if (path := file_of(cls))}
     return {module: file_digest(path, path.stat().st_mtime_ns) for module, path in sorted(files.items())}
 
 
 def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[str]:
-    """Return what people may want to know of the code that trained a finished run and of today's."""
+    """Return remarks on differences between the code that trained a finished run and the present code."""
     remarks = []
     commit, edited = checkout()
     trained_commit, trained_edited = environment.get("commit"), bool(environment.get("edited"))
@@ -88,7 +88,7 @@ def _revision(commit: str, edited: bool) -> str:
 
 @cache
 def checkout() -> tuple[str | None, bool]:
-    """Return the commit of this checkout, and whether files differ from it; no commit outside a checkout."""
+    """Return the commit of this checkout and whether files differ from it; None outside a checkout."""
     folder = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
@@ -96,7 +96,7 @@ def checkout() -> tuple[str | None, bool]:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # not a copy in somebody's repository
+        git("ls-files", "--error-unmatch", "__init__.py")  # exclude copies in other repositories
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "."))
     except (OSError, subprocess.SubprocessError):
         return None, False

@@ -1,6 +1,6 @@
-"""What makes two runs the same: the configuration that was trained, its data, and the user's own classes.
+"""Identify runs by their trained configuration, their data and the source code of the user's classes.
 
-The package's own code enters by one number, `NUMERICS`, which is raised when its results change on purpose.
+The code of this package enters as one number, `NUMERICS`, which is raised when its results change on purpose.
 """
 
 import inspect
@@ -21,23 +21,23 @@ from pe_experiments.store.names import file_digest, jsonable, leaves, safe_name,
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # characters in a run's name
-MOST_FILES = 20  # data files with a digest each; of more there is one digest for all
-OURS = {"pe_experiments", "torch", "pytorch_lightning"}  # environment.json records their versions
-UNTRACKED = "no source"  # of a class that was typed where Python keeps no text
+MOST_FILES = 20  # data files with a separate digest; more files share one digest
+OURS = {"pe_experiments", "torch", "pytorch_lightning"}  # their versions are in environment.json
+UNTRACKED = "no source"  # of a class whose source Python does not keep
 
 
 @dataclass(frozen=True)
 class Identity:
     """The ``identity`` section of a run's ``config.yaml``."""
 
-    name: str  # task, model, label and seed for people, then the hash
+    name: str  # task, model, label, seed and hash
     hashed: dict[str, Any]  # ``numerics``, ``config`` without defaults, digests of ``data`` and ``classes``
-    trained: dict[str, Any]  # the configuration with every argument stated
+    trained: dict[str, Any]  # the configuration with all arguments, including defaults
     label: str  # of the encoding
 
 
 def identify(experiment: Experiment) -> Identity:
-    """Return the identity of what an experiment trains."""
+    """Return the identity of the training of an experiment."""
     parts, trained = experiment.components, jsonable(experiment.trained)
     classes = {group: class_digests(part.classes) for group, part in parts.items()}
     classes["trainer"] = class_digests(cls for callback in experiment.callbacks for cls in callback.classes)
@@ -53,7 +53,7 @@ def identify(experiment: Experiment) -> Identity:
 
 
 def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trained configuration without arguments at their defaults: a new argument changes no hash."""
+    """Return a configuration without default arguments, so that new arguments do not change hashes."""
     model = dict(trained["model"])
     sizes = {key: model.pop(key) for key in SIZES}
     stated = {group: load_component(group, trained[group]).stated for group in (*PARTS, "optimizer")}
@@ -68,12 +68,12 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:
-    """Return a hash that a run shares with its repetitions by other versions of the package."""
+    """Return a hash of a configuration that does not depend on the version of the package."""
     return short_hash([without_defaults(trained), dict(data)])
 
 
 def evaluation_key(experiment: Experiment) -> dict[str, Any]:
-    """Return what identifies one evaluation of a run; the usual decoding and task are left out."""
+    """Return the key of an evaluation of a run, without default decoding and task."""
     evaluation, pe = experiment.config.evaluation, experiment.components["pe"]
     key: dict[str, Any] = {"lengths": list(experiment.evaluation_lengths), "examples": evaluation.examples}
     if experiment.decoding != "teacher_forcing":
@@ -84,7 +84,7 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
 
 
 def class_digests(classes: Iterable[type]) -> dict[str, str]:
-    """Return by name a digest of the source of each class of the user's; of a library its version."""
+    """Return a digest of the source of each user class by name; for library classes the version."""
     digests = {}
     for cls in user_classes(classes):
         file, library = file_of(cls), cls.__module__.partition(".")[0]
@@ -97,7 +97,7 @@ def class_digests(classes: Iterable[type]) -> dict[str, str]:
 
 
 def user_classes(classes: Iterable[type]) -> list[type]:
-    """Return these classes and their ancestors, without those of Python, PyTorch and this package."""
+    """Return these classes and their ancestors, except classes of Python, PyTorch and this package."""
     known = OURS | sys.stdlib_module_names
     ancestors = dict.fromkeys(ancestor for cls in classes for ancestor in cls.__mro__)
     return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in known]
@@ -109,7 +109,7 @@ def file_of(cls: type) -> Path | None:
 
 
 def source_text(cls: type) -> str | None:
-    """Return the text of a class; of one in a notebook that of its methods, or None where Python has none."""
+    """Return the source of a class, or of its methods in a notebook; None if Python has no source."""
     for text_of in (inspect.getsource, _text_of_members):
         with suppress(OSError, TypeError):
             return text_of(cls)
@@ -123,7 +123,7 @@ def _text_of_members(cls: type) -> str:
 
 
 def data_digests(declared: Iterable[str | Path], parts: Iterable[Component]) -> dict[str, str]:
-    """Return a digest of each file that a task declares or an argument names, by its relative path.
+    """Return a digest of each data file that a task declares or an argument names, by relative path.
 
     Raises:
         UserError: a declared file does not exist.

@@ -1,4 +1,4 @@
-"""The list of the runs of a study: ``results_dir/<study>/manifest.json``."""
+"""Read and write the list of the runs of a study, ``results_dir/<study>/manifest.json``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from filelock import FileLock
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
-OF_A_CHOICE = ("encoding", "task", "model", "setting", "chosen")  # texts of an entry of ``tuning``
+OF_A_CHOICE = ("encoding", "task", "model", "setting", "chosen")  # text values of an entry of ``tuning``
 
 
 def list_in_study(results_dir: Path, study: str, *names: str) -> None:
-    """Add runs to the manifest of a study; writers take turns."""
+    """Add runs to the manifest of a study under a lock."""
     manifest = results_dir / study / "manifest.json"
     if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
-        return  # also where nothing can be written any more
+        return  # works in a read-only directory, too
     lock = make_folder(manifest.parent, results_dir) / ".manifest.lock"
-    if lock.is_symlink():  # filelock follows it in some versions
+    if lock.is_symlink():  # some versions of filelock follow links
         raise UserError(f"{lock} is a link, and nothing is written through one; delete it")
     with FileLock(lock):
         content = read_manifest(manifest) if manifest.exists() else {"runs": []}
@@ -29,23 +29,23 @@ def list_in_study(results_dir: Path, study: str, *names: str) -> None:
 
 
 def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
-    """Write the manifest of a study: exactly these runs, and ``facts`` such as what was tuned."""
+    """Write the manifest of a study with exactly these runs and ``facts`` such as ``tuning``."""
     folder = make_folder(results_dir / study, results_dir)
     content = facts | {"study": study, "runs": sorted(set(names))}
     write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a study: the names of its ``runs``, and ``tuning`` where settings were tuned.
+    """Return the manifest of a study: the names of its ``runs``, and ``tuning`` if options were tuned.
 
     Raises:
-        UserError: there is none, or it is damaged.
+        UserError: the manifest is missing or damaged.
     """
     try:
         content = read_json(path)
         names = content["runs"]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("its runs are no names")
+            raise TypeError("its runs are not names")
         for choice in content.get("tuning", []):
             _require_choice(choice)
         return content
@@ -64,4 +64,4 @@ def _require_choice(choice: dict[str, Any]) -> None:
     mappings = [choice.get(key, {}) for key in ("tried", "settings")]
     valid = all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in mappings)
     if not valid or "seed" not in choice:
-        raise TypeError("a setting was tuned for no encoding")
+        raise TypeError("a tuned option has no encoding")

@@ -1,4 +1,4 @@
-"""Names, hashes and differences that follow from content; nothing here needs torch."""
+"""Compute names, hashes and differences from content, without importing torch."""
 
 import hashlib
 import json
@@ -14,12 +14,12 @@ DIGITS = 12  # of a digest
 
 
 def safe_name(label: str) -> str:
-    """Return the label as part of a path, without characters that are special to shells or Hydra."""
+    """Return the label for use in a path, without special characters of shells or Hydra."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
 
 
 def short_hash(content: Any) -> str:
-    """Return eight hexadecimal digits that follow from JSON-like content."""
+    """Return eight hexadecimal digits of a hash of JSON-like content."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -29,16 +29,16 @@ def text_digest(text: str) -> str:
 
 @cache
 def file_digest(path: Path, changed_at: int) -> str:
-    """Return a digest of a file; ``changed_at`` (its time of change in ns) is when it is read again."""
+    """Return the digest of a file, cached by its time of change ``changed_at`` in ns."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
 
 def jsonable(content: Any) -> Any:
-    """Return content as JSON holds it: functions and classes by their name, sets in order.
+    """Return content as JSON values, with functions and classes by name and sets sorted.
 
     Raises:
-        UserError: a value has no text of its own, only the place where it lies in memory.
+        UserError: the text of a value is only its memory address.
     """
     return json.loads(json.dumps(content, default=_as_text))
 
@@ -49,12 +49,12 @@ def _as_text(value: Any) -> Any:
     if name := getattr(value, "__qualname__", None):
         return f"{getattr(value, '__module__', '')}.{name}"
     if " at 0x" in (text := str(value)):
-        raise UserError(f"{type(value).__name__}: such an argument has no text that tells it from another")
+        raise UserError(f"{type(value).__name__}: arguments of this type cannot be identified by their text")
     return text
 
 
 def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two `Identity.hashed`, such as ``training.steps=500 (there 400)``."""
+    """Return the differences between two `Identity.hashed`, as ``training.steps=500 (there 400)``."""
     values, values_there = dict(leaves(mine)), dict(leaves(other))
     texts = []
     for path in values | values_there:
@@ -67,7 +67,7 @@ def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def leaves(node: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value in nested mappings, with the keys that lead to it."""
+    """Yield every value in nested mappings with its keys."""
     if not isinstance(node, Mapping):
         yield path, node
         return

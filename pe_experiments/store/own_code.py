@@ -1,4 +1,4 @@
-"""Whether the classes and data that a run names are those of the working directory; nothing is imported."""
+"""Check that classes and data named by a run are in the working directory, without importing them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pe_experiments.terminal.errors import UserError
 
 
 def is_own(name: str, hashed: Mapping[str, Any], folder: Path) -> bool:
-    """Whether a class or file that a run names lies in the folder as the run recorded it (`Identity.hashed`).
+    """Return whether a class or file of a run is in the folder, unchanged since `Identity.hashed`.
 
-    Of a class also the ancestors from outside this package must; nothing of them is imported for that.
+    For a class this includes its ancestors outside this package. Nothing is imported.
     """
     try:
         for digests in hashed["classes"].values():
@@ -30,7 +30,7 @@ def is_own(name: str, hashed: Mapping[str, Any], folder: Path) -> bool:
 
 
 def class_digest(name: str, folder: Path) -> str | None:
-    """The digest of a class's text in the folder, by its dotted name; None where there is no such class."""
+    """Return the digest of a class's source in the folder by its dotted name; None if it is missing."""
     parts = name.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module = folder.joinpath(*parts[:length])
@@ -42,7 +42,7 @@ def class_digest(name: str, folder: Path) -> str | None:
 
 
 def _class_text(file: Path, names: list[str]) -> str | None:
-    """The text of a class as `inspect.getsource` gives it; ``names`` lead to it from the module."""
+    """Return the source of a class as in `inspect.getsource`; ``names`` lead to it from the module."""
     try:
         text = file.read_text(encoding="utf-8")
         node: Any = ast.parse(text)
@@ -52,6 +52,6 @@ def _class_text(file: Path, names: list[str]) -> str | None:
         inside = [one for one in node.body if isinstance(one, ast.ClassDef) and one.name == name]
         if not inside:
             return None
-        node = inside[-1]  # the last definition is the one that counts
+        node = inside[-1]  # the last definition counts
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return "".join(inspect.getblock(text.splitlines(keepends=True)[first - 1 :]))

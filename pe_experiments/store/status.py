@@ -1,4 +1,4 @@
-"""Which run an experiment asks for, where it lies and how far it is."""
+"""Find the run of an experiment and its state."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pe_experiments.terminal.errors import UserError, few
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run that is asked for, as it stands on the disk."""
+    """The requested run and its state on disk."""
 
-    experiment: Experiment  # what is trained and how it is evaluated
+    experiment: Experiment  # training and evaluation
     identity: Identity
-    evaluation: dict[str, Any]  # what identifies it (`identity.evaluation_key`)
+    evaluation: dict[str, Any]  # key of the evaluation (`identity.evaluation_key`)
     run: RunDirectory
-    state: str  # as `RunDirectory.state`, or "to evaluate": trained, and not evaluated like this
-    result: dict[str, Any] | None  # of the run; None until it has ended
-    directory: RunDirectory  # of its evaluation: the run's, or one of its ``evaluations``
+    state: str  # as `RunDirectory.state`, or "to evaluate": trained but not yet evaluated like this
+    result: dict[str, Any] | None  # result of the run; None until it has ended
+    directory: RunDirectory  # directory of the evaluation: the run's or one of its ``evaluations``
 
     @property
     def trained(self) -> bool:
@@ -30,26 +30,26 @@ class RunStatus:
 
     @property
     def remark(self) -> str:
-        """A dry run's remark besides the state: who has the run, or why it is a new one."""
+        """Return the remark of a dry run: another process has the run, or why it is new."""
         if self.state == "in progress":
             return "another process has it"
         return self.not_the_run() if self.state == "new" else ""
 
     @property
     def saved_config(self) -> dict[str, Any]:
-        """Content of ``config.yaml``: everything set, derived and identified; ``rerun`` was this call's."""
+        """Return the content of ``config.yaml``: configuration (without rerun), derived values, identity."""
         config = jsonable(self.experiment.config.model_dump()) | {"rerun": False}
         identity = asdict(self.identity) | {"name": self.run.name}
         return {**config, "derived": self.experiment.derived, "identity": identity}
 
     def not_the_run(self) -> str:
-        """Return which run of the same label this is not, the nearest, and what differs; or nothing."""
+        """Return the differences from the most similar run with the same label, or an empty string."""
         changes: dict[str, list[str]] = {}
         for other in same_label(self.run.path.with_name(self.identity.name)):
             try:
                 hashed = other.read_config()["identity"]["hashed"]
                 changes[other.name] = differences(self.identity.hashed, hashed)
-            except (UserError, KeyError, TypeError, ValueError):  # damaged, or of an earlier version
+            except (UserError, KeyError, TypeError, ValueError):  # damaged or written by an earlier version
                 continue
         if not changes:
             return ""
@@ -57,7 +57,7 @@ class RunStatus:
         return f"not the run {nearest}: {few(changes[nearest])}"
 
     def updated(self) -> RunStatus:
-        """Return the status as the disk shows it now."""
+        """Return the present status on disk."""
         directory, state = self.run, self.run.state(self.experiment.config.rerun)
         result = self.run.read_result() if state in ("finished", "diverged", "failed") else None
         if state == "finished" and result and result["evaluation"] != self.evaluation:
@@ -67,7 +67,7 @@ class RunStatus:
 
 
 def run_status(experiment: Experiment) -> RunStatus:
-    """Return the status of the run of an experiment; it may lie under another label."""
+    """Return the status of the run of an experiment, which may have another label."""
     identity = identify(experiment)
     run = run_directory(experiment.config.results_dir, identity.name)
     return status_in(run, experiment, identity)

@@ -1,7 +1,7 @@
-"""The loggers of a run, Lightning's: mirrors of its CSV files, with the same names in each.
+"""Mirror the CSV files of a run to Lightning's loggers, with the same names in each.
 
-A run is one run in each logger, with its whole history, however often it was interrupted: what cannot be
-continued is replaced, from the rows of ``metrics.csv``.
+A run is one run in each logger with its whole history, even after interruptions. A logger's run that cannot
+be continued is replaced from the rows of ``metrics.csv``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pe_experiments.store.names import short_hash
 from pe_experiments.store.status import RunStatus
 from pe_experiments.terminal.errors import UserError, sentence
 
-# Columns of the curve that are panels over length; extrapolation.csv has the others, which describe the task.
+# Columns of the curve that become panels over length; the others, which describe the task, stay in the CSV.
 MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
-LENGTHS = "extrapolation/lengths"  # in W&B's summary: those whose values are there
+LENGTHS = "extrapolation/lengths"  # evaluated lengths, in W&B's summary
 FIGURE = "extrapolation/figure"
 BY_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # in W&B
-MOST_NAME, MOST_TAG = 128, 64  # characters that Weights & Biases takes
+MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 
 
 class Loggers:
@@ -40,7 +40,7 @@ class Loggers:
         wanted = status.experiment.config.logger
         self.config = status.saved_config
         self.loggers: dict[str, Logger] = {}
-        self._last_step, self._has_curve = 0, False  # of a W&B run that is continued
+        self._last_step, self._has_curve = 0, False  # of a continued W&B run
         if wanted.wandb and wanted.wandb.mode:
             self.wandb = self._add("wandb", _wandb(status, directory))
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
@@ -54,17 +54,17 @@ class Loggers:
 
     def _add(self, name: str, logger: Logger) -> Any:
         self.loggers[name] = logger
-        if name != "wandb":  # whose run was started with it
+        if name != "wandb":  # W&B's run has started already
             logger.log_hyperparams(self.config)
         return logger.experiment  # type: ignore[attr-defined]
 
     def metrics(self, row: Row) -> None:
-        """Log one row of the training curve, over ``training/step``."""
+        """Log one row of the training curve over ``training/step``."""
         named = {f"training/{key}": value for key, value in row.items()}
         self._log(named, row["step"], continued=row["step"] <= self._last_step)
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
-        """Log the extrapolation curve, over input length, and of a language model what else depends on it."""
+        """Log the extrapolation curve over input length, and further values of a language model."""
         for row in rows:
             named = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
             for text in texts:
@@ -81,11 +81,11 @@ class Loggers:
         for name, logger in self.loggers.items():
             if name != "wandb":
                 logger.log_metrics(named, step)
-            elif not continued:  # else it is there already
+            elif not continued:  # else it has been logged
                 logger.log_metrics(named)  # W&B finds the step among the values
 
     def close(self, summary: Row | None, figure: Path) -> str | None:
-        """End the runs, failed without a summary; returns the command that uploads an offline one to W&B."""
+        """End the runs, as failed without a summary; return the command that uploads an offline W&B run."""
         upload = None
         for name, logger in self.loggers.items():
             if summary is not None:
@@ -117,13 +117,13 @@ class Loggers:
 
 
 def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
-    """A W&B run whose files lie in the directory; an offline one that was there is replaced."""
+    """Return a W&B run with files in the directory; replace an earlier offline run."""
     experiment, trained, run_id, job = status.experiment, status.identity.trained, status.run.name, "training"
     config, model = experiment.config, experiment.model_choice[:MOST_TAG]
     label, task = status.identity.label[:MOST_TAG], experiment.components["task"].choice[:MOST_TAG]
     name, settings = f"{label}, {task}, seed {config.seed}", config.logger.wandb
     assert settings
-    alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # in all but the seed
+    alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # without the seed
     group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
     if directory is not status.run:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
@@ -134,7 +134,7 @@ def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     mirror = _start_wandb(**said, config=status.saved_config, dir=directory.path)
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    for key in ("length", *MEASURED):  # the value logged last, at the longest length, is no summary
+    for key in ("length", *MEASURED):  # the last logged value, at the longest length, is not a summary
         mirror.define_metric(f"extrapolation/{key}", **BY_LENGTH, hidden=key == "length")
     mirror.define_metric("text/*", **BY_LENGTH)
     return WandbLogger(experiment=mirror)
@@ -168,7 +168,7 @@ def _in_directory(name: str, directory: RunDirectory) -> Logger:
 
 
 def _mlflow(status: RunStatus, directory: RunDirectory) -> MLFlowLogger:
-    """A run in MLflow, in place of an earlier one of that name; without a server in ``results_dir``."""
+    """Return a run in MLflow that replaces an earlier one of that name, by default in ``results_dir``."""
     _require("mlflow")
     config, name = status.experiment.config, status.run.name
     if directory is not status.run:
@@ -195,7 +195,7 @@ def _mlflow(status: RunStatus, directory: RunDirectory) -> MLFlowLogger:
 
 def _require(package: str) -> None:
     if not find_spec(package):
-        brings = f'pip install -e ".[{package}]" brings it'
+        brings = f'install it with pip install -e ".[{package}]"'
         raise UserError(f"logger={package}: {package} is not installed; {brings}")
 
 

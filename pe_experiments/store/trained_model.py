@@ -1,4 +1,4 @@
-"""The model of a finished run in Python: its weights, and its answers to your own inputs."""
+"""Load the model of a finished run and query its answers."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from pe_experiments.training.preflight import preflight
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The experiment of a run (task, format, positions), and its model: in evaluation mode, on the CPU."""
+    """The experiment of a run (task, format, positions) and its model in evaluation mode on the CPU."""
 
     experiment: Experiment
     model: Backbone
 
     @property
     def encoding(self) -> PositionalEncoding:
-        """The encoding; that of the first layer if every layer has its own."""
+        """Return the encoding, or that of the first layer if every layer has one."""
         return self.model.encoding(0)
 
     def batch(self, inputs_BN: Tensor) -> Batch:
-        """The inputs with their right answers in the model's format: tokens, labels, position ids."""
+        """Return the inputs and correct answers in the model's format: tokens, labels, position ids."""
         source, task = self.experiment.source, self.experiment.task
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
@@ -59,9 +59,9 @@ class TrainedModel:
 
     @torch.no_grad()
     def answers(self, inputs_BN: Tensor) -> list[list[int]]:
-        """The model's answers to inputs of one length, decoded greedily if the format feeds answers back.
+        """Return answers to inputs of one length, decoded greedily if the format feeds answers back.
 
-        Both are symbols of the task, ``0 .. vocab_size - 1``; an answer has no end mark.
+        Inputs and answers are symbols of the task, ``0 .. vocab_size - 1``. Answers have no end mark.
         """
         batch, layout = self.batch(inputs_BN), self.experiment.format
         if layout.feeds_back:
@@ -72,7 +72,7 @@ class TrainedModel:
 
     @torch.no_grad()
     def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
-        """The weights [H heads, T queries, S keys] by layer, on one input (content) with its answer."""
+        """Return the weights [H heads, T queries, S keys] by layer, on one input with its answer."""
         found: dict[int, Tensor] = {}
 
         def record(layer: Attention, given: tuple[Any, ...], _: Tensor) -> None:
@@ -101,8 +101,8 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
             and read the files it names.
 
     Raises:
-        UserError: no such run, not completed, its code has been edited since, or it names modules or files
-            from outside this package without ``trust``.
+        UserError: the run does not exist or is not completed, its code has been edited since, or without
+            ``trust`` it names modules or files from outside this package.
     """
     status = finished_status(RunDirectory(Path(run)), trust=trust)
     return TrainedModel(status.experiment, trained_model(status).eval())
@@ -111,10 +111,10 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 def finished_status(
     run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False
 ) -> RunStatus:
-    """Return the status of a completed run, checked to be of the present source of the user's classes.
+    """Return the status of a completed run after checking the source of the user's classes.
 
-    Whatever builds the parts that a run's directory names comes through here: it may be anybody's.
-    ``changes`` and ``trust`` are those of `run.evaluate_run`.
+    All code that builds parts named by a run directory calls this function, because such a directory may come
+    from strangers. ``changes`` and ``trust`` are those of `run.evaluate_run`.
     """
     run.restore()
     saved, changes = run.read_config(), dict(changes or {})
@@ -140,14 +140,14 @@ def _saved_identity(run: RunDirectory, saved: Mapping[str, Any]) -> Identity:
             raise TypeError
         return identity
     except (KeyError, TypeError) as error:
-        why = "its config.yaml is of an earlier version; train it again"
+        why = "its config.yaml was written by an earlier version; train it again"
         raise UserError(f"run={run.path}: {why}") from error
 
 
 def _refuse_edited(
     run: RunDirectory, recorded: Mapping[str, Any], today: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
-    """Refuse a run whose data or classes have changed, but for those that are replaced anyway."""
+    """Raise an error if data or classes of the run have changed, except those being replaced."""
     pairs = [(recorded["data"], today["data"])]
     for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
         pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
@@ -157,9 +157,9 @@ def _refuse_edited(
 
 
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Refuse saved classes from outside, the task's too; those named by ``changes`` are the caller's.
+    """Raise an error for saved classes and files from outside this package without ``trust``.
 
-    Classes and files that lie in the working directory as the run recorded them are the caller's own.
+    Classes named by ``changes``, and unchanged classes and files in the working directory, are the caller's.
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
@@ -171,7 +171,7 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     strange = [name for name in outside(sections) if name in saved_names]
     strange = [name for name in strange if not is_own(name, hashed, Path.cwd())]
     if strange and not trust:
-        cure = "if you trust it, add trust=true, which runs the modules and reads the files that it names"
+        cure = "if you trust it, add trust=true, which runs these modules and reads these files"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
         raise UserError(f"run={run.path}: {named}; {cure}")
 
@@ -185,7 +185,7 @@ def trained_model(status: RunStatus) -> Backbone:
         raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
     preflight(experiment)
     model, label = experiment.untrained_model(), experiment.components["pe"].label
-    misfit = f"pe={label} has other parameters than the encoding {run.name} was trained with"
-    misfit += "; only encodings with the same can take over its weights"
+    misfit = f"pe={label} has different parameters than the trained encoding of {run.name}"
+    misfit += "; only encodings with the same parameters can use its weights"
     load_weights(model, checkpoint, run.checkpoint, misfit)
     return model

@@ -1,4 +1,4 @@
-"""Writes what a training or an evaluation measures: to its directory, and to its loggers."""
+"""Write the results of a training or an evaluation to its directory and its loggers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class RunWriter:
-    """Writes one training or evaluation; close it in any case, for its loggers.
+    """Write one training or evaluation. Always call `close`, which ends the loggers.
 
     Args:
         status: the run.
-        directory: that of the run, or of one of its evaluations; held by this process.
-        first: the step at which a training goes on. Later rows of ``metrics.csv`` are dropped.
+        directory: directory of the run or of one of its evaluations, locked by this process.
+        first: the step from which training continues. Later rows of ``metrics.csv`` are dropped.
     """
 
     def __init__(self, status: RunStatus, directory: RunDirectory, first: int = 0):
@@ -45,7 +45,7 @@ class RunWriter:
             self.loggers.metrics(row)
 
     def begin_training(self, device: str) -> None:
-        """Record the environment, list the run in its study, and delete what an earlier attempt left."""
+        """Record the environment, list the run in its study and delete remains of an earlier attempt."""
         run, experiment = self.directory, self.status.experiment
         environment = describe_environment(device) | {"user_files": user_files(experiment)}
         if self.first:
@@ -65,8 +65,8 @@ class RunWriter:
         self.loggers.metrics(row)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
-        """Write the extrapolation curve, further tables and the figures; returns the summary of the curve."""
-        # Only now, since matplotlib takes a second, for which a finished run need not wait.
+        """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""
+        # Late, because importing matplotlib takes a second.
         from pe_experiments.drawing import run_depth_figure, run_figure
 
         experiment = self.status.experiment
@@ -80,12 +80,12 @@ class RunWriter:
         return summarise(curve, experiment.max_length)
 
     def finish(self, result: dict[str, Any], summary: Row | None) -> None:
-        """Close the loggers and write the result; without a summary, the training has failed."""
+        """Close the loggers and write the result; without a summary the training has failed."""
         upload = self.close(summary)
         self.directory.write_result(result | {"upload": upload})
 
     def close(self, summary: Row | None = None) -> str | None:
-        """Close the loggers once; returns the command that uploads an offline run to W&B."""
+        """Close the loggers once; return the command that uploads an offline run to W&B."""
         if self._closed:
             return None
         self._closed = True
@@ -93,17 +93,17 @@ class RunWriter:
 
 
 def list_run(status: RunStatus) -> None:
-    """List a run in its study; one that lies outside the results is in none."""
+    """List a run in its study, unless it is outside the results directory."""
     study, results_dir = status.experiment.config.study, Path(status.experiment.config.results_dir)
     if study and status.run.path.parent.parent == results_dir:
         list_in_study(results_dir, study, status.run.name)
 
 
 def training_failure(run: RunDirectory, error: Exception) -> dict[str, Any]:
-    """Return what the result says of a training that an error has ended.
+    """Return the result of a training that ended with an error.
 
-    A loss that diverges and the error of a part are results. Others are raised again: the user's mistakes,
-    a full disk, a run that was deleted.
+    Divergence and errors of parts are results. Other errors are raised again: mistakes of the user, a full
+    disk, a deleted run.
     """
     if isinstance(error, Diverged):
         return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}

@@ -156,7 +156,7 @@ def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
 
 
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
-    """Return the first mistake in examples: a shape, dtype or symbol, or a target that `solve` contradicts."""
+    """Return the first mistake in examples: a shape, dtype or symbol, or a target that `solve` denies."""
     scored, width = targets != IGNORE, task.target_length(length)
     if unknown := set(task.formats) - set(FORMATS):
         return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"

@@ -256,7 +256,7 @@ def test_another_encoding_takes_over_the_weights_only_if_they_fit(tiny: Tiny) ->
     assert other.done == "evaluated"
     assert other.result["label"] == "none evaluated as sinusoidal"
     assert other.curve[0]["loss"] != first.curve[0]["loss"]
-    with pytest.raises(UserError, match="pe=learned has other parameters"):
+    with pytest.raises(UserError, match="pe=learned has different parameters"):
         evaluate_run(first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.learned.Learned"}})
     assert len(list((first.directory.path / "evaluations").iterdir())) == 1
 
@@ -339,7 +339,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(training, "save_atomically", full)
-    with pytest.raises(UserError, match="No space left on device; what is finished is safe"):
+    with pytest.raises(UserError, match="No space left on device; finished results are safe"):
         run_experiment(tiny("seed=1"))
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny()).done == "found"

@@ -264,7 +264,7 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
     name: str, tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pe_experiments.store.tracking.find_spec", lambda package: None)
-    brings = rf'logger={name}: {name} is not installed; pip install -e "\.\[{name}\]" brings it'
+    brings = rf'logger={name}: {name} is not installed; install it with pip install -e "\.\[{name}\]"'
     with pytest.raises(UserError, match=brings):
         run_experiment(tiny(f"logger={name}"))
     assert not list((results / "runs").iterdir())

@@ -44,7 +44,7 @@ def test_keys_from_python_are_those_of_the_command_line(keys: dict[str, Any], ty
         ({"training.step": 10}, "Did you mean steps?"),
         ({"training": {"step": 10}}, "Did you mean steps?"),
         ({"nonsense": 1}, "nonsense is not a setting"),
-        ({"dry_run": True}, "dry_run is a setting of train.py; from Python each call makes one run"),
+        ({"dry_run": True}, "dry_run is an option of train.py; from Python each call makes one run"),
         ({"sweep.jobs": 2}, "sweep is not a setting"),
         ({"engine": "ray"}, "engine is not a setting"),
     ],

@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "a device": (lambda run: linked(run.curve, "/dev/zero"), "a link, pipe"),
     "another's file": (lambda run: linked(run.config, "/etc/passwd"), "a link, pipe"),
     "escape codes": (lambda run: result(run, label="\x1b[2Jrope"), "unprintable characters"),
-    "no text": (lambda run: result(run, label=["rope"]), "is no name"),
+    "no text": (lambda run: result(run, label=["rope"]), "is not a valid name"),
     "escape codes in YAML": (lambda run: config(run, label="\x1b[2Jrope"), "control characters"),
     "half a character": (lambda run: result(run, label="a\ud800"), "unprintable characters"),
     "no training length": (lambda run: derived(run, train_lengths=[0]), "a whole number from 1"),
@@ -129,13 +129,13 @@ BAD: dict[str, tuple[Spoil, str]] = {
         lambda run: (derived(run, evaluation_lengths=[5] * 1001), result(run, status="diverged")),
         "a list of 1 to 1000",
     ),
-    "a certain guess": (lambda run: cells(run, "chance", "1.0"), "a chance that is none"),
+    "a certain guess": (lambda run: cells(run, "chance", "1.0"), "a chance is not valid"),
     "no examples": (lambda run: cells(run, "examples", ""), "a number of examples"),
     "half a length": (lambda run: cells(run, "content_length", "5.5"), "a length, a number"),
     "a link to a run": (elsewhere, "is a link"),
     "a split of its own": (
         lambda run: run.curve.write_text(run.curve.read_text().replace("extrapolation", "=1+1")),
-        "a split that is none of",
+        "a split must be one of",
     ),
 }
 
@@ -246,7 +246,7 @@ def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> 
     run = write_run(tiny(), fading(1, 0))
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
-    with pytest.raises(UserError, match="has other parameters than the encoding"):
+    with pytest.raises(UserError, match="has different parameters than the trained encoding"):
         load_model(run.path)
 
 

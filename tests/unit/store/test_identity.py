@@ -256,7 +256,7 @@ def test_a_directory_of_an_earlier_version_is_said(tiny: Tiny) -> None:
     run.config.write_text(saved)
     from pe_experiments.store.trained_model import finished_status
 
-    with pytest.raises(UserError, match="of an earlier version; train it again"):
+    with pytest.raises(UserError, match="by an earlier version; train it again"):
         finished_status(RunDirectory(run.path))
     assert run_status(tiny("training.steps=13")).not_the_run() == ""
 

@@ -113,7 +113,7 @@ INTERPOLATIONS: dict[str, Spoil] = {
 def test_nothing_saved_is_interpolated(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
     spoilt(run, spoil)
     for attempt in everything(run):
-        with pytest.raises(UserError, match=r"nothing in a saved configuration is interpolated"):
+        with pytest.raises(UserError, match=r"saved configurations are not interpolated"):
             attempt()
     assert not marked.exists()
     written = (path.read_bytes() for path in run.path.rglob("*") if path.is_file())
@@ -207,7 +207,7 @@ def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -
 )
 def test_what_is_typed_takes_values_of_other_keys_alone(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    with pytest.raises(UserError, match=r"\$\{.*\} is not looked up; allowed: other keys alone"):
+    with pytest.raises(UserError, match=r"\$\{.*\} is not resolved; allowed: only keys"):
         check(composed("config", [*TINY, typed]))
     assert (
         check(composed("config", [*TINY, "training.batch_size=${training.steps}"])).training.batch_size == 12

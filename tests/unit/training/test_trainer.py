@@ -117,7 +117,7 @@ def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny)
         (["+trainer.gradient_clip_val=1"], "gradients are clipped by training.clip_norm"),
         (["trainer.precision=bfloat16"], "precision=bfloat16: expected 32-true, bf16-mixed or 64-true"),
         (["trainer.callbacks=[{_target_: torch.nn.Linear}]"], "torch.nn has no Callback of that name"),
-        (["trainer.callbacks=[{factor: 1}]"], "trainer.callbacks needs one choice with a _target_"),
+        (["trainer.callbacks=[{factor: 1}]"], "trainer.callbacks needs a choice with a _target_"),
     ],
 )
 def test_what_is_refused_is_one_sentence(keys: list[str], said: str, tiny: Tiny) -> None:
