@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
-NUMERICS = 1  # raised whenever the package computes other results on purpose; see tests/golden
+NUMERICS = 1  # raised when results of the package change on purpose; see tests/golden
 _HOMES = {
     "run_experiment": "run",
     "load_model": "store.trained_model",
@@ -18,7 +18,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """The four are imported when they are asked for: torch and pandas take seconds."""
+    """Import the public functions on first use, because importing torch and pandas takes seconds."""
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""How figures look, for the colour-blind and in grey too; the picture of one run; pages as text."""
+"""Define the style of figures, draw the figure of a run and render pages."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
-# Okabe and Ito (2008) without their yellow, which paper swallows, and five more. Where two are hard to tell
-# apart for a colour-blind reader, the encodings drawn in them have different markers.
+# Okabe and Ito (2008) without yellow, which is pale in print, and five more. Colours that colour-blind
+# readers may confuse have different markers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31",
            "#7A1FFF", "#7FB83D", "#8B0030", "#F032E6")  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d")
 PAIRS = tuple(itertools.product(COLOURS, MARKERS))
-STYLES = {  # of encodings that are often compared: colour and marker; the first twelve are those of the bank
+STYLES = {  # colour and marker of frequently compared encodings; the first twelve are in the bank
     "none": ("#000000", "X"),
     "sinusoidal": ("#8C6D31", "s"),
     "learned": ("#CC79A7", "D"),
@@ -66,22 +66,22 @@ STYLES = {  # of encodings that are often compared: colour and marker; the first
     "learned+abacus": ("#8B0030", "D"),
     "learned+coupling": ("#56B4E9", "D"),
 }
-WIDTH = 7.2  # inches: two columns of a journal
+WIDTH = 7.2  # inches, two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
 GREY = "0.35"
 METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
-TEMPLATES = Path(__file__).parent / "templates"  # what all pages share
+TEMPLATES = Path(__file__).parent / "templates"  # shared by all pages
 
 Style = tuple[str, str]  # colour and marker
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return colour and marker by label, no pair for two labels (up to 144).
+    """Return colour and marker by label, a different pair for each of up to 144 labels.
 
-    A shipped encoding has the same pair in every figure, whatever its arguments. A second variant of it, and
-    an encoding that is not shipped, get a pair that follows from their name, of the colours used least here.
+    A shipped encoding has the same pair in every figure. Its further variants, and other encodings, get a
+    pair that depends on their name, among the least used colours.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
     found: dict[str, Style] = {}
@@ -100,7 +100,7 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
 
 
 def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the `styles` as pages take them: indices of the colours in base.css and shapes in charts.js."""
+    """Return the `styles` for pages, as indices of colours in base.css and shapes in charts.js."""
     return {
         label: {"colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
         for label, (colour, marker) in styles(labels).items()
@@ -109,7 +109,7 @@ def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
 
 @cache
 def _shipped_styles() -> dict[str, Style]:
-    """Return `STYLES`, and for each other shipped encoding the first free pair from its hash on."""
+    """Return `STYLES`, and for other shipped encodings the first free pair after their hash."""
     found = dict(STYLES)
     for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
         if name not in found:
@@ -129,14 +129,14 @@ def _hashed(name: str) -> int:
 
 
 def text(label: str, longest: int = 40) -> str:
-    """A label that matplotlib shows as it is: no mathematics, no line breaks, not endless."""
+    """Return a label that matplotlib shows literally: without mathematics and line breaks, and cut."""
     one_line = " ".join(label.split())
     return (one_line if len(one_line) <= longest else one_line[: longest - 1] + "…").replace("$", r"\$")
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Settings under which the same figure gives the same bytes; missing glyphs are no reason to complain."""
+    """Set options of matplotlib for reproducible files, and ignore warnings about missing glyphs."""
     settings: Any = {"svg.hashsalt": "pe_experiments", "pdf.fonttype": 42}
     settings |= {"font.size": 8, "axes.titlesize": 8.5}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
@@ -163,10 +163,10 @@ def _write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = 
 def length_axis(
     axes: Axes, lengths: Iterable[float], max_length: int, name: str, accuracy: bool = True
 ) -> None:
-    """A logarithmic axis of input lengths with the training lengths shaded; an accuracy is from 0 to 1."""
+    """Set up a logarithmic axis of input lengths with shaded training lengths; accuracies span 0 to 1."""
     ticks = np.unique(np.fromiter(lengths, dtype=float))
     axes.set_xscale("log", base=2)
-    # The words of `metric_axis` stand at the longest training length, also where nothing was measured there.
+    # `metric_axis` writes at the longest training length even if it was not evaluated.
     left, right = min(ticks.min(), max_length) / 1.15, max(ticks.max(), max_length) * 1.15
     axes.set_xlim(left, right)
     if accuracy:
@@ -181,7 +181,7 @@ def length_axis(
 
 
 def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
-    """The lengths whose labels do not run into each other; the longest training length always is one."""
+    """Return the lengths whose labels do not overlap, always with the longest training length."""
     inches = axes.get_position().width * axes.figure.get_figwidth()  # type: ignore[union-attr]
     apart = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
     kept = [float(max_length)] if max_length in ticks else []
@@ -192,9 +192,9 @@ def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
 
 
 def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, words: bool = True) -> None:
-    """The `length_axis` of a metric; of token accuracy with chance and what an order-blind predictor reaches.
+    """Set up the `length_axis` of a metric; for token accuracy with chance and bag ceiling.
 
-    ``words`` say what the shade and these lines are.
+    ``words`` adds labels of the shade and these lines.
     """
     length_axis(axes, curves["content_length"], max_length, METRIC_NAMES[metric], metric != "loss")
     for column, (name, dashes) in BOUNDS.items() if metric == "token_accuracy" else ():
@@ -203,11 +203,11 @@ def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, 
         if known.empty:
             continue
         axes.plot(known.index, known, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
-        if words:  # at the left end, where models that learned anything are far above it
+        if words:  # at the left end, where learned tasks are far above
             end = (known.index[0], known.iloc[0])
             axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
     if words:
-        over = 1.06 / 1.05  # of the panel's height, whatever its values
+        over = 1.06 / 1.05  # of the panel's height, at any scale
         axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
                   ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
 
@@ -215,9 +215,9 @@ def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, 
 def legend_below(
     figure: Figure, style_of: Mapping[str, Style], labels: Iterable[str], unlearned: Collection[str] = ()
 ) -> None:
-    """A legend under the panels, in as many columns as fit; the figure grows by its rows.
+    """Add a legend below the panels, in as many columns as fit, and enlarge the figure for it.
 
-    The lines of ``unlearned`` are dashed, and the legend says why.
+    Lines of ``unlearned`` encodings are dashed and labelled.
     """
     entries = [
         Line2D([], [], color=style_of[label][0], marker=style_of[label][1], markersize=5, linewidth=1.8,
@@ -234,7 +234,7 @@ def legend_below(
 
 
 def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path) -> None:
-    """Draw the rows of ``extrapolation.csv`` of one run: exact match, or loss, and token accuracy; a PNG."""
+    """Draw ``extrapolation.csv`` of one run as PNG: exact match or loss, and token accuracy."""
     colour, marker = styles([label])[label]
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
@@ -288,7 +288,7 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
 
 
 def render(template: Path, data: Any = None, **values: Any) -> str:
-    """A page that asks no server; ``data`` becomes JSON in which no text can end the script element."""
+    """Render a self-contained page; ``data`` becomes JSON that cannot end the script element."""
     text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -302,6 +302,6 @@ def render(template: Path, data: Any = None, **values: Any) -> str:
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as Markdown; a bar in a cell stays one."""
+    """Return a Markdown table, with bars in cells escaped."""
     lines = [heading, ["---"] * len(heading), *rows]
     return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", c) for c in line) + " |" for line in lines)

@@ -1,4 +1,4 @@
-"""One run: load or build a model, train it on short sequences, evaluate it on long ones, keep the results."""
+"""Train a model on short sequences, evaluate it on long ones and store the results."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from pe_experiments.training.device import use_device
 from pe_experiments.training.preflight import preflight
 from pe_experiments.training.ranks import Ranks
 
-SIZE = ("parameters", "encoding_parameters")  # what loggers show of a model besides its summary
+SIZE = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
 
 
 @dataclass(frozen=True)
 class RunResult:
     """The outcome of one call."""
 
-    experiment: Experiment  # what was asked for
-    directory: RunDirectory  # where the curve lies: the run's, or that of one of its evaluations
+    experiment: Experiment  # the requested experiment
+    directory: RunDirectory  # directory of the curve: the run's or one of its evaluations
     result: dict[str, Any]  # the content of ``result.json``
-    done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (it was finished already)
-    curve: Curve  # the rows of ``extrapolation.csv``; none where the run is not completed
+    done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (already finished)
+    curve: Curve  # rows of ``extrapolation.csv``; empty if the run is not completed
 
     @property
     def status(self) -> str:
@@ -52,14 +52,14 @@ class RunResult:
 
     @property
     def validation_loss(self) -> float:
-        """The last loss on fresh examples of the training lengths; infinite where the run diverged."""
+        """Return the last loss on fresh examples of the training lengths; infinite if the run diverged."""
         return validation_loss(self.directory)
 
 
 def run_experiment(
     config: DictConfig | dict[str, Any] | Config | Experiment, display: console.Display | None = None
 ) -> RunResult:
-    """Train and evaluate what a configuration describes, or return the finished run.
+    """Train and evaluate a configuration, or return its finished run.
 
     Args:
         config: composed by Hydra, a `Config`, an `Experiment`, or a mapping of the command line's keys
@@ -67,9 +67,8 @@ def run_experiment(
         display: shows the progress; None shows nothing.
 
     Raises:
-        UserError: the configuration cannot be carried out; no new directory is left, and no earlier
-            result is lost.
-        KeyboardInterrupt: interrupted; the same call resumes.
+        UserError: the configuration cannot be run; no new directory is left and no earlier result is lost.
+        KeyboardInterrupt: the run was interrupted; the same call resumes it.
     """
     if isinstance(config, dict):
         config = check(continued(composed("config", config), stated_keys(config)))
@@ -90,15 +89,15 @@ def run_experiment(
 def evaluate_run(
     path: Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
 ) -> RunResult:
-    """Evaluate a finished run with other settings, without training; ``trust`` as in `load_model`.
+    """Evaluate a finished run with another configuration; ``trust`` is as in `load_model`.
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer`` or
-            ``logger``; and ``task``, to evaluate on that one instead.
+        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
+            ``logger``, or ``task`` to evaluate on another task.
 
     Raises:
-        UserError: as `load_model`, or the weights do not fit the changed encoding.
+        UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
     status = finished_status(RunDirectory(path), changes, trust)
     with _prepared(status.experiment, display) as (ranks, display):
@@ -106,7 +105,7 @@ def evaluate_run(
 
 
 def try_out(experiment: Experiment) -> None:
-    """Check all that can be checked without writing anything (``dry_run=true``)."""
+    """Check an experiment without writing anything (``dry_run=true``)."""
     with use_device(experiment.config):
         preflight(experiment)
 
@@ -115,7 +114,7 @@ def try_out(experiment: Experiment) -> None:
 def _prepared(
     experiment: Experiment, display: console.Display | None
 ) -> Iterator[tuple[Ranks, console.Display]]:
-    """The device and the processes of a run, and a display that is stopped in the end."""
+    """Yield the device and the processes of a run, and stop the display at the end."""
     display = display or console.Display()
     try:
         with use_device(experiment.config) as device:
@@ -127,18 +126,18 @@ def _prepared(
 
 
 def _check_before_training(status: RunStatus, display: console.Display) -> None:
-    """Refuse what would fail or go unnoticed; say what the user may not expect."""
+    """Raise an error for a run that would fail, and print remarks."""
     for remark in preflight(status.experiment):
         console.say(remark)
     if other := status.not_the_run():
         display.say(f"This is a new run, {other}.")
     for path, digest in leaves(status.identity.hashed["classes"]):
         if digest == UNTRACKED:
-            console.say(f"{path[-1]}: Python has no text of this class, so an edit makes no new run")
+            console.say(f"{path[-1]}: the source of this class is unknown, so edits do not start a new run")
 
 
 def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
-    """Load or build the model, train it, evaluate it, keep what came out."""
+    """Load or build the model, train it, evaluate it and store the results."""
     experiment, run = status.experiment, status.run
     checkpoint = read_checkpoint(run.checkpoint)
     first = checkpoint["global_step"] if checkpoint else 0
@@ -173,7 +172,7 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
 
 
 def _about(status: RunStatus) -> dict[str, Any]:
-    """Return what the result says of a run whatever comes of it."""
+    """Return the entries of the result that do not depend on the outcome."""
     experiment, trained = status.experiment, status.identity.trained
     return {
         "name": status.run.name,
@@ -198,7 +197,7 @@ def _model_to_train(
         say(take_weights(model, experiment.config))
     elif checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
-        load_weights(model, checkpoint, path, f"{path} holds the weights of another model; {cure}")
+        load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
     return model
 
 
@@ -212,7 +211,7 @@ def _train(
     display: console.Display,
     loggers: Iterable[Logger] = (),
 ) -> tuple[int, float]:
-    """Train the model in place, on every rank, from the checkpoint on; returns the last step, and seconds."""
+    """Train the model in place on every rank, from the checkpoint on; return the last step and seconds."""
     from pe_experiments.training.loop import train_model
 
     first = checkpoint["global_step"] if checkpoint else 0
@@ -226,10 +225,10 @@ def _train(
 
 
 def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
-    """Train and evaluate on a rank other than 0, which keeps nothing."""
+    """Train and evaluate on a rank other than 0, which stores nothing."""
     experiment, checkpoint, display = resolve(config), read_checkpoint(path), console.Display()
     model = _model_to_train(experiment, checkpoint, path)
-    with use_device(config), suppress(Diverged):  # rank 0 says so
+    with use_device(config), suppress(Diverged):  # rank 0 reports it
         last, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
         evaluate_model(experiment, model.to(ranks.device), last, display)
 

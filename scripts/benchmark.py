@@ -1,4 +1,4 @@
-"""How fast is it here: beside other libraries, encoding by encoding, beside a bare loop and over length.
+"""Measure speed against other libraries, by encoding, against a bare loop and over length.
 
 python scripts/benchmark.py [parts=[small,peers,encodings,loop,lengths]] [repeats=15] [out=DIR]
 """
@@ -12,7 +12,7 @@ from pe_experiments.commands.command_line import command, settings_of
 
 
 def main(config: DictConfig) -> None:
-    # What it runs is a study beside the package; in the folder of this script results.py would hide it.
+    # The study is beside the package; scripts/results.py would shadow the folder results.
     sys.path[0] = str(Path(__file__).parents[1])
     from results.benchmark.report import benchmark
 

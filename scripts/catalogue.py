@@ -1,11 +1,11 @@
-"""The catalogues ``configs/pe/README.md`` and ``configs/task/README.md``, made from code and YAML files.
+"""Write the catalogues ``configs/pe/README.md`` and ``configs/task/README.md`` from code and YAML files.
 
     python scripts/catalogue.py
 
-writes both. The YAML of an encoding or a task starts with a comment: what the encoding is, or an example of
-the task. Comments with a key may follow: ``# printed:`` (the name in a paper), ``# equals:``, ``# used by:``
-and ``# bugs:`` (in published implementations) of an encoding; ``# suite:``, ``# tier:`` and, for a quick one,
-``# recipe:`` (what to add to ``python scripts/train.py``) and ``# shown:`` of a task.
+The YAML of an encoding or a task starts with a comment that describes the encoding or shows an example of the
+task. Comments with a key may follow. For an encoding these are ``# printed:`` (the name in papers),
+``# equals:``, ``# used by:`` and ``# bugs:`` (in published implementations); for a task ``# suite:``,
+``# tier:`` and, for a quick task, ``# recipe:`` (arguments of ``python scripts/train.py``) and ``# shown:``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Card(NamedTuple):
 
 
 def read_card(path: Path) -> Card:
-    """The card of one YAML.
+    """Return the card of one YAML.
 
     Raises:
         UserError: a comment is missing or unknown.
@@ -95,7 +95,7 @@ def read_card(path: Path) -> Card:
 
 
 def read_notes(path: Path, known: tuple[str, ...], example: str) -> tuple[str, dict[str, str]]:
-    """The comments at the top of a YAML: the first line, and the text of each ``# key: ...`` after it.
+    """Return the first comment of a YAML and the text of each ``# key: ...`` after it.
 
     Raises:
         UserError: there is no first line (``example`` is one), or a key is not ``known``.
@@ -110,12 +110,12 @@ def read_notes(path: Path, known: tuple[str, ...], example: str) -> tuple[str, d
 
 
 def cards() -> list[Card]:
-    """The cards of all tasks, by name."""
+    """Return the cards of all tasks, by name."""
     return [read_card(CONFIG_DIR / "task" / f"{name}.yaml") for name in shipped("task")]
 
 
 def tasks() -> str:
-    """The text of ``configs/task/README.md``."""
+    """Return the text of ``configs/task/README.md``."""
     rows = []
     for card in cards():
         task: Task = load_component("task", shipped("task")[card.name]).build()
@@ -142,13 +142,13 @@ def _row(card: Card, task: Task) -> list[str]:
 
 
 def encodings() -> str:
-    """The text of ``configs/pe/README.md``."""
+    """Return the text of ``configs/pe/README.md``."""
     rows, described = [], []
     for name in shipped("pe"):
         path = CONFIG_DIR / "pe" / f"{name}.yaml"
         known = ("equals", "used by", "bugs", "printed")
         about, notes = read_notes(path, known, "Logits fall with distance.")
-        del notes["printed"]  # for `comparison.latex`
+        del notes["printed"]  # used only by `comparison.latex`
         encoding = load_component("pe", shipped("pe")[name]).build(SHAPE)
         count = sum(parameter.numel() for parameter in encoding.parameters())
         count *= SHAPE.num_layers if encoding.per_layer else 1
@@ -162,7 +162,7 @@ def encodings() -> str:
 
 
 def acts_on(encoding: PositionalEncoding) -> list[str]:
-    """What an encoding changes, in words; of a mixture, what any of its parts does."""
+    """Return what an encoding, or any part of a mixture, changes."""
     if isinstance(encoding, Composition | ByLayer):
         parts = [part for part in encoding.parts.modules() if isinstance(part, PositionalEncoding)]
         return list(dict.fromkeys(act for part in parts for act in acts_on(part)))
@@ -177,7 +177,7 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
 
 
 def _card(encoding: PositionalEncoding, notes: dict[str, str]) -> list[str]:
-    """What the docstring says before its arguments, with links to sources, and the notes of the YAML."""
+    """Return the docstring before its arguments, with links to sources, and the notes of the YAML."""
     told = cleandoc(type(encoding).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
     told = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", told.strip())
     told = re.sub(rf"(^|[.)]\s)({PARTS}):", r"\1**\2:**", told, flags=re.MULTILINE)
@@ -193,7 +193,7 @@ def _yaml(path: Path) -> list[str]:
 
 
 def main() -> str | None:
-    """Write both; one sentence on what is wrong with what they are made from, if anything is."""
+    """Write both catalogues; return an error message if their sources are invalid."""
     try:
         for group, text in {"task": tasks(), "pe": encodings()}.items():
             write_atomically(path := CONFIG_DIR / group / "README.md", text)

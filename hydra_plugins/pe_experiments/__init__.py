@@ -1,6 +1,6 @@
-"""Plugins that Hydra finds by itself: launchers, a sweeper, and places of configuration files.
+"""Plugins that Hydra discovers: launchers, a sweeper and sources of configuration files.
 
-Hydra imports these modules when any of its applications starts, so they import nothing that is slow.
+Hydra imports these modules at the start of every application, so they must not import slow modules.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ def _itself(store: ConfigStore, memo: dict[int, Any]) -> ConfigStore:
     return store
 
 
-# Hydra copies its repository for every composition, and for each of the hundred groups that --help lists.
-# Nearly all of that time goes into the ConfigStore, of which there is only one.
+# Hydra copies its repository for every composition and for each of the hundred groups of --help. Nearly all
+# of the time goes into copying the ConfigStore, which is a singleton.
 ConfigStore.__deepcopy__ = _itself

@@ -1,4 +1,4 @@
-"""Launchers that skip finished runs, resume interrupted ones, and let no run end another."""
+"""Launchers that skip finished runs, resume interrupted ones and isolate runs from each other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-# Slurm warns a job half a minute before it ends it; the run then writes a checkpoint and is queued again.
+# Slurm sends a warning half a minute before it ends a job; the run writes a checkpoint and is queued again.
 SLURM = {"slurm_array_parallelism": 64, "slurm_signal_delay_s": 30, "cpus_per_task": 1, "mem_gb": 8}
 
 
 class RunLauncher(Launcher):
-    """Carries out the runs of a sweep with the engine that its settings name (`sweeps.engines`)."""
+    """Execute the runs of a sweep with the configured engine (`sweeps.engines`)."""
 
     kind: str
 
@@ -33,25 +33,25 @@ class RunLauncher(Launcher):
 
 
 class ProcessesLauncher(RunLauncher):
-    """Processes of this machine: one per core, or as many as its GPUs hold."""
+    """Run processes on this machine: one per core, or as many as fit its GPUs."""
 
     kind = "processes"
 
 
 class SlurmLauncher(RunLauncher):
-    """One job per run on a Slurm cluster, through submitit; queued again at its time limit."""
+    """Run one job per run on a Slurm cluster through submitit, queued again at its time limit."""
 
     kind = "slurm"
 
 
 class SubmititLocalLauncher(RunLauncher):
-    """As `SlurmLauncher` without a cluster, to try it out."""
+    """Run submitit's jobs without a cluster, to try out `SlurmLauncher`."""
 
     kind = "submitit_local"
 
 
 class RayLauncher(RunLauncher):
-    """One Ray task per run, on this machine or on a running Ray cluster."""
+    """Run one Ray task per run, on this machine or on a running Ray cluster."""
 
     kind = "ray"
 

@@ -1,4 +1,4 @@
-"""Choices that are no shipped file: a class by its dotted name, and YAML files of the working directory."""
+"""Further choices: classes by dotted name, and YAML files of the working directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASS = re.compile(rf"(?:{'|'.join(PARTS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<
 
 
 class ClassSource(ConfigSource):
-    """``pe=my_module.MyEncoding`` is the section with that ``_target_`` and no arguments."""
+    """Make ``pe=my_module.MyEncoding`` a section with this ``_target_`` and no arguments."""
 
     @staticmethod
     def scheme() -> str:
@@ -42,7 +42,7 @@ class ClassSource(ConfigSource):
         if name in ALIASES:
             section = read_choice(group, ALIASES[name])
         else:
-            sizes = read_choice(group, "custom") if group == "model" else {}  # settings of every model
+            sizes = read_choice(group, "custom") if group == "model" else {}  # options of every model
             section = {**sizes, "_target_": name}
         return ConfigResult(
             self.provider, self.full_path(), OmegaConf.create(section), header={"package": None}
@@ -50,7 +50,7 @@ class ClassSource(ConfigSource):
 
 
 class WorkingDirectory(SearchPathPlugin):
-    """Adds ``configs/`` of the working directory, and classes by name, to the choices of our commands."""
+    """Add ``configs/`` of the working directory, and classes by name, to the choices of the commands."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         primary = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]

@@ -1,4 +1,4 @@
-"""The sweeper behind ``-m`` and ``sweep=NAME``: every combination, each once."""
+"""The sweeper behind ``-m`` and ``sweep=NAME``, which launches every combination once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 
 class GridSweeper(Sweeper):
-    """Launches the product of ``hydra.sweeper.params`` and of what is typed, which replaces params."""
+    """Launch the product of ``hydra.sweeper.params`` and typed values, which replace params."""
 
     def __init__(self, params: dict[str, Any] | None = None):
         self.params = dict(params or {})

@@ -1,1 +1,1 @@
-"""The commands; `scripts/NAME.py` and, installed from a wheel, `pe-NAME` run them. Nothing imports them."""
+"""The commands, run by `scripts/NAME.py` and, installed from a wheel, by `pe-NAME`."""

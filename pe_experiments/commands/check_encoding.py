@@ -1,4 +1,4 @@
-"""Is this implementation of a positional encoding right?
+"""Check an implementation of a positional encoding and identify it.
 
 python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope]
 """
@@ -11,7 +11,7 @@ from pe_experiments.configuration.schema import validated
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
-    from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # brings torch
+    from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # imports torch
 
     if not check_encoding(validated(CheckSettings, settings)):
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Is this task right? Its contract: examples, the rule behind them, what guessing reaches.
+"""Check a task: its examples, its rule and the accuracies it states for guessing.
 
 python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 """
@@ -11,7 +11,7 @@ from pe_experiments.configuration.schema import validated
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
-    from pe_experiments.checking.check_task import TaskSettings, check_task  # brings torch
+    from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
     if not check_task(validated(TaskSettings, settings)):
         raise SystemExit(1)

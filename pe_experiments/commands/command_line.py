@@ -1,4 +1,4 @@
-"""Common parts of the commands: Hydra's entry, help, showing a result, one sentence for every mistake."""
+"""Shared parts of the commands: Hydra's entry point, help, printed results and errors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pe_experiments.terminal.console import Row, complain, print_table, say
 from pe_experiments.terminal.errors import UserError, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
-if TYPE_CHECKING:  # brings torch
+if TYPE_CHECKING:  # imports torch
     from pe_experiments.run import RunResult
 
-COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first in a file under configs says what it is
+COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first one describes a config
 OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher")
 
 
 class Stopped(BaseException):
-    """The only run has failed, for the reason that is its cause; of an Exception Hydra prints more."""
+    """The only run has failed, with its cause attached; not an Exception, which Hydra would print."""
 
 
 class Task:
@@ -43,7 +43,7 @@ class Task:
 
     def __init__(self, function: Callable[[DictConfig], Any]):
         self.function = function
-        self.__module__ = function.__module__  # by which Hydra calls the job
+        self.__module__ = function.__module__  # from which Hydra derives the name of the job
 
     def __call__(self, config: DictConfig) -> Any:
         if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -61,9 +61,9 @@ def command(
     config: str | None = None,
     prepare: Callable[[list[str]], list[str]] = list,
 ) -> Callable[[], NoReturn]:
-    """The entry of ``scripts/NAME.py``: a Hydra application whose primary configuration is CONFIG.
+    """Return the entry point of ``scripts/NAME.py``, a Hydra application with primary configuration CONFIG.
 
-    ``function`` gets what Hydra composes. Every mistake becomes one line on stderr;
+    ``function`` is called with the composed configuration. Every mistake becomes one line on stderr;
     ``HYDRA_FULL_ERROR=1`` shows the traceback. ``prepare`` changes the arguments before Hydra reads them.
     """
     primary = config or name
@@ -77,9 +77,9 @@ def command(
         except FileNotFoundError:
             sys.exit(_complain("the working directory was deleted; change to one that exists"))
         process.own([*process.typed_command(name), *arguments])
-        signal.signal(signal.SIGTERM, process.interrupt)  # a sweep then ends its workers, as on Ctrl-C
+        signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers, as on Ctrl-C
         if folder not in sys.path:
-            sys.path.append(folder)  # encodings and tasks of the user's own lie in the working directory
+            sys.path.append(folder)  # for the user's encodings and tasks in the working directory
         how = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
         OmegaConf.register_new_resolver("help", lambda: help_text(primary, how), replace=True)
         with process.hydra_raises() as full_error:
@@ -103,7 +103,7 @@ def _exit_code(
     except KeyboardInterrupt:
         same = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
         return _complain(f"interrupted; {same} goes on from the last checkpoint", code=130)
-    except SystemExit as stop:  # of Hydra, which has said why
+    except SystemExit as stop:  # raised by Hydra after its message
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as caught:
         error = caught.__cause__ if isinstance(caught, Stopped) and caught.__cause__ else caught
@@ -117,7 +117,7 @@ def _exit_code(
 
 
 def _unexpected(error: BaseException) -> str:
-    """Our mistake, or that of a part from outside: the sentence names a file with the traceback."""
+    """Return the message for an unexpected error, with the file that contains its traceback."""
     from pe_experiments.configuration.parts import part_behind
 
     where = f"in {name}" if (name := part_behind(error)) else "unexpected"
@@ -132,17 +132,17 @@ def _complain(text: str, code: int = 1) -> int:
 
 
 def settings_of(config: DictConfig) -> dict[str, Any]:
-    """The composed configuration as plain values; what Hydra would ignore is refused."""
+    """Return the composed configuration as plain values; raise an error for keys that Hydra ignores."""
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:
         for text in hydra_config.overrides.hydra:
             if text.startswith(OF_A_SWEEP):
-                raise UserError(f"{shown(text)} is a setting of a sweep; add -m, or sweep=NAME")
+                raise UserError(f"{shown(text)} is an option of a sweep; add -m or sweep=NAME")
     return interpolated(config)
 
 
 def help_text(name: str, usage: str) -> str:
-    """Hydra's template of the help: the usage, the settings, each choice with its file's first comment."""
+    """Return the help text for Hydra: usage, options, and every choice with its first comment."""
     primary = (CONFIG_DIR / f"{name}.yaml").read_text()
     parts = [usage, re.sub(r"^defaults:\n(?: .*\n)*|^hydra:\n(?: .*\n)*", "", primary, flags=re.MULTILINE)]
     for group, start in groups_of(name).items():
@@ -157,7 +157,7 @@ def help_text(name: str, usage: str) -> str:
 
 
 def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Table:
-    """The extrapolation curve as a table, with a line under the longest training length."""
+    """Return the extrapolation curve as a table, with a line below the longest training length."""
     table = Table(title=None, caption=ceiling_note, caption_justify="left", show_edge=False, pad_edge=False)
     exact = all(row["exact_match"] is not None for row in rows)
     first = ("exact match", "95 % interval") if exact else ("loss (nats)", "bits per byte")
@@ -181,7 +181,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
 
 
 def show_result(result: RunResult) -> None:
-    """Print the result of a run or an evaluation: the table over lengths, the paths, how to upload it."""
+    """Print the result of a run or an evaluation: table over lengths, paths and upload command."""
     stored, experiment, directory = result.result, result.experiment, result.directory
     if result.status != "completed":
         say(f"{stored['name']}: {result.status} ({stored.get('reason', 'no reason recorded')})")
@@ -207,4 +207,4 @@ def show_result(result: RunResult) -> None:
     longest, asked = experiment.max_length, experiment.config.training.max_length
     if longest < asked:
         task = type(experiment.task).__name__
-        say(f"note:   trained up to {longest}: {task} makes nothing longer up to {asked}")
+        say(f"note:   trained up to {longest}: {task} has no longer input up to {asked}")

@@ -1,4 +1,4 @@
-"""Compare finished runs: statistics, figures, and a page that opens from disk.
+"""Compare finished runs: statistics, figures and an HTML page.
 
 python scripts/compare.py results_dir=results [study=NAME] [out=DIR]
 python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only these encodings
@@ -26,7 +26,7 @@ class CompareSettings(Section):
 
 
 def main(config: DictConfig) -> None:
-    gc.set_threshold(1_000_000)  # else it looks through all that was read again and again
+    gc.set_threshold(1_000_000)  # the collector would repeatedly scan all loaded data
     asked = validated(CompareSettings, settings_of(config)).model_dump()
     from pe_experiments.comparison.compare import compare, show
 

@@ -1,4 +1,4 @@
-"""Measure a finished run otherwise.
+"""Evaluate a finished run at other lengths, on another task or with another encoding.
 
 python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [pe=OTHER]
 """
@@ -37,7 +37,7 @@ def main(config: DictConfig) -> None:
 
 
 def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
-    """The run to evaluate, the sections that what was typed changes, and whether the run is trusted."""
+    """Return the run, the sections changed by the typed overrides, and whether the run is trusted."""
     own = {key: settings[key] for key in EvaluateSettings.model_fields}
     if own["run"] == "???":
         raise UserError("run is missing; for example run=results/runs/NAME")
@@ -52,7 +52,7 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
 
 
 def over_the_run(texts: list[str]) -> list[str]:
-    """What is typed may change settings that only the run has; `changed_sections` holds them against it."""
+    """Let typed overrides name options that only the run has; `changed_sections` checks them."""
     known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
     for key in map(key_of, texts):
         if key not in known and (CONFIG_DIR / key).is_dir():

@@ -1,9 +1,9 @@
-"""Make every table, figure and page under results/ from the CSVs of the studies; `make results` does it.
+"""Regenerate every table, figure and page under results/ from the CSVs of the studies (`make results`).
 
-python scripts/results.py                      everything, and the numbers in README.md
-python scripts/results.py check=true           write nothing; name what would come out otherwise
-python scripts/results.py publish=text         after train.py sweep=text: add its finished runs to its CSVs
-python scripts/results.py reproduce=text runs=2     train two published runs again, and compare
+python scripts/results.py                      regenerate everything, and the numbers in README.md
+python scripts/results.py check=true           write nothing; list the files that would change
+python scripts/results.py publish=text         add the finished runs of train.py sweep=text to its CSVs
+python scripts/results.py reproduce=text runs=2     train two published runs again and compare them
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ def main(config: DictConfig) -> None:
     from pe_experiments.published import blocks, pages, publish, reproduce
 
     if asked.check and asked.publish is not None:
-        raise UserError("check=true: allowed: true, without publish, or false")
+        raise UserError("check=true cannot be combined with publish")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.reproduce is not None:
         raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs, results_dir, Lines()))
@@ -42,7 +42,7 @@ def main(config: DictConfig) -> None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []
     for folder in [] if asked.publish else pages.list_studies(results_dir):
-        say(f"{folder}: from its CSVs")
+        say(f"{folder}: regenerated")
         if asked.check:
             drifted += pages.differences(folder)
         else:
@@ -54,7 +54,7 @@ def main(config: DictConfig) -> None:
         elif text != readme.read_text():
             drifted.append(readme)
     for path in drifted:
-        say(f"not what the CSVs say: {path}")
+        say(f"differs from the CSVs: {path}")
     if drifted:
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""Show an encoding, or several side by side, without training: tables, and a page with sliders.
+"""Show one or several encodings without training, as tables and a page with sliders.
 
 python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'encodings=[sinusoidal,learned]'
@@ -12,7 +12,7 @@ from pe_experiments.configuration.schema import validated
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
-    from pe_experiments.analysis.show import ShowSettings, show_encodings  # brings torch
+    from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
 
     show_encodings(validated(ShowSettings, settings))
 

@@ -1,11 +1,11 @@
-"""Train one configuration on short sequences and measure it on long ones; -m or sweep=NAME for many.
+"""Train a model on short sequences and evaluate it on long ones; -m or sweep=NAME runs many.
 
-python scripts/train.py                                       sinusoidal, copy, decoder
+python scripts/train.py                                       sinusoidal encoding, copying, decoder
 python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
 python scripts/train.py -m pe=none,sinusoidal seed=0,1,2      every combination
-python scripts/train.py sweep=first_look                      a prepared sweep, with its comparison
+python scripts/train.py sweep=first_look                      a prepared sweep and its comparison
 python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      continue a run
-python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     a class of your own
+python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class
 """
 
 from hydra.core.hydra_config import HydraConfig
@@ -23,7 +23,7 @@ METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_
 
 
 def train(config: DictConfig) -> float:
-    """Carry out one run; returns its validation loss in distribution, which a Hydra sweeper minimises."""
+    """Run one configuration; return its validation loss, which a Hydra sweeper minimises."""
     settings = settings_of(config)
     if settings["init_from"] is not None:
         from pe_experiments.store.parent import continued

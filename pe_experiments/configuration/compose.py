@@ -62,8 +62,8 @@ class Composer:
     def _chosen(self, choices: Sequence[Override]) -> ConfigMapping:
         """Return the composition of these choices.
 
-        Encodings fill separate sections, so that n encodings in m configurations take n + m compositions of 50
-        to 100 ms instead of n * m. If sections overlap, all choices are composed together.
+        Encodings fill separate sections, so that n encodings in m configurations take n + m compositions of
+        50 to 100 ms instead of n * m. If sections overlap, all choices are composed together.
         """
         encoding = [o for o in choices if o.key_or_group in ENCODING]
         others = [o for o in choices if o.key_or_group not in ENCODING]

@@ -1,1 +1,1 @@
-"""The ground: messages, files that are whole or not there, the process."""
+"""Messages, atomic files and the process."""

@@ -1,4 +1,4 @@
-"""Checks of an argument: the value itself, or a ValueError that names it and what is allowed."""
+"""Check an argument: return its value, or raise a ValueError with the allowed values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def above(minimum: float, name: str, value: float) -> float:
 
 
 def one_of(choices: Any, name: str, value: str) -> Any:
-    """``choices`` is a ``Literal``."""
+    """Return a value that is among the ``Literal`` ``choices``."""
     if value not in get_args(choices):
         raise ValueError(f"{name}={value} is not one of the choices: {', '.join(get_args(choices))}")
     return value

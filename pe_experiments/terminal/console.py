@@ -1,4 +1,4 @@
-"""The terminal's output while a run goes on and when it is done."""
+"""Write output and progress to the terminal."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from rich.table import Table
 from pe_experiments.terminal.errors import printable
 
 Row = dict[str, Any]
-LINE_SECONDS = 10.0  # between progress lines where there is no terminal to draw on
-ENOUGH_SECONDS = 10.0  # of progress, before the time left is estimated
-REDRAWN_SECONDS = 0.2  # between those on a terminal
-CLEAR = "\x1b[K"  # the rest of a terminal's line
+LINE_SECONDS = 10.0  # between progress lines without a terminal
+ENOUGH_SECONDS = 10.0  # of progress before the remaining time is estimated
+REDRAWN_SECONDS = 0.2  # between updates on a terminal
+CLEAR = "\x1b[K"  # clears the rest of the line
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print one plain line, at once; on a terminal over one that ended in ``\\r``. It never raises."""
-    if sys.stdout is not None:  # None: closed before Python began
+    """Print and flush one line, on a terminal over a line that ended in ``\\r``. Never raise."""
+    if sys.stdout is not None:  # None if closed before Python started
         _write((CLEAR if on_terminal() else "") + printable(text) + end, sys.stdout)
 
 
 def complain(text: str) -> None:
-    """Print one line to stderr. It never raises."""
+    """Print one line to stderr. Never raise."""
     if sys.stderr is not None:
         _write(f"error: {text}\n", sys.stderr)
 
 
 def _write(text: str, stream: TextIO) -> None:
-    """Write and flush; what cannot be shown (closed pipe, dead terminal, full disk) ends no run."""
+    """Write and flush; ignore errors (closed pipe, dead terminal, full disk), which must not end a run."""
     try:
         stream.write(text)
         stream.flush()
     except UnicodeEncodeError:
         _write(text.encode("ascii", "backslashreplace").decode(), stream)
     except (OSError, ValueError):  # ValueError: closed
-        with suppress(OSError, ValueError):  # or Python complains of the rest when it ends
+        with suppress(OSError, ValueError):  # else Python reports unwritten output at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def on_terminal() -> bool:
-    """Whether stdout is a terminal."""
+    """Return whether stdout is a terminal."""
     with suppress(OSError, ValueError):  # closed
         return sys.stdout is not None and sys.stdout.isatty()
     return False
 
 
 class Display:
-    """Shows how far something long has come; this one shows nothing (use from Python)."""
+    """Base class of progress displays, which shows nothing (for use from Python)."""
 
     _inside = ""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """``what`` begins, at ``done`` of ``total`` steps."""
+        """Start the progress of ``what`` at ``done`` of ``total`` steps."""
 
     def step(self, done: int) -> None:
-        """That many steps are done."""
+        """Show the number of finished steps."""
 
     def row(self, row: Row) -> None:
-        """A row of the training curve: its loss and the last look at fresh examples are noted."""
+        """Show the loss and the last validation of a row of the training curve."""
         if "exact_match" in row:
             self._inside = f", exact match in distribution {row['exact_match']:.3f}"
         elif "validation_loss" in row:
@@ -73,17 +73,17 @@ class Display:
         self.note(f"loss {row['loss']:.4f}{self._inside}")
 
     def note(self, text: str) -> None:
-        """Further words for the line."""
+        """Add text to the line."""
 
     def say(self, text: str) -> None:
-        """A remark on one run, which a sweep of many leaves out."""
+        """Print a remark on one run, which sweeps omit."""
 
     def stop(self) -> None:
-        """It is over, finished or not; may be called twice."""
+        """End the progress, finished or not; may be called twice."""
 
 
 class Lines(Display):
-    """A sober line now and then, for logs and pipes; on a terminal one line that is written over."""
+    """Print progress lines for logs and pipes; on a terminal update a single line."""
 
     _total = 0
 
@@ -94,7 +94,7 @@ class Lines(Display):
 
     def step(self, done: int) -> None:
         now, terminal = time.monotonic(), on_terminal()
-        if self._first == self._began:  # starting up, which says nothing about the time left
+        if self._first == self._began:  # still starting, so the remaining time is unknown
             self._started, self._first = now, done
         waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
         if waited or (self._note and done == self._total > self._shown):
@@ -113,7 +113,7 @@ class Lines(Display):
 
     def stop(self) -> None:
         if self._total and on_terminal():
-            say("", "")  # takes the line away
+            say("", "")  # clears the line
         self._total = 0
 
 
@@ -124,7 +124,7 @@ def duration(seconds: float) -> str:
 
 
 def print_table(table: Table) -> None:
-    """Print a table as wide as it needs to be when there is no terminal to fit."""
+    """Print a table in full width if there is no terminal."""
     lines = io.StringIO()
     width = get_terminal_size().columns if on_terminal() else 120
     Console(file=lines, color_system=None, width=width).print(table)

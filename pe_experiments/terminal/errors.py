@@ -1,4 +1,4 @@
-"""The errors people see: one sentence that names the key, the value and what is allowed."""
+"""Errors for users: one sentence that names the key, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 
 class UserError(ValueError):
-    """A request that cannot be carried out as written. Shown as its message alone, without a traceback."""
+    """An invalid request, shown as its message without a traceback."""
 
 
 class NotApplicable(UserError):
-    """Parts that are right by themselves and do not go together; a sweep lists them and goes on."""
+    """An invalid combination of valid parts, which a sweep lists and skips."""
 
 
 class Diverged(ArithmeticError):
@@ -29,11 +29,11 @@ class Diverged(ArithmeticError):
 
 
 class InUse(UserError):
-    """Another process holds what is needed; it will be free once that process is done."""
+    """A resource is locked by another process until that process ends."""
 
 
 def disk_problem(error: BaseException) -> str | None:
-    """The trouble with the disk, if the error is about that: full, read-only, over quota."""
+    """Return the problem with the disk if the error has one: full, read-only or over quota."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if isinstance(error, OSError) and number in _OF_THE_DISK else None
 
@@ -42,13 +42,13 @@ _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO,
 
 
 def allowed(options: Iterable[str]) -> str:
-    """The options as words: ``a, b or c``."""
+    """Return the options as ``a, b or c``."""
     words = list(options)
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}" if words else "nothing"
 
 
 def sentence(error: BaseException) -> str:
-    """An error for people: our sentences as they are, the first two lines of others."""
+    """Return the message of an error: a `UserError` in full, others cut to two lines."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
@@ -56,7 +56,7 @@ def sentence(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {' '.join(str(error).splitlines()[:2])}")
 
 
-LIBRARIES = (  # their code, and this package's, is not the user's
+LIBRARIES = (  # code that is not the user's, besides this package
     str(Path(__file__).parents[1]),
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
     "<frozen",
@@ -64,7 +64,7 @@ LIBRARIES = (  # their code, and this package's, is not the user's
 
 
 def error_place(error: BaseException) -> str:
-    """Where in the user's code it was raised: `` (mine.py:12, in bias)``; nothing if no such code ran."""
+    """Return the place in the user's code that raised it, as `` (mine.py:12, in bias)``, or ""."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
     if not outside:
@@ -74,40 +74,40 @@ def error_place(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with every run of white space as one blank, printable, and its endless words cut."""
+    """Return printable text in one line, with white space collapsed and long words cut."""
     words = (word if len(word) <= LONGEST_WORD else f"{word[:SHOWN]}..." for word in text.split())
     return printable(" ".join(words))
 
 
-# Control characters, those that turn the direction of what follows, invisible ones, and halves of characters.
+# Control characters, changes of direction, invisible characters and surrogates.
 _OBEYED = re.compile(
     r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey rather than show spelt out; line ends and tabs stay."""
+    """Return the text with control characters escaped, except line ends and tabs."""
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-SHOWN = 60  # characters of a value in a sentence
+SHOWN = 60  # most characters of a value in a message
 LONGEST_WORD = 300
-LISTED = 12  # choices in a sentence
+LISTED = 12  # most choices in a message
 
 
 def shown(value: object) -> str:
-    """A value as it would be typed, cut where it is long."""
+    """Return a value as it would be typed, cut if it is long."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     text = one_line(text[: 2 * SHOWN])
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def few(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
+    """Return the first three names and the number of further ones."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-# What others call our settings and choices.
+# Names of options and choices in other projects.
 ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
                "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed", "max_steps": "steps",
                "rotary": "rope", "rotary_embedding": "rope", "llama": "rope", "llama3": "rope_llama3",
@@ -115,13 +115,13 @@ ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hi
                "gpt2": "learned", "relative": "shaw", "yarn": "rope_yarn", "ntk": "rope_ntk",
                "xl": "transformer_xl", "swa": "sliding_window", "pi": "rope_linear",
                "forgetting": "fox"}  # fmt: skip
-# Named first where not all options can be: those that matter to most people.
+# Options listed first if not all can be listed.
 FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
          "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
 
 
 def nearest(word: str, options: Iterable[str]) -> str:
-    """``Did you mean x?`` where an option resembles the word, and what is allowed in any case."""
+    """Return `` Did you mean x?`` if an option is similar to the word, and the allowed options."""
     options = sorted(options)
     close = [option for option in options if option == ALSO_CALLED.get(word)]
     close = close or difflib.get_close_matches(word, options, n=2, cutoff=0.55)

@@ -1,4 +1,4 @@
-"""Where the choices lie, files that are whole or not there, and files that anybody may have written."""
+"""Locate the configs, write files atomically and read untrusted files safely."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.terminal.errors import UserError, printable
 
 _HERE = Path(__file__).resolve().parents[1]
-# In a wheel the choices lie inside the package, in a checkout beside it.
+# In a wheel the configs are inside the package, in a checkout beside it.
 CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
-# About a hundred times what runs write: some 100 kB of JSON or CSV, 5 to 20 kB and 8 levels of YAML.
+# About a hundred times the size of what runs write: 100 kB of JSON or CSV, 5 to 20 kB and 8 levels of YAML.
 MOST_BYTES, MOST_YAML_BYTES, DEEPEST, LONGEST_SCALAR = 32 << 20, 2 << 20, 100, 10_000
-DRAFT_SECONDS = 60.0  # longer than any file takes to be written
-READY = ".ready"  # folder of files that are complete and not all in their places yet
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # OmegaConf's own takes ten times as long
+DRAFT_SECONDS = 60.0  # longer than writing any file takes
+READY = ".ready"  # folder of complete files that are yet to be moved
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, or a kill, finds the old content or the new, never half of it.
+    """Write a file atomically: readers see the old or the new content, even after a kill.
 
-    A symbolic link at ``path`` is replaced, not followed. Drafts that killed processes left are removed.
+    A symbolic link at ``path`` is replaced, not followed. Drafts of killed processes are removed.
     """
     for draft in path.parent.glob(f".{escape(path.name)}.*.tmp"):
         with suppress(FileNotFoundError):
@@ -39,7 +39,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     try:
-        with draft.open("xb") as file:  # x: never through a link that lies there
+        with draft.open("xb") as file:  # x: never follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
         os.replace(draft, path)
     finally:
@@ -47,10 +47,10 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def make_folder(folder: Path, root: Path) -> Path:
-    """Make a folder that lies in ``root``, which may be anybody's: no link leads out of it.
+    """Create a folder inside ``root`` without following links.
 
     Raises:
-        UserError: something between the two is a link or a file.
+        UserError: a path between them is a link or a file.
     """
     step = root
     for part in folder.relative_to(root).parts:
@@ -64,10 +64,10 @@ def make_folder(folder: Path, root: Path) -> Path:
 
 
 def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
-    """Replace files of a folder by those of ``source``: all of them or none, whenever a kill comes.
+    """Replace files of a folder by those of ``source``, all or none even after a kill.
 
-    They are copied beside the old ones. Once all are there, the copies become ``.ready`` in one step, and
-    whatever happens then, `finish_replacing` moves the rest.
+    The files are copied beside the old ones. When all are complete, the copies become ``.ready`` in one step;
+    `finish_replacing` moves files that a kill has left there.
     """
     finish_replacing(folder)
     names = sorted(names)
@@ -86,7 +86,7 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
 
 
 def finish_replacing(folder: Path) -> None:
-    """Move the files of ``.ready`` to their places, where a kill has kept `replace_together` from it."""
+    """Move the files of ``.ready`` to their places after a kill in `replace_together`."""
     ready = folder / READY
     if ready.is_symlink() or not ready.is_dir():
         return
@@ -99,22 +99,22 @@ def finish_replacing(folder: Path) -> None:
 
 
 def require_file(path: Path, most: int) -> None:
-    """Hold a path that is about to be read against what a run writes; a ValueError says what else it is."""
+    """Raise a ValueError unless the path is a regular file of at most ``most`` bytes."""
     about = path.lstat()
     if not stat.S_ISREG(about.st_mode):
-        raise ValueError("a link, pipe, device or folder where a file belongs")
+        raise ValueError("not a regular file")
     if about.st_size > most:
         raise ValueError(f"it has {about.st_size / 1e6:,.1f} MB, and at most {most / 1e6:,.1f} MB are read")
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The text of a file that anybody may have written; a ValueError where it is none, or too large."""
+    """Return the text of an untrusted file; raise a ValueError if it is not text or too large."""
     require_file(path, most)
     return path.read_text(encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file that anybody may have written; a ValueError where it is none."""
+    """Return the content of an untrusted JSON file; raise a ValueError if it is not valid."""
     try:
         return json.loads(read_text(path))
     except RecursionError as error:
@@ -122,20 +122,20 @@ def read_json(path: Path) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file that anybody may have written; a ValueError where it is none."""
+    """Return the content of an untrusted YAML file; raise a ValueError if it is not valid."""
     text, depth = read_text(path, MOST_YAML_BYTES), 0
     try:
-        # What would crash the parser or grow without bound is found among its events, before it is built.
+        # Check the events for content that would crash the parser or grow without bound before building it.
         for event in yaml.parse(text, Loader=LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ValueError(f"nested more than {DEEPEST} deep")
             if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it holds a YAML alias")
+                raise ValueError("it contains a YAML alias")
             if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_SCALAR:
                 raise ValueError(f"a value of more than {LONGEST_SCALAR} characters")
             if isinstance(event, yaml.ScalarEvent) and printable(event.value) != event.value:
-                raise ValueError("it holds control characters")
+                raise ValueError("it contains control characters")
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ValueError(f"no YAML ({type(error).__name__})") from error
+        raise ValueError(f"not valid YAML ({type(error).__name__})") from error

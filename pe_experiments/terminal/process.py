@@ -1,4 +1,4 @@
-"""Settings of a whole process, for one that is ours: a command or a worker of a sweep, no notebook."""
+"""Set up the whole process of a command or of a worker of a sweep; not used in notebooks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import NoReturn
 
 from pe_experiments.terminal.files import CONFIG_DIR
 
-FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # in the environment: 1 where the user's HYDRA_FULL_ERROR was
-exit_code = 0  # of a command that ended without an error: 1 where a run of its sweep failed
-command: list[str] = []  # what repeats what this process does; empty in a process that is not ours
+FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # environment variable that passes on the user's HYDRA_FULL_ERROR
+exit_code = 0  # exit code of a command without an error; 1 if a run of its sweep failed
+command: list[str] = []  # the command of this process; empty in notebooks
 
 
 def typed_command(name: str) -> list[str]:
-    """How a command starts: its script in a checkout, ``pe-NAME`` where a wheel is installed."""
+    """Return the start of a command: its script in a checkout, or ``pe-NAME`` from a wheel."""
     if CONFIG_DIR.parent == Path(__file__).resolve().parents[1]:
         return [f"pe-{name.replace('_', '-')}"]
     return ["python", f"scripts/{name}.py"]
 
 
 def own(words: Iterable[str]) -> None:
-    """Take this process as ours; ``words`` repeat what it does."""
+    """Set up this process for a command, which ``words`` repeat."""
     command[:] = words
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, and the next file that is opened would get its number
+        if getattr(sys, name) is None:  # if closed, the next opened file would get its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each flag that was not needed
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each unnecessary flag
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
         # changing shape would otherwise fault it in again at every step.
@@ -41,7 +41,7 @@ def own(words: Iterable[str]) -> None:
 
 @contextmanager
 def hydra_raises() -> Iterator[bool]:
-    """Let Hydra raise instead of printing tracebacks; gives whether HYDRA_FULL_ERROR=1 asks for them."""
+    """Let Hydra raise errors instead of printing them; yield whether HYDRA_FULL_ERROR=1 is set."""
     global exit_code
     exit_code, before = 0, os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"], os.environ[FULL_ERROR] = "1", before or "0"
@@ -60,15 +60,15 @@ def interrupt(*_: object) -> None:
 
 
 def end() -> NoReturn:
-    """End this process, which is one of several of a run and has nothing more to do."""
+    """End this process, one of several of a run, when its work is done."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more
+        with suppress(OSError, ValueError):  # the pipe may be closed
             stream.flush()
     os._exit(0)
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, which a second signal does not interrupt."""
+    """End this process, ignoring further signals."""
     for another in (signal.SIGINT, signal.SIGTERM):
         signal.signal(another, signal.SIG_IGN)
     sys.exit(code)

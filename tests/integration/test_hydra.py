@@ -41,7 +41,9 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     assert "class://" in here("--info", "searchpath", cwd=tmp_path).stdout
     assert "shell-completion" in script("train", "--help").out
     assert script("train", "--nope").code == 2
-    assert "--config-name nope: this file does not exist" in script("train", "-cn", "nope", "--cfg", "job").err
+    assert (
+        "--config-name nope: this file does not exist" in script("train", "-cn", "nope", "--cfg", "job").err
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -406,7 +406,7 @@ DAMAGED = {
     "number": (_bytes(b"\n2,", b"\n2x,"), "metrics.csv is damaged"),
     "byte": (_bytes(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
     "order": (_bytes(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
-    "another model": (_other_model, "last.ckpt holds the weights of another model; delete it"),
+    "another model": (_other_model, "last.ckpt contains the weights of another model; delete it"),
     "a file for a folder": (_a_file, "checkpoints is a file where a directory belongs; delete it"),
 }
 

@@ -115,11 +115,11 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "a long seed": (lambda run: result(run, seed=10**30), "belongs to|whole number"),
     "large CSV": (lambda run: sparse(run.curve), "MB are read"),
-    "a pipe": (lambda run: piped(run.curve), "a link, pipe, device or folder where a file belongs"),
-    "a pipe as YAML": (lambda run: piped(run.config), "a link, pipe"),
-    "a folder": (lambda run: a_folder(run.result), "a link, pipe"),
-    "a device": (lambda run: linked(run.curve, "/dev/zero"), "a link, pipe"),
-    "another's file": (lambda run: linked(run.config, "/etc/passwd"), "a link, pipe"),
+    "a pipe": (lambda run: piped(run.curve), "not a regular file"),
+    "a pipe as YAML": (lambda run: piped(run.config), "not a regular file"),
+    "a folder": (lambda run: a_folder(run.result), "not a regular file"),
+    "a device": (lambda run: linked(run.curve, "/dev/zero"), "not a regular file"),
+    "another's file": (lambda run: linked(run.config, "/etc/passwd"), "not a regular file"),
     "escape codes": (lambda run: result(run, label="\x1b[2Jrope"), "unprintable characters"),
     "no text": (lambda run: result(run, label=["rope"]), "is not a valid name"),
     "escape codes in YAML": (lambda run: config(run, label="\x1b[2Jrope"), "control characters"),
@@ -300,8 +300,8 @@ def deflated(path: Path) -> None:
 
 CHECKPOINTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "large": (sparse, "MB are read"),
-    "a pipe": (os.mkfifo, "a link, pipe, device"),
-    "a link": (lambda path: path.symlink_to("/dev/zero"), "a link, pipe, device"),
+    "a pipe": (os.mkfifo, "not a regular file"),
+    "a link": (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
     "compressed": (deflated, "it is compressed"),
 }
 
