@@ -1,1 +1,1 @@
-"""Audits and pictures of encodings, without training a task."""
+"""Audits and figures of encodings, without training."""

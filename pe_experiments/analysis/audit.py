@@ -1,4 +1,4 @@
-"""Properties of encodings, measured without training: vectors, effect over distance, order of words.
+"""Measure properties of encodings without training: vectors, effect of distance, order of words.
 
 Shapes: P positions, W columns of the vectors; H heads, C channels of a head, N distances 0 .. N-1 between a
 query and the keys before it.
@@ -20,10 +20,10 @@ from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding
 
 AUDITED = 1000  # positions over which uniqueness and bounds are measured
-FITTED = 40  # positions the best linear map is fitted on; it is tested past them
+FITTED = 40  # positions on which the best linear map is fitted; it is tested past them
 OFFSET = 7  # tokens between the two positions of the linear criterion
-DRAWS = 16  # random queries averaged over
-EXACT = 1e-5  # of the largest value
+DRAWS = 16  # number of averaged random queries
+EXACT = 1e-5  # tolerance relative to the largest value
 ROUNDING = 1e-6  # in float64, below which outputs are equal
 WORDS = ("dog", "bites", "man")
 SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
@@ -32,24 +32,24 @@ SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 class Criterion(NamedTuple):
     name: str
     measured: str
-    holds: bool | None  # None where any vectors would pass
-    otherwise: str  # for whom it is bad if it does not hold
+    holds: bool | None  # None if any vectors would pass
+    otherwise: str  # consequence if the criterion does not hold
 
 
 @torch.no_grad()
 def vectors_of(encoding: AbsoluteEncoding, positions: int) -> Tensor:
-    """The vectors [P, W] of ids 0 .. P-1 in float64."""
+    """Return the vectors [P, W] of ids 0 .. P-1 in float64."""
     return encoding.vectors(torch.arange(positions)[None])[0].double()
 
 
 def pairwise_distances(vectors_PW: Tensor) -> Tensor:
-    """Euclidean distances [P, P] between all pairs of vectors."""
-    # By differences, not through the scalar product: that loses seven digits where vectors nearly coincide.
+    """Return Euclidean distances [P, P] between all pairs of vectors."""
+    # Computed from differences, because the scalar product loses seven digits for nearly equal vectors.
     return torch.cdist(vectors_PW, vectors_PW, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def shift_matrix(width: int, base: float, offset: float) -> Tensor:
-    """The matrix M_k [W, W] with PE(p + k) = M_k PE(p) for sinusoids: a rotation per pair of columns."""
+    """Return the matrix M_k [W, W] with PE(p + k) = M_k PE(p) for sinusoids, which rotates column pairs."""
     if width % 2:
         raise ValueError(f"width={width}: the exact map needs pairs of columns, an even width")
     angles = offset * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
@@ -58,7 +58,7 @@ def shift_matrix(width: int, base: float, offset: float) -> Tensor:
 
 
 def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, float]:
-    """The largest errors, below and past ``fitted``, of a linear map to v(p + offset) fitted below it."""
+    """Return the largest errors below and past ``fitted`` of a linear map to v(p + offset) fitted below."""
     here_PW, there_PW = vectors_PW[:-offset], vectors_PW[offset:]
     matrix_WW = torch.linalg.lstsq(here_PW[:fitted], there_PW[:fitted], driver="gelsd").solution
     errors_P = (here_PW @ matrix_WW - there_PW).norm(dim=-1)
@@ -66,10 +66,10 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
 
 
 def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
-    """All criteria for one encoding, in the order of tutorials."""
+    """Yield all criteria for an encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
     largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
-    rounding = 1e-5 * largest  # of float32 vectors
+    rounding = 1e-5 * largest  # error of float32 vectors
     apart_PP = pairwise_distances(vectors_PW)
     spread = max(float(d.max() - d.min()) for d in (apart_PP[:200, :200].diagonal(k) for k in range(1, 100)))
     margin = float(apart_PP.fill_diagonal_(torch.inf).min())
@@ -78,7 +78,7 @@ def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
     wrong = "bad for every task: nothing tells these two positions apart"
     yield Criterion(f"unique over {AUDITED:,} positions", found, margin > rounding, wrong)
 
-    # An unbounded code (an index) grows between a sequence and one of twice its length.
+    # An unbounded encoding (an index) grows when the length doubles.
     bound = 1.5 * float(vectors_of(encoding, AUDITED // 2).abs().max())
     found = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
     wrong = "bad past the training lengths: values larger than any in training"
@@ -121,10 +121,10 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
 
 @torch.no_grad()
 def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: int = 0) -> Tensor:
-    """Change by the encoding [H, N] of the logit of a key like the query, in the first layer.
+    """Return the change [H, N] of the logit of a key equal to the query, in the first layer.
 
-    The mean over random queries; of an encoding that computes its own weights, their logarithm. The farthest
-    of the N keys has the id ``offset``, the query ``offset + N - 1``.
+    The change is a mean over random queries. For an encoding that computes weights it is their logarithm. The
+    farthest of the N keys has the id ``offset``, the query ``offset + N - 1``.
     """
     shape, own_weights = encoding.shape, makes_weights(encoding.for_layer(0))
     generator = torch.Generator().manual_seed(0)
@@ -138,12 +138,12 @@ def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: i
         content = query.double().square().sum(-1)[0] * shape.head_dim**-0.5
         total += scores_HN.clamp(min=1e-12).log() if own_weights else scores_HN - content
     mean_HN = total / DRAWS
-    mean_HN[mean_HN.abs() < EXACT] = 0  # what is left is the rounding of the query's own product
+    mean_HN[mean_HN.abs() < EXACT] = 0  # rounding errors of the product of the query with itself
     return mean_HN.flip(-1)
 
 
 def causal_context(x_1SD: Tensor) -> AttentionContext:
-    """Of one sequence of hidden states with ids 0 .. S-1, each of which sees itself and those before it."""
+    """Return the causal context of one sequence of hidden states with ids 0 .. S-1."""
     positions_1S = torch.arange(x_1SD.shape[1])[None]
     visible_1SS = torch.ones(1, x_1SD.shape[1], x_1SD.shape[1], dtype=torch.bool).tril()
     return AttentionContext(positions_1S, positions_1S, visible_1SS, None, x_1SD)
@@ -151,7 +151,7 @@ def causal_context(x_1SD: Tensor) -> AttentionContext:
 
 @torch.no_grad()
 def rotated_channels(encoding: PositionalEncoding, distances: int) -> Tensor | None:
-    """Product [C, N] of a channel with itself, rotated in the first layer; None if no distance matters."""
+    """Return the product [C, N] of a rotated channel with itself in the first layer; None without effect."""
     shape = encoding.shape
     at = causal_context(torch.zeros(1, distances, shape.d_model))
     units = torch.eye(shape.head_dim)[:, None, None].expand(-1, shape.num_heads, distances, -1)
@@ -163,7 +163,7 @@ def rotated_channels(encoding: PositionalEncoding, distances: int) -> Tensor | N
 
 @torch.no_grad()
 def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Criterion]:
-    """Shift invariance, recency, uniqueness and range of the response."""
+    """Yield criteria of shift invariance, recency, uniqueness and range of the response."""
     here, moved = (scores_over_distance(encoding, distances, offset) for offset in (0, 4095 - distances))
     far = scores_over_distance(encoding, 4 * distances)
     nearer, farther = (float(scores[~is_masked(scores)].abs().max()) for scores in (here, far))
@@ -191,7 +191,7 @@ def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Cr
 
 
 def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:
-    """Relative differences of an untrained encoder between both sentences: in the mean, and at "dog"."""
+    """Return differences of an untrained encoder between both sentences, in the mean and at "dog"."""
     hidden_2WD = read_both(make_encoding, shape, seed)
     pairs = hidden_2WD.mean(dim=1), hidden_2WD[:, WORDS.index("dog")]
     pooled, word = (float(pair_2D.diff(dim=0).abs().max() / pair_2D.abs().max()) for pair_2D in pairs)
@@ -200,7 +200,7 @@ def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 
 
 @torch.no_grad()
 def read_both(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Tensor:
-    """Outputs [2, W, d_model] of an untrained transformer for both sentences, in the order of `WORDS`."""
+    """Return outputs [2, W, d_model] of an untrained transformer for both sentences, ordered as `WORDS`."""
     model = Transformer(len(WORDS), shape, make_encoding, initialisation="pytorch", seed=seed).double()
     tokens_2T = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
     hidden_2TD = model.hidden(tokens_2T)

@@ -1,4 +1,4 @@
-"""One page that opens from disk and asks no server, on which a reader moves what tutorials print."""
+"""Write an interactive, self-contained page about positional encodings."""
 
 import copy
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from pe_experiments.models.attention import makes_weights
 from pe_experiments.terminal.files import CONFIG_DIR, read_json
 
 _HERE = Path(__file__).parent
-# In a wheel the published data lies beside this file, in a checkout with the study that made it.
+# In a wheel the published data is beside this file, in a checkout in the study.
 PUBLISHED = _HERE / "explorer.json"
 if not PUBLISHED.exists():
     PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
-LONGEST = 128  # positions and distances shown of an encoding, at most
+LONGEST = 128  # most positions and distances shown
 
 Json = dict[str, Any]
 
 
 def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
-    """Return the page, opened with the views ``asked``; the default data is that of the shipped encodings."""
+    """Return the page with the views ``asked`` open; by default with the data of the shipped encodings."""
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *asked)}
     opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
@@ -37,7 +37,7 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
-    """The page's data on an encoding, before training."""
+    """Return the data of the page on an encoding before training."""
     shape, tokens = encoding.shape, min(2 * encoding.shape.train_length, LONGEST)
     vectors_PW = _embedded(encoding, tokens)
     encoding = copy.deepcopy(encoding)
@@ -47,8 +47,8 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
     view: Json = {
         "name": name,
         "about": about,
-        "action": action if channels_CN is None else "rotation",  # of the first layer
-        "content": content,  # whether that depends on the words
+        "action": action if channels_CN is None else "rotation",  # in the first layer
+        "content": content,  # whether the effect depends on the words
         "drawn": drawn,  # whether parameters that start at zero were drawn at random to show anything
         "parameters": sum(
             parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad
@@ -77,10 +77,10 @@ def rounded(values: Tensor, digits: int = 3) -> Any:
 
 @torch.no_grad()
 def _embedded(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
-    """The vectors an encoding adds to embeddings or puts beside them [positions, dimensions], or None."""
+    """Return vectors [positions, dimensions] that are added to or concatenated with embeddings, or None."""
     if not acts_at_embedding(encoding):
         return None
-    tokens_W = encoding.shape.d_model - encoding.position_width  # columns that hold the token
+    tokens_W = encoding.shape.d_model - encoding.position_width  # columns of the token
     made_PD = encoding.embed_sequence(torch.zeros(1, tokens, tokens_W), torch.arange(tokens)[None], None)[0]
     vectors_PW = made_PD[:, tokens_W:] if encoding.position_width else made_PD
     return vectors_PW if vectors_PW.any() else None
@@ -88,7 +88,7 @@ def _embedded(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
 
 @torch.no_grad()
 def _redrawn(encoding: PositionalEncoding, tokens: int) -> bool:
-    """Draw the parameters of an encoding that does nothing before training, such as a table of zeros."""
+    """Draw random parameters if an encoding has no effect before training, and return whether it had none."""
     trained = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
     if not trained or scores_over_distance(encoding, tokens).any():
         return False
@@ -100,7 +100,7 @@ def _redrawn(encoding: PositionalEncoding, tokens: int) -> bool:
 
 @torch.no_grad()
 def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
-    """The effect of an encoding that rotates nothing, in the first layer, and whether it reads content."""
+    """Return the effect of an encoding without rotation in the first layer, and whether it reads content."""
     shape, part = encoding.shape, encoding.for_layer(0)
     if makes_weights(part):
         return "weights", True

@@ -1,4 +1,4 @@
-"""Encodings for other code: FlexAttention's ``score_mod``, and an attention function of transformers."""
+"""Export encodings as FlexAttention's ``score_mod`` or as an attention function of transformers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,17 +17,17 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 @torch.no_grad()
 def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
-    """The bias of an encoding as the ``score_mod`` of ``torch.nn.attention.flex_attention``.
+    """Return the bias of an encoding as a ``score_mod`` of ``torch.nn.attention.flex_attention``.
 
-    The bias is read from a table with a row per head and a column per distance. The causal mask is left to
-    the ``block_mask``.
+    The bias is read from a table with a row per head and a column per distance. Apply the causal mask with
+    ``block_mask``.
 
     Args:
-        encoding: one layer's, on the device of the queries.
-        length: of the longest sequence, positions 0 .. length - 1.
+        encoding: encoding of a layer, on the device of the queries.
+        length: longest sequence, with positions 0 .. length - 1.
 
     Raises:
-        UserError: an encoding that does more than add a bias that depends on distance alone.
+        UserError: the encoding does more than add a bias that depends only on distance.
     """
     name, base, kind = type(encoding).__name__, PositionalEncoding, type(encoding)
     if acts_at_embedding(encoding) or makes_weights(encoding) or kind.rotate is not base.rotate:
@@ -53,18 +53,18 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
 
 
 def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding]) -> None:
-    """Make encodings the attention of a transformers model: ``model.set_attn_implementation(name)``.
+    """Register encodings as an attention of transformers, for ``model.set_attn_implementation(name)``.
 
-    The model must have no encoding of its own, or one that is switched off (GPT-2 with ``wpe`` set to 0).
-    Padding may be on either side; positions count the tokens of a row. An encoding that scales by length
-    reads the number of keys so far.
+    The encoding of the model must be absent or switched off (GPT-2 with ``wpe`` set to 0). Padding may be on
+    either side; positions count the tokens of a row. An encoding that scales by length reads the number of
+    keys so far.
 
     Args:
-        name: under which transformers finds it.
-        encodings: one per layer, causal ones for a decoder.
+        name: name of the attention in transformers.
+        encodings: one per layer, causal for a decoder.
 
     Raises:
-        UserError: transformers is missing, or an encoding that acts at the embedding or reads hidden states.
+        UserError: transformers is missing, or an encoding acts at the embedding or reads hidden states.
     """
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -107,7 +107,7 @@ def _device(encoding: PositionalEncoding) -> torch.device | None:
 def _weights(
     encoding: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None, scale: float
 ) -> Tensor:
-    """Weights of the last T of S tokens; a mask of transformers is 0, or True, where a key is visible."""
+    """Return weights of the last T of S tokens; masks of transformers are 0 or True at visible keys."""
     queries, keys = q_BHTK.shape[2], k_BHSK.shape[2]
     if mask_B1TS is None:
         visible_BTS = torch.ones(1, queries, keys, dtype=torch.bool, device=q_BHTK.device)
@@ -116,7 +116,7 @@ def _weights(
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
     ids_BS = (visible_BTS.any(1).long().cumsum(-1) - 1).clamp(min=0)
-    visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # padding's own weights: unused, finite
+    visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # keeps weights of padding finite
     first = keys - queries
     at = AttentionContext(ids_BS[:, first:], ids_BS, visible_BTS, first_query=first)
     return encoding.weights(q_BHTK * scale, k_BHSK, at)

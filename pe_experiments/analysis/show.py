@@ -1,4 +1,4 @@
-"""One or several encodings shown: the audit as a table, order-blindness literally, and the explorer."""
+"""Show encodings: the audit and order-blindness as tables, and the explorer page."""
 
 import inspect
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class ShowSettings(Section):
-    """What ``configs/show_encoding.yaml`` may say; the sizes are what a page needs and memory allows."""
+    """The options of ``configs/show_encoding.yaml``, with sizes limited by page and memory."""
 
     pe: dict[str, Any]
     encodings: Annotated[list[str], Field(min_length=1)] | None
@@ -39,12 +39,12 @@ class ShowSettings(Section):
 
 
 def show_encodings(asked: ShowSettings) -> None:
-    """Print the tables of encodings and write the page of the explorer."""
+    """Print the tables of encodings and write the explorer page."""
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
     refuse_among_runs(folder, asked.results_dir)
     components = _components(asked)
     with user_errors("d_model, num_heads"):
-        # As many rows in a learned table as the audit looks at.
+        # Learned tables have as many rows as the audit reads.
         shape = partial(ModelShape, asked.d_model, asked.num_heads, 2, train_length=asked.train_length)
         decoder, encoder = (shape(causal=causal, train_positions=audit.AUDITED) for causal in (True, False))
     built = {component.label: _build(component, asked.seed, decoder) for component in components}
@@ -53,7 +53,7 @@ def show_encodings(asked: ShowSettings) -> None:
             print_table(_audit_table(label, encoding))
             say("")
     print_table(_blindness_table(components, asked.seed, encoder))
-    # explore.html is published
+    # explore.html is the published page
     page = (
         output_folder(folder, asked.results_dir)
         / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"

@@ -1,4 +1,4 @@
-"""Whether an implementation is right: the contract as checks, agreement with ours, known mistakes."""
+"""Check implementations: the contract, agreement with the shipped encodings, and known mistakes."""
 
 from pe_experiments.checking.encoding_contract import CHECKS, Subject
 from pe_experiments.checking.instances import small_shape

@@ -1,4 +1,4 @@
-"""Orders of a head's channels in which implementations of one rotation differ without being wrong."""
+"""Orders of a head's channels in which correct implementations of a rotation may differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
 NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
 HALVES = "pairs of channels halves apart where ours are neighbours"
 LAST = "the last channels rotate where ours are the first"
-# Of the channels that rotate.
+# Orders of the rotating channels.
 STEPS: dict[str, Callable[[list[int]], list[int]]] = {
     EXCHANGED: lambda order: order[len(order) // 2 :] + order[: len(order) // 2],
     NEIGHBOURS: lambda order: [order[m // 2 + m % 2 * len(order) // 2] for m in range(len(order))],
@@ -20,7 +20,7 @@ USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
 
 
 def channel_order(steps: Sequence[str], channels: int, pairs: int | None) -> list[int]:
-    """For each channel of a layout, the number of ours; ``pairs`` of them rotate, None: all."""
+    """Return the index of our channel for each channel of a layout; ``pairs`` of them rotate (None: all)."""
     rotating = 2 * (channels // 2 if pairs is None else pairs)
     order, rest = list(range(rotating)), list(range(rotating, channels))
     for step in steps:

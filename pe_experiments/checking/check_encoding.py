@@ -1,6 +1,6 @@
-"""The command check_encoding: run the contract, compare, and print what an implementation is.
+"""Implement the command check_encoding: run the contract, compare and identify an implementation.
 
-The order of what is tried against a reference is in `_compared` and `_explanations`.
+`_compared` and `_explanations` define the order of comparisons with a reference.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ SPANS = {  # of positions, and where the two are equal if they differ in that sp
     FAR: "equal at positions below 64; far from them, ",
 }
 STATELESS = "earlier calls change nothing"
-EXACT = 1e-5  # of the largest logit, at positions up to 4,095
+EXACT = 1e-5  # tolerance relative to the largest logit, at positions up to 4,095
 FORMS = {True: "decoder", False: "encoder"}  # causal or not
 
 
 class CheckSettings(Section):
-    """What ``configs/check_encoding.yaml`` may say."""
+    """The options of ``configs/check_encoding.yaml``."""
 
     pe: dict[str, Any]
     against: Words | None
@@ -62,13 +62,13 @@ class CheckSettings(Section):
 
 @no_part_exits()
 def check_encoding(settings: CheckSettings) -> bool:
-    """Check an encoding and print what was found.
+    """Check an encoding and print the results.
 
     Returns:
-        Whether the contract holds, it has no known mistake and, where a reference was named, it equals it, a
-        convention of released models aside.
+        Whether the contract holds, no known mistake was found, and the encoding equals the reference (if any)
+        up to conventions of released models.
     """
-    torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+    torch.set_num_threads(1)  # more threads do not help with small tensors
     component = load_component("pe", settings.pe)
     against = _reference(component, settings)
     forms = _forms(component)
@@ -83,16 +83,16 @@ def check_encoding(settings: CheckSettings) -> bool:
             right = _compared(component, against, forms, list(settings.against_arguments), failed)
     except UserError:
         raise
-    except Exception as error:  # of the encoding under test
+    except Exception as error:  # raised by the tested encoding
         say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
         return False
     return right and not failed
 
 
 def _identified(component: Component, forms: list[bool]) -> bool:
-    """Say which encoding or known mistake it is, of all; returns whether it is no mistake."""
+    """Print which encoding or known mistake it equals; return whether it is free of mistakes."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
-    matches = identify(component.build, forms[:1])  # what equals none in a decoder equals none in both
+    matches = identify(component.build, forms[:1])  # without a match in a decoder there is none in both
     if matches and len(forms) == 2:
         in_both = identify(component.build, forms)
         if not in_both:
@@ -109,7 +109,7 @@ def _identified(component: Component, forms: list[bool]) -> bool:
 def _compared(
     component: Component, against: Component, forms: list[bool], stated: list[str], failed: list[str]
 ) -> bool:
-    """Say whether it is the reference, or what else it is; returns whether it is right."""
+    """Print whether it is the reference, or what it equals instead; return whether it is correct."""
     common = common_forms(against, forms)
     if not common:
         say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
@@ -146,7 +146,7 @@ def _compared(
 def _explanations(
     component: Component, against: Component, forms: list[bool], stated: list[str]
 ) -> list[Match]:
-    """What it is instead: a known mistake, published arguments, another encoding, a common mistake."""
+    """Return what it equals: a known mistake, published arguments, another encoding, a common mistake."""
     theirs = component.build
     lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
     others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
@@ -159,7 +159,7 @@ def _explanations(
 
 
 def _reference(component: Component, settings: CheckSettings) -> Component | None:
-    """The encoding named by ``against``, with the checked encoding's arguments where it has the same."""
+    """Return the encoding named by ``against``, with the arguments it shares with the checked encoding."""
     if settings.against is None:
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
@@ -173,7 +173,7 @@ def _reference(component: Component, settings: CheckSettings) -> Component | Non
 
 
 def _forms(component: Component) -> list[bool]:
-    """Causal or not: where the encoding can be built. Raises its refusal if that is nowhere."""
+    """Return the forms (causal or not) in which the encoding can be built; raise its error if in none."""
     refusals = {}
     for causal in FORMS:
         try:
@@ -188,7 +188,7 @@ def _forms(component: Component) -> list[bool]:
 
 
 def _contract(component: Component, forms: list[bool]) -> list[str]:
-    """Run and print every check; returns the promises that fail."""
+    """Run and print every check; return the promises that fail."""
     subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
     gates = {
         WELL_SHAPED: "need tensors that fit",
@@ -210,7 +210,7 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
 
 
 def _say_match(match: Match, forms: list[bool], against: Component | None = None) -> None:
-    """Say which encoding or mistake it is."""
+    """Print which encoding or mistake it is."""
     if match.mistake is not None:
         if match.convention:
             say(f"It follows another convention, which is no mistake. {match.mistake.name}")
@@ -234,7 +234,7 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
 def _say_comparison(
     comparison: Comparison, component: Component, against: Component, forms: list[bool]
 ) -> None:
-    """Whether it is the reference; if not, how much it differs, and where."""
+    """Print whether it is the reference, or how much and where it differs."""
     if comparison.same:
         _say_same(comparison, forms)
     elif comparison.difference is None:
@@ -257,7 +257,7 @@ def _say_comparison(
 
 
 def _say_other_parameters(component: Component, against: Component, forms: list[bool]) -> None:
-    """Say what the two have in common before training, where their parameters cannot be shared."""
+    """Print what both have in common before training if their parameters cannot be shared."""
     theirs, label = component.build, against.label
     parameters = "trainable parameters differ in number or shape"
     difference = untrained_difference(theirs, as_reference(against, forms))

@@ -1,4 +1,4 @@
-"""The command check_task: run the contract of a task, print the results and what a person should look at."""
+"""Implement the command check_task: run the contract of a task, and print results and remarks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Check some answers by hand."""
 
 
 class TaskSettings(Section):
-    """What ``configs/check_task.yaml`` may say."""
+    """The options of ``configs/check_task.yaml``."""
 
     task: dict[str, Any]
 
 
 def check_task(settings: TaskSettings) -> bool:
-    """Check a task and print the results; returns whether the contract holds."""
+    """Check a task and print the results; return whether the contract holds."""
     component = load_component("task", settings.task)
     task = component.build()
     if task.vocab_size > MOST_SYMBOLS:
@@ -54,7 +54,7 @@ def check_task(settings: TaskSettings) -> bool:
 
 
 def remarks_on(task: Task) -> list[str]:
-    """Shortcuts that may be meant, and how much there is to learn."""
+    """Return remarks on shortcuts that may be intended, and on how much there is to learn."""
     length = some_lengths(task, (9, 12))[-1]
     if length > max(LENGTHS):
         shortest = some_lengths(task)[0]
@@ -65,7 +65,7 @@ def remarks_on(task: Task) -> list[str]:
     decided = {target: symbol for symbol, target in reversed(deciding_symbols(inputs, targets))}
     if sorted(decided) == every_target:
         remarks.append(f"Each target follows from one input symbol (target 0 from symbol {decided[0]}).")
-    # How often the last symbol is repeated at the end of each input.
+    # Number of repetitions of the last symbol at the end of each input.
     padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
     if padding.unique().numel() > 2:
         told = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]

@@ -1,4 +1,4 @@
-"""A check: a promise, a function that measures whether it holds, and the usual cause of a failure."""
+"""Define checks: a promise, a function that measures whether it holds, and the usual cause of a failure."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from pe_experiments.terminal import process
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
-Measurement = tuple[bool | None, str]  # whether a promise holds (None: does not apply), and what was measured
+Measurement = tuple[bool | None, str]  # whether a promise holds (None: not applicable), and the measurement
 WORDS = {True: "holds", False: "FAILS", None: "-"}
-UNLIKELY_SEED = 881_723  # a module that seeds a generator itself hardly takes this one
+UNLIKELY_SEED = 881_723  # unlikely to be used by modules that seed a generator
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
 class Result(NamedTuple):
-    """What a check found."""
+    """The result of a check."""
 
     holds: bool | None  # None: does not apply
     measured: str
-    error: Exception | None = None  # by which the part under test ended the check
+    error: Exception | None = None  # raised by the tested part
 
 
 class Check(NamedTuple):
-    """One promise of the contract of encodings or of that of tasks."""
+    """A promise of the contract of encodings or of tasks."""
 
     measure: Callable[[Any], Measurement]
     usual_cause: str  # of a failure
@@ -51,10 +51,10 @@ class Check(NamedTuple):
 
 
 class Checks(dict[str, Check]):
-    """Checks by their promise, in the order in which they run."""
+    """Checks by promise, in the order in which they run."""
 
     def add(self, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
-        """A decorator that lists a function as the check of a promise."""
+        """Return a decorator that adds a function as the check of a promise."""
 
         def listed(measure: Measure) -> Measure:
             self[promise] = Check(measure, usual_cause)
@@ -64,7 +64,7 @@ class Checks(dict[str, Check]):
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:
-    """Run the checks on every subject and print what they find; the promises that fail."""
+    """Run the checks on every subject and print the results; return the promises that fail."""
     failures: list[tuple[str, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for promise, check in checks.items():
@@ -79,12 +79,12 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
 
 
 def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
-    """Every exception once, with the checks in which it was raised."""
+    """Print every exception once, with the checks that raised it."""
     raised: dict[tuple[str, str], list[tuple[str, Exception]]] = {}
     for promise, _, result in failures:
         if result.error is not None:
             place = error_place(result.error)
-            # Raised in our code, an error differs from check to check in the sizes it names.
+            # Errors raised in our code may differ between checks in the sizes they name.
             kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
             raised.setdefault((kind, place), []).append((promise, result.error))
     for (_, place), cases in raised.items():
@@ -96,14 +96,14 @@ def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
 
 
 def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:
-    """Print one failed check: where, what was measured, and its usual cause."""
+    """Print a failed check with place, measurement and usual cause."""
     say(f"\nFAILS{f' in the {name}' if name else ''}: {promise}")
     say(f"  measured: {result.measured}\n  usually: {usual_cause}")
 
 
 @contextmanager
 def watch_random_draws() -> Iterator[list[str]]:
-    """A list that by the end names the global random generators that were touched; they are restored."""
+    """Yield a list that finally names the used global random generators, and restore these."""
     generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         "torch's global generator": (
             lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ

@@ -1,4 +1,4 @@
-"""How close an implementation is to a reference: one of our encodings, or one with a known mistake."""
+"""Compare an implementation with a reference: a shipped encoding, or one with a known mistake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pe_experiments.terminal.errors import sentence
 
 
 class Reference(NamedTuple):
-    """An encoding, right or with a known mistake, to compare with, and the forms to do it in."""
+    """An encoding to compare with, correct or with a known mistake, and the forms of the comparison."""
 
     name: str
     make: MakeEncoding
@@ -29,32 +29,32 @@ class Reference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How close an implementation is to a reference."""
+    """The result of comparing an implementation with a reference."""
 
     reference: str
     difference: float | None  # at positions below 64, of the largest value; None: parameters do not fit
     far_difference: float = 0.0  # the same at positions up to 4,095; nan where it is not defined there
-    layout: str = ""  # how the channels are reordered, in words; empty where they are not
-    scenario: str = ""  # of `scenarios.SCENARIOS`, in which they differ where single sequences agree
-    other_models: str = ""  # where they differ though all of that agrees, in words
-    not_compared: str = ""  # why far positions were not compared, in some model at least
-    table: str = ""  # how a longer table is read, in words
+    layout: str = ""  # description of the reordered channels; empty if they are not
+    scenario: str = ""  # of `scenarios.SCENARIOS`, in which both differ although single sequences agree
+    other_models: str = ""  # description of differences in other models
+    not_compared: str = ""  # why far positions were not compared in some model
+    table: str = ""  # description of how a longer table is read
 
     @property
     def same(self) -> bool:
-        # Angles in float32 are off by less than 2 * SAME far out, what is half as precise by more.
+        # Far errors of angles in float32 are below 2 * SAME, errors of half precision are larger.
         if self.difference is None or self.difference > SAME or self.other_models:
             return False
         return not self.far_difference > 2 * SAME
 
 
 def reference_of(choice: str, **arguments: Any) -> Component:
-    """The encoding of a choice under configs/pe, with other arguments where they are given."""
+    """Return the encoding of a choice under configs/pe, with changed arguments if given."""
     return load_component("pe", {**shipped("pe")[choice], **arguments})
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
-    """The forms, causal (True) or not, in which the reference exists too."""
+    """Return the forms, causal (True) or not, in which the reference also exists."""
     causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
     return [causal for causal in forms if causal or not causal_only]
 
@@ -64,7 +64,7 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
 
 
 def compare_layouts(theirs: MakeEncoding, reference: Reference) -> Comparison:
-    """Compare in models of all sizes and forms, in the layout of channels in which both are the same."""
+    """Compare in models of all sizes and forms, in the layout of channels in which both agree."""
     unchanged = compare(theirs, reference)
     if unchanged.same or unchanged.difference is None or unchanged.other_models:
         return unchanged
@@ -95,11 +95,11 @@ def compare(
         if not defined_far(make, pair.ours):
             not_compared = "what is trained decides there"
         elif not steps and _adds_a_bias_of_distances(pair.ours):
-            far.append(0.0)  # of these, `difference_in_other_models` compares every distance
+            far.append(0.0)  # `difference_in_other_models` compares every distance of these
         else:
             try:
                 far.append(pair.difference_below(FAR))
-            except Exception as error:  # of the implementation: a table that ends, a matrix that does not fit
+            except Exception as error:  # raised by the implementation, e.g. for the end of a table
                 not_compared = f"it raises {sentence(error)}"
     far_difference = max(far, default=torch.nan)
     equal = Comparison(name, worst, far_difference, "; ".join(steps), not_compared=not_compared, table=table)
@@ -109,18 +109,18 @@ def compare(
 
 
 def _has_channels(encoding: PositionalEncoding) -> bool:
-    """Whether an order of channels can matter to it."""
+    """Return whether an order of channels can matter to it."""
     return type(encoding).rotate is not PositionalEncoding.rotate or acts_at_embedding(encoding)
 
 
 def _adds_a_bias_of_distances(encoding: PositionalEncoding) -> bool:
-    """Whether it does nothing but add a bias to the logits that follows from distances."""
+    """Return whether it only adds a bias that depends on distances to the logits."""
     base, kind = PositionalEncoding, type(encoding)
     hooks = (kind.rotate is base.rotate, kind.weights is base.weights, kind.for_layer is base.for_layer)
     return encoding.invariant_to == "shift" and all(hooks) and not acts_at_embedding(encoding)
 
 
 def untrained_difference(theirs: MakeEncoding, reference: Reference) -> float:
-    """How far the two differ with the parameters that each starts with, at positions below 64."""
+    """Return the difference with initial parameters at positions below 64."""
     pairs = (pair for causal in reference.forms for pair in untrained_pairs(theirs, reference.make, causal))
     return max(pair.difference_below(NEAR) for pair in pairs)

@@ -1,7 +1,7 @@
-"""What an implementation does otherwise than a reference: factors, heads, layers, positions, frequencies.
+"""Describe how an implementation differs from a reference: factors, heads, layers, positions, frequencies.
 
-Each function measures one relation between the results of the two, and says it where it holds exactly. These
-are the mistakes that need no list: any factor, any permutation of the heads, any shift of the positions.
+Each function measures one relation between both results and reports it if it holds exactly. This finds
+mistakes that are not in a list: any factor, any permutation of heads, any shift of positions.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ SIZES: tuple[Sizes, ...] = (
 
 @torch.no_grad()
 def diagnose(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
-    """What it does otherwise in the first model in which they differ; empty where nothing says all of it."""
+    """Return the differences in the first model in which both differ; empty if they explain only a part."""
     for causal, sizes in product(forms, SIZES):
         try:
             pair = make_pair(theirs, reference, model_shape(sizes, causal, LAYERS))
-        except Exception:  # it refuses these sizes, or its module does
+        except Exception:  # the encoding or its module rejects these sizes
             continue
         if pair is None:
             continue
@@ -77,7 +77,7 @@ def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bo
 
 
 def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
-    """The number c for which ``values`` are c times ``expected``; None where there is none."""
+    """Return the number c for which ``values`` are c times ``expected``, or None."""
     if not torch.equal(values.isinf(), expected.isinf()):
         return None
     values, expected = unmasked(values), unmasked(expected)
@@ -114,7 +114,7 @@ def _in_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
 
 
 def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
-    """The numbers a and b for which ``result`` is a tokens + b vectors; None where there are none."""
+    """Return the numbers a and b for which ``result`` is a tokens + b vectors, or None."""
     columns = torch.stack([tokens.flatten(), vectors.flatten()], dim=1)
     solution = torch.linalg.lstsq(columns, result.flatten()[:, None]).solution
     if not _equal((columns @ solution).flatten(), result.flatten()):
@@ -136,7 +136,7 @@ def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) ->
 
 
 def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
-    """Which of our vectors each position has, if all are among ours."""
+    """Return which of our vectors each position has, if all vectors are ours."""
     if _equal(their_vectors_TD, torch.zeros_like(their_vectors_TD), largest=1.0):
         return ["no vector of positions is added"]
     distances_TR = (their_vectors_TD[:, None] - vectors_RD[None]).abs().amax(-1)
@@ -156,7 +156,7 @@ def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
 
 
 def _columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
-    """Whether the columns are ours in another order or with other signs, or which of them are not."""
+    """Return whether the columns are ours in another order or with other signs, or which of them are not."""
     ours_TD = vectors_RD[: len(their_vectors_TD)]
     if their_vectors_TD.shape != ours_TD.shape:
         return []
@@ -179,7 +179,7 @@ def _columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
 
 
 def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
-    """The frequencies of columns that are sinusoids, largest first; None where a column is none."""
+    """Return the frequencies of sinusoidal columns, largest first; None if a column is not sinusoidal."""
     # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
     middle, around = vectors_TD[1:-1], vectors_TD[2:] + vectors_TD[:-2]
     twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
@@ -219,7 +219,7 @@ def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
 
 
 def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape) -> list[str]:
-    """What the part of the logits that positions add is, head by head."""
+    """Return a description of the positional part of the logits by head."""
     masked = content.isinf()
     result_part, expected_part = (
         (logits - content).masked_fill(masked, 0.0) for logits in (result, expected)
@@ -251,7 +251,7 @@ def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape)
 
 
 def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
-    """Whether distances are ours, shifted by a small number or by a size of the encoding."""
+    """Return whether distances are ours, shifted by a small number or by a size of the encoding."""
     ours, shape = pair.ours, pair.shape
     sizes = [value for value in vars(ours).values() if isinstance(value, int) and not isinstance(value, bool)]
     sizes += [shape.train_length, shape.train_positions]
@@ -269,7 +269,7 @@ def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -
 
 
 def _angles(pair: Pair, layer: int) -> list[str]:
-    """How fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
+    """Return how fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
     their_step, our_step = step_angles(pair.theirs, layer), step_angles(pair.ours, layer)
     if their_step is None or our_step is None:
         return []
@@ -295,7 +295,7 @@ def _angles(pair: Pair, layer: int) -> list[str]:
 
 
 def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, float] | None:
-    """Angles of one step from position 0 to 1, largest first, and the length of a rotated unit vector."""
+    """Return angles of a step from position 0 to 1, largest first, and the norm of a rotated unit vector."""
     head_dim = encoding.shape.head_dim
     units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
     visible = torch.ones(1, 1, 1, dtype=torch.bool)
@@ -315,7 +315,7 @@ def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, f
 
 
 def _at_far_ids(pair: Pair) -> list[str]:
-    """Whether ids wrap or end, or distances are clipped, at a usual size of a table."""
+    """Return whether ids wrap or end, or distances are clipped, at a usual size of a table."""
     if pair.compares_weights:
         return []
     ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
@@ -347,7 +347,7 @@ def _at_far_ids(pair: Pair) -> list[str]:
 
 
 def times_ours(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
-    """``1.4427 times ours``, with the usual reason for such a factor."""
+    """Return ``1.4427 times ours`` with the usual reason for such a factor."""
     reasons = {
         1 / math.log(2): "a logarithm to base 2?",
         math.log(2): "a logarithm to base 2?",

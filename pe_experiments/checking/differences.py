@@ -1,4 +1,4 @@
-"""Where an implementation differs from a reference, in words: layers, heads, distances, rows of tables."""
+"""Describe where an implementation differs from a reference: layers, heads, distances, rows of tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAYERS = 12  # a multiple of 2, 3, 4 and 6
 FARTHEST = 131_072
 FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, wrapped ones by 1
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
-LISTED = 8  # numbers in a sentence
+LISTED = 8  # most numbers in a message
 
 MakePair = Callable[[ModelShape], Pair | None]
 
@@ -44,13 +44,13 @@ def ids_around_table_ends() -> Tensor:
 
 
 def spread_ids(number: int) -> Tensor:
-    """Random ids up to the farthest."""
+    """Return random ids up to the farthest."""
     ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
     return ids.sort().values
 
 
 def numbered(word: str, numbers: Sequence[int]) -> str:
-    """``layer 3``, or ``layers 3, 7 and 11``."""
+    """Return ``layer 3``, or ``layers 3, 7 and 11``."""
     if len(numbers) == 1:
         return f"{word} {numbers[0]:,}"
     shown = [f"{number:,}" for number in numbers[:LISTED]]
@@ -63,7 +63,7 @@ def numbered(word: str, numbers: Sequence[int]) -> str:
 
 
 def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
-    """The first position of a difference, and the column of the largest."""
+    """Return the first position of a difference, and the column of the largest."""
     if result.shape != expected.shape:
         return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
     if relative_difference(result, expected) <= tolerance:
@@ -75,7 +75,7 @@ def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, toleran
 
 
 def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
-    """The heads and the first distance of a difference, and the largest one."""
+    """Return the heads and the first distance of a difference, and the largest one."""
     if result.shape != expected.shape:
         return f"{what} have the shape {list(result.shape)} instead of {list(expected.shape)}"
     difference_HTS = (result - expected).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
@@ -98,7 +98,7 @@ def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) 
 
 
 def place_in_pair(pair: Pair, span: int = DENSE) -> str:
-    """The first place of a difference below position ``span``; without gaps if it is `DENSE`."""
+    """Return the first place of a difference below position ``span``; without gaps if it is `DENSE`."""
     inputs = pair.inputs_below(span)
     ids_T = inputs.positions_BT[0]
     what = "attention weights" if pair.compares_weights else "logits"
@@ -109,7 +109,7 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
 
 @torch.no_grad()
 def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
-    """How their embeddings or logits differ with equal parameters."""
+    """Return how their embeddings or logits differ with equal parameters."""
     for size in SIZES:
         pair = make_pair(theirs, reference, model_shape(size, causal))
         place = place_in_pair(pair, span) if pair else ""
@@ -120,7 +120,7 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
 
 @torch.no_grad()
 def untrained_pairs(theirs: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
-    """Both with the parameters that each starts with."""
+    """Return both encodings with initial parameters."""
     shapes = [model_shape(size, causal) for size in SIZES]
     return [Pair(build(theirs, shape), build(reference, shape)) for shape in shapes]
 
@@ -131,7 +131,7 @@ def untrained_pairs(theirs: MakeEncoding, reference: MakeEncoding, causal: bool)
 def difference_in_other_models(
     theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], steps: Sequence[str] = ()
 ) -> str:
-    """The first difference in other models, at other positions or in tables; empty where none is."""
+    """Return the first difference in other models, at other positions or in tables, or an empty string."""
     pair_of = partial(make_pair, theirs, reference, steps=steps)
     looks: tuple[Callable[[MakePair, bool], str], ...] = (
         _in_other_models,
@@ -143,7 +143,7 @@ def difference_in_other_models(
         for look in looks:
             try:
                 place = look(pair_of, causal)
-            except Exception:  # it refuses these sizes or positions, or its module does
+            except Exception:  # the encoding or its module rejects these sizes or positions
                 continue
             if place:
                 return place if causal else f"in an encoder, {place}"
@@ -151,11 +151,11 @@ def difference_in_other_models(
 
 
 def _in_other_models(pair_of: MakePair, causal: bool) -> str:
-    """With twelve layers and other numbers of heads."""
+    """Return a difference with twelve layers and other numbers of heads, or an empty string."""
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
             pair = pair_of(model_shape(size, causal, LAYERS))
-        except Exception:  # it refuses these sizes
+        except Exception:  # the encoding rejects these sizes
             continue
         if pair is None:
             continue
@@ -180,7 +180,7 @@ def _at_every_distance(pair_of: MakePair, causal: bool) -> str:
             continue
         try:
             result, expected = (logits_of_one_query(e, ids_S, query) for e in (pair.theirs, pair.ours))
-        except Exception:  # a table that ends; that is said of far positions
+        except Exception:  # the end of a table is reported for far positions
             continue
         if relative_difference(result, expected) <= 2 * SAME:
             continue
@@ -207,7 +207,7 @@ def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str
 
 
 def _in_table_rows(pair_of: MakePair, causal: bool) -> str:
-    """Rows of a table that get no gradient, where those of ours do (padding_idx of nn.Embedding)."""
+    """Return rows of a table without a gradient if ours have one (padding_idx of nn.Embedding)."""
     pair = pair_of(model_shape(SMALL, causal))
     tables = [pairing for pairing in pair.pairings if pairing.theirs.squeeze().ndim == 2] if pair else []
     if pair is None or pair.steps or not tables:
@@ -217,7 +217,7 @@ def _in_table_rows(pair_of: MakePair, causal: bool) -> str:
     for pairing in tables:
         if pairing.theirs.grad is None or pairing.ours.grad is None:
             continue
-        # Rows that ours does not have keep their values in any form.
+        # Further rows keep their values in any form.
         expected = pairing.form(pairing.ours.grad) - pairing.form(torch.zeros_like(pairing.ours))
         trained, expected_trained = (
             rows.squeeze().abs().sum(-1) > 0 for rows in (pairing.theirs.grad, expected)

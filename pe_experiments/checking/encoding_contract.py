@@ -1,4 +1,4 @@
-"""The contract of an encoding as checks, of a small transformer with the encoding in it and of hooks alone.
+"""Define the contract of an encoding as checks of hooks and of a small transformer.
 
 To add a check, write a function of a `Subject` under ``@check(promise, usual cause of a failure)``.
 """
@@ -47,15 +47,15 @@ from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.errors import allowed
 
 VOCABULARY = 20
-ROUNDING = 1e-5  # of the largest output, in float32
+ROUNDING = 1e-5  # tolerance relative to the largest output, in float32
 FAR = 16_384  # ends of cached tables lie before it, or far beyond
 FAR_ROUNDING = 1e-4  # a bias of float32 rounds off 1e-5 there; in bfloat16 positions are off by up to 64
 FARTHER = (100_000, 131_072)  # round numbers and powers of two, at which tables wrap
 FARTHER_ROUNDING = 1e-3
 WELL_SHAPED = "hooks return tensors of the right shape"
-FINITE = "finite at every length"  # without it, the others have nothing to compare
-REPEATABLE = "equal calls give equal results"  # without it, the others, which compare calls, tell nothing
-# Said by torch of fractional indices.
+FINITE = "finite at every length"  # required by the other checks, which compare values
+REPEATABLE = "equal calls give equal results"  # required by the other checks, which compare calls
+# Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
 LATE = 2000  # bfloat16 holds no whole numbers above 256 exactly
 CAST = 0.05  # of the largest; what bfloat16 itself rounds stays below it
@@ -64,7 +64,7 @@ check = CHECKS.add
 
 
 class Subject(NamedTuple):
-    """An encoding to check, built by ``make`` from a shape, in a decoder (``causal``) or in an encoder."""
+    """An encoding to check, built by ``make`` from a shape, in a decoder (``causal``) or an encoder."""
 
     make: MakeEncoding
     causal: bool = True
@@ -73,7 +73,7 @@ class Subject(NamedTuple):
         return build(self.make, small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """An untrained model with the encoding in it, which is `perturbed`."""
+        """Return an untrained model with the `perturbed` encoding."""
         make = partial(Transformer, VOCABULARY, make_encoding=self.make, initialisation="pytorch")
         model = build(make, small_shape(self.causal, **changes)).eval()
         perturbed(model.encodings)
@@ -144,7 +144,7 @@ def finite_at_every_length(subject: Subject) -> Measurement:
 
 @torch.no_grad()
 def _first_infinite(subject: Subject) -> str:
-    """The hook and the place at which a first value is not finite, in words."""
+    """Return a description of the hook and the place of the first value that is not finite."""
     encoding = perturbed(subject.encoding())
     inputs = draw_content(encoding.shape, torch.arange(LENGTH)[None])
     if not embed(encoding, inputs).isfinite().all():
@@ -181,7 +181,7 @@ def no_look_ahead(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder looks ahead"
     model, worst = subject.model(), 0.0
-    for cut in (7, 300):  # what only long rows show too
+    for cut in (7, 300):  # also on long rows
         before = random_tokens(2, 2 * cut)
         after = torch.cat([before[:, :cut], (before[:, cut:] + 1) % VOCABULARY], dim=1)
         worst = max(worst, relative_difference(model(after)[:, :cut], model(before)[:, :cut]))
@@ -259,7 +259,7 @@ def invariance_as_stated(subject: Subject) -> Measurement:
     promise, model, tokens = subject.invariant_to, subject.model(), random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
-    # Far past the training range too: FIRE, for one, is shift-invariant up to there.
+    # Also far past the training range, since FIRE, for example, is shift-invariant within it.
     moved = {"shift": (here + 3, here + 33), "ids": (others,)}
     expected = model(tokens, here)
     changes = {
@@ -285,14 +285,14 @@ def far_positions_exact(subject: Subject) -> Measurement:
     ):
         return None, "only for encodings that a common shift leaves alone"
     expected = model(tokens, here)
-    # Windows across powers of two and round numbers, where a table may wrap.
+    # Windows cross powers of two and round numbers, where tables may wrap.
     worst = relative_difference(model(tokens, here + FAR - 6), expected)
     if worst > FAR_ROUNDING:
         return False, f"at positions from {FAR - 6} on, {within(worst, FAR_ROUNDING)[1]}"
     for boundary in FARTHER:
         try:
             farther = relative_difference(model(tokens, here + boundary - 6), expected)
-        except (IndexError, RuntimeError, ValueError):  # a table that ends says so
+        except (IndexError, RuntimeError, ValueError):  # raised at the end of a table
             break
         if farther > FARTHER_ROUNDING:
             return False, f"at positions from {boundary - 6} on, {within(farther, 0)[1]}"
@@ -301,7 +301,7 @@ def far_positions_exact(subject: Subject) -> Measurement:
 
 @check("autocast loses nothing", "positions or biases are cast to the dtype of q")
 def autocast_loses_nothing(subject: Subject) -> Measurement:
-    """Under bfloat16, which cannot hold whole numbers above 256, far positions stay apart."""
+    """Check that far positions stay distinct in bfloat16, which has no whole numbers above 256."""
     model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
     tokens = random_tokens(1, LENGTH)
     exact, exact_logits = model.embed(tokens, ids), model(tokens, ids)
@@ -361,10 +361,10 @@ def odd_widths(subject: Subject) -> Measurement:
     try:
         vectors_TD = vectors_at(subject.encoding(d_model=15, num_heads=1), torch.arange(LENGTH))
     except Exception as error:
-        cause = error.__cause__ or error  # where it is built, errors have our words around them
+        cause = error.__cause__ or error  # building wraps errors in our messages
         if isinstance(cause, ValueError | AssertionError | NotImplementedError):
             return True, f"refused: {cause}"
-        if "size of tensor a" in str(cause):  # they are made, of another width than the tokens
+        if "size of tensor a" in str(cause):  # vectors have another width than the tokens
             return None, f"vectors have an even width: {cause}"
         return False, f"d_model=15: {type(cause).__name__}: {cause}"
     return bool(vectors_TD.isfinite().all()), "they work"
@@ -420,7 +420,7 @@ def implementations_agree(subject: Subject) -> Measurement:
 
 
 def _in_use(subject: Subject) -> PositionalEncoding:
-    """The encoding of a model's first layer, or of all, with noise on what training changes."""
+    """Return the encoding of a model's first layer with noise on its trainable parameters."""
     return subject.model(train_positions=64).encodings[0]  # type: ignore[return-value]
 
 
@@ -492,7 +492,7 @@ def inputs_keep_values(subject: Subject) -> Measurement:
 
 @torch.no_grad()
 def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
-    """The first hook that changes its inputs, and which."""
+    """Return the first hook that changes its inputs, and which."""
     part, at = encoding.for_layer(0), context(inputs, encoding.shape.causal)
     q, k = inputs.q_BHTK, inputs.k_BHTK
     shared = {"q": q, "k": k, "x": inputs.x_BTD, "position ids": inputs.positions_BT}
@@ -500,7 +500,7 @@ def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     before = {name: tensor.clone() for name, tensor in shared.items()}
     for hook in ("embed", "rotate", "bias", "weights"):
         if hook == "embed":
-            embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # these it may change
+            embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # these copies may change
         else:
             getattr(part, hook)(q, k, at)
         changed = [name for name, tensor in shared.items() if not torch.equal(tensor, before[name])]

@@ -1,4 +1,4 @@
-"""Which encoding an implementation is, or which known mistake it has."""
+"""Identify which encoding an implementation is, or which known mistake it has."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {
         for choice in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
     },
 }
-OTHER_MODELS = {"rope"}  # whose published arguments are another model's, not conventions
+OTHER_MODELS = {"rope"}  # whose published arguments define other models and are not conventions
 ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
 
 
 @dataclass(frozen=True)
 class Match:
-    """What an implementation equals: an encoding, or one with a known mistake.
+    """An encoding, possibly with a known mistake, that an implementation equals.
 
     Args:
-        published: it has arguments of a published model, or a fixed original length.
+        published: whether it has arguments of a published model or a fixed original length.
     """
 
     comparison: Comparison
@@ -60,7 +60,7 @@ class Match:
 
     @property
     def convention(self) -> bool:
-        """Whether it differs from a reference as released models do."""
+        """Return whether it differs from a reference in the same way as released models."""
         return self.published if self.mistake is None else self.mistake.change.convention
 
     @property
@@ -69,7 +69,7 @@ class Match:
 
 
 def identify(theirs: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
-    """What it equals among all encodings: right, with published arguments, or with a known mistake."""
+    """Return all matching encodings: correct, with published arguments, or with a known mistake."""
     components = [reference_of(choice) for choice in shipped("pe")]
     return (
         equal_encodings(theirs, components, forms)
@@ -82,7 +82,7 @@ def identify(theirs: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
 def equal_encodings(
     theirs: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
 ) -> list[Match]:
-    """The encodings it equals, channels reordered or not."""
+    """Return the equal encodings, possibly with reordered channels."""
     matches = []
     effect = effect_of(theirs, forms[0])
     for component in components:
@@ -99,11 +99,11 @@ def published_variants(
     stated: Sequence[str] = (),
     lengths: Sequence[int] = (),
 ) -> list[Match]:
-    """The first encoding with arguments of a published model, or a fixed original length, that it equals.
+    """Return the first equal encoding with published arguments or a fixed original length.
 
     Args:
-        stated: arguments that the user gave: another value of theirs is no convention.
-        lengths: original lengths of extended RoPE to try, which by default is the training length.
+        stated: arguments given by the user, for which other values are not conventions.
+        lengths: original lengths of extended RoPE to try; the default is the training length.
     """
     for component in components:
         for variant in _variants(component, lengths):
@@ -118,7 +118,7 @@ def published_variants(
 
 
 def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Component]:
-    """The encoding with published arguments, and each with other original lengths where it has one."""
+    """Return the encoding with published arguments, each also with other original lengths if it has one."""
 
     def with_arguments(**arguments: Any) -> Component:
         return reference_of(component.choice, **{**component.arguments, **arguments})
@@ -135,7 +135,7 @@ def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Componen
 def with_equal_frequencies(
     theirs: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
 ) -> Component:
-    """The encoding, or its variant whose channels rotate as theirs do."""
+    """Return the encoding or its variant whose channels rotate like theirs."""
     shape = model_shape(SMALL, causal)
     expected = step_angles(build(theirs, shape)) if issubclass(component.cls, ExtendedRope) else None
     if expected is None:
@@ -150,10 +150,10 @@ def with_equal_frequencies(
 def known_mistakes(
     theirs: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
 ) -> list[Match]:
-    """The mistakes of these encodings that it has, in one of the usual layouts.
+    """Return the mistakes of these encodings that it has, in one of the usual layouts.
 
     Args:
-        common: look for those that any encoding can have, not for those of its own.
+        common: test mistakes that any encoding can have, not those of the encoding.
     """
     effect = effect_of(theirs, forms[0])
     right, candidates = [], []
@@ -175,7 +175,7 @@ def known_mistakes(
         if matches:
             return matches
         in_small_models = in_small_models or small
-    # A second mistake may show at other sizes only; but there our encoding may be equal too.
+    # A second mistake may appear only at other sizes, where our encoding may be equal, too.
     for reference in right if in_small_models else ():
         if any(compare(theirs, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
             return []
@@ -189,13 +189,13 @@ def _equal_mistakes(
     steps: Sequence[str],
     sizes: Sequence[Sizes],
 ) -> list[Match]:
-    """Those of these mistakes that it has, in models of these sizes and in this layout of channels."""
+    """Return the matching mistakes in models of these sizes and in this layout of channels."""
     matches = []
     for component, mistake in candidates:
         wrong = Reference(mistake.name, mistake.make_in(component.build), common_forms(component, forms))
         try:
             comparison = compare(theirs, wrong, steps, sizes)
-        except Exception:  # of the mistake, such as positions that the encoding refuses
+        except Exception:  # raised by the mistake, e.g. for positions that the encoding rejects
             continue
         if comparison.same:
             matches.append(Match(comparison, component, mistake))
@@ -203,19 +203,19 @@ def _equal_mistakes(
 
 
 class Effect(NamedTuple):
-    """What an encoding changes; encodings with different effects need not be compared."""
+    """The effect of an encoding; encodings with different effects need not be compared."""
 
     embeddings: bool
-    logits: int  # 0: none, 1: by what follows from positions alone, 2: by what depends on the content
+    logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
 
     def within(self, other: Effect) -> bool:
-        """Whether the other changes all that this one does."""
+        """Return whether the other effect includes this one."""
         return self.embeddings <= other.embeddings and self.logits <= other.logits
 
 
 @torch.no_grad()
 def effect_of(make: MakeEncoding, causal: bool) -> Effect:
-    """The effect of an encoding whose parameters are not at their start, where they may be 0."""
+    """Return the effect of an encoding with perturbed parameters, since initial ones may be 0."""
     encoding = perturbed(build(make, model_shape(SMALL, causal)))
     if encoding.position_width:
         return Effect(True, 2)

@@ -1,4 +1,4 @@
-"""Instances of encodings and random inputs for them, the same at every call."""
+"""Build reproducible instances of encodings and random inputs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from torch import Tensor, nn
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 
-LENGTH = 12  # of training
+LENGTH = 12  # training length
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def small_shape(causal: bool = True, **changes: int) -> ModelShape:
-    """A model to try an encoding in: 32 wide, 4 heads, 2 layers, trained on 12 tokens."""
+    """Return the shape of a small model: 32 wide, 4 heads, 2 layers, trained on 12 tokens."""
     sizes = {"d_model": 32, "num_heads": 4, "num_layers": 2, "train_length": LENGTH}
     return ModelShape(causal=causal, **{"train_positions": LENGTH, **sizes, **changes})
 
 
 def build(make: Callable[[ModelShape], Module], shape: ModelShape, seed: int = 0) -> Module:
-    """An instance, the same at every call with the same seed."""
+    """Return an instance, the same at every call with the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` formats a traceback for each device
         return make(shape)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that training changes, by name; a constant may be stored as a frozen one."""
+    """Return the parameters that training changes, by name; a constant may be stored as a frozen one."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def perturbed(module: Module, by: float = 0.3) -> Module:
-    """The module with noise in every trainable parameter: one that starts at 0 would have no effect."""
+    """Return the module with noise in every trainable parameter, since zeros would have no effect."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainable(module).values():
@@ -45,7 +45,7 @@ def perturbed(module: Module, by: float = 0.3) -> Module:
 def draw_content(
     shape: ModelShape, positions_BT: Tensor, seed: int = 5, key_heads: int | None = None
 ) -> Inputs:
-    """Random queries, keys and hidden states; with ``key_heads`` each key serves a group of heads."""
+    """Return random queries, keys and hidden states; with ``key_heads`` each key serves a group of heads."""
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = positions_BT.shape
     heads = (rows, shape.num_heads, tokens, shape.head_dim)
@@ -57,33 +57,33 @@ def draw_content(
 
 
 def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int, key_heads: int | None = None) -> Inputs:
-    """Random content at sorted distinct positions below ``span``, 0 among them."""
+    """Return random content at sorted distinct positions below ``span``, 0 among them."""
     positions = torch.randperm(span, generator=torch.Generator().manual_seed(seed))[:tokens].sort().values
     positions[0] = 0
     return draw_content(shape, positions[None], seed, key_heads)
 
 
 def embed(encoding: PositionalEncoding, inputs: Inputs) -> Tensor:
-    """What `embed_sequence` makes of tokens as wide as it takes them."""
+    """Return the result of `embed_sequence` for tokens of the required width."""
     tokens_BTD = inputs.x_BTD[..., encoding.position_width :]
     return encoding.embed_sequence(tokens_BTD, inputs.positions_BT, None)
 
 
 def vectors_at(encoding: PositionalEncoding, ids_T: Tensor) -> Tensor:
-    """Embeddings of zeros [T, D]."""
+    """Return embeddings of zeros [T, D]."""
     width = encoding.shape.d_model - encoding.position_width
     return encoding.embed_sequence(torch.zeros(1, len(ids_T), width), ids_T[None], None)[0]
 
 
 def context(inputs: Inputs, causal: bool) -> AttentionContext:
-    """The context of attention within the rows."""
+    """Return the context of attention within the rows."""
     ids_BT = inputs.positions_BT
     visible_BTS = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
     return AttentionContext(ids_BT, ids_BT, visible_BTS.tril() if causal else visible_BTS, None, inputs.x_BTD)
 
 
 def relative_difference(values: Tensor, expected: Tensor, largest: float | None = None) -> float:
-    """The largest difference as a share of the largest value; infinite where either is not finite."""
+    """Return the largest difference relative to the largest value; infinite if either is not finite."""
     if not (values.isfinite().all() and expected.isfinite().all()):
         return float("inf")
     values, expected = values.detach().double(), expected.detach().double()
@@ -95,12 +95,12 @@ def relative_difference(values: Tensor, expected: Tensor, largest: float | None 
 
 
 def masked_difference(scores: Tensor, expected: Tensor, largest: float | None = None) -> float:
-    """`relative_difference` of what is not minus infinity; infinite where shapes or masks differ."""
+    """Return the `relative_difference` of unmasked values; infinite if shapes or masks differ."""
     if scores.shape != expected.shape or not torch.equal(scores.isinf(), expected.isinf()):
         return float("inf")
     return relative_difference(unmasked(scores), unmasked(expected), largest)
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Scores with 0 in place of minus infinity."""
+    """Return scores with 0 in place of minus infinity."""
     return scores.masked_fill(scores.isinf(), 0.0)

@@ -1,4 +1,4 @@
-"""An implementation and a reference in the same model, with equal parameters and on the same inputs."""
+"""Pair an implementation and a reference in the same model with equal parameters and inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding
 
-SAME = 1e-4  # of the largest value; another order of float32 operations stays below it, mistakes do not
+SAME = 1e-4  # of the largest value; exceeded by mistakes but not by reordered float32 operations
 DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far
 Sizes = tuple[int, int, int]  # width, heads, training length
 TensorPair = tuple[Tensor, Tensor]  # theirs and ours
@@ -39,14 +39,14 @@ def model_shape(sizes: Sizes, causal: bool, layers: int = 2) -> ModelShape:
 
 @dataclass
 class Pair:
-    """Two encodings that are compared.
+    """Two encodings to compare.
 
     Args:
-        theirs: the implementation; one with the attribute ``key_heads`` gets keys that serve groups of heads.
+        theirs: the implementation; with the attribute ``key_heads``, keys serve groups of heads.
         ours: the reference.
-        steps: how the channels of ``theirs`` are laid out, see `channel_layouts`.
-        pairings: whose values each parameter of ``theirs`` has.
-        difference: how far the two differ below position `NEAR`, of the largest value.
+        steps: the layout of the channels of ``theirs``, see `channel_layouts`.
+        pairings: the source of each parameter of ``theirs``.
+        difference: difference below position `NEAR`, relative to the largest value.
     """
 
     theirs: PositionalEncoding
@@ -61,13 +61,13 @@ class Pair:
 
     @cached_property
     def compares_weights(self) -> bool:
-        """Whether one of the two computes weights of its own, which then are what both are compared by."""
+        """Return whether to compare attention weights, because one encoding computes them itself."""
         layers = [encoding.for_layer(layer) for encoding in (self.theirs, self.ours) for layer in range(2)]
         return any(makes_weights(part) for part in layers)
 
     @property
     def table(self) -> str:
-        """How a longer table is read, in words; empty where there is none."""
+        """Return a description of how a longer table is read, or an empty string."""
         return next((pairing.table for pairing in self.pairings if pairing.table), "")
 
     def channel_order(self, channels: int) -> list[int]:
@@ -80,14 +80,14 @@ class Pair:
         return draw_inputs(self.shape, tokens, span, seed, getattr(self.theirs, "key_heads", None))
 
     def their_inputs(self, inputs: Inputs) -> Inputs:
-        """The same queries and keys, with the channels of each head as theirs has them."""
+        """Return the same queries and keys in the channel layout of ``theirs``."""
         if not self.steps:
             return inputs
         order = self.channel_order(self.shape.head_dim)
         return replace(inputs, q_BHTK=inputs.q_BHTK[..., order], k_BHTK=inputs.k_BHTK[..., order])
 
     def embeddings(self, inputs: Inputs) -> TensorPair:
-        """Embeddings [1, T, D] of the two; of another layout, only what encodes positions."""
+        """Return both embeddings [1, T, D]; for another layout only their positional part."""
         embedded = []
         for encoding in (self.theirs, self.ours):
             hidden, tokens = embed(encoding, inputs), inputs.x_BTD[..., encoding.position_width :]
@@ -96,20 +96,20 @@ class Pair:
         return (theirs, ours[..., self.channel_order(ours.shape[-1])]) if self.steps else (theirs, ours)
 
     def scores(self, inputs: Inputs, layer: int = 0) -> TensorPair:
-        """Weights [H, T, S] of the two, or logits; see `scores_of`."""
+        """Return both attention weights [H, T, S], or logits; see `scores_of`."""
         theirs = scores_of(self.theirs, self.their_inputs(inputs), self.compares_weights, layer)
         return theirs, scores_of(self.ours, inputs, self.compares_weights, layer)
 
     def results(self, inputs: Inputs, layers: Iterable[int] = (0,)) -> Iterator[TensorPair]:
-        """Embeddings, then the scores of some layers."""
+        """Yield embeddings, then the scores of some layers."""
         yield self.embeddings(inputs)
         for layer in layers:
             yield self.scores(inputs, layer)
 
     @torch.no_grad()
     def difference_below(self, span: int) -> float:
-        """How far the results differ at positions below ``span``, as a share of the largest value."""
-        # Far from each other one draw is enough: a module may compute all pairs up to the last position.
+        """Return the difference of the results below ``span``, relative to the largest value."""
+        # One draw is enough for far positions, since a module may compute all pairs up to the last one.
         draws, layers = (((0, 24), (1, 7)), (0, 1)) if span < FAR else (((0, 24),), (0,))
         worst = 0.0
         for seed, tokens in draws:
@@ -121,14 +121,14 @@ class Pair:
 def make_pair(
     theirs: MakeEncoding, reference: MakeEncoding, shape: ModelShape, steps: Sequence[str] = ()
 ) -> Pair | None:
-    """Both with equal parameters, shared in the way in which they differ least; None where no way fits."""
+    """Return both with parameters shared so that they differ least, or None if sharing is impossible."""
     return share_parameters(perturbed(build(reference, shape)), build(theirs, shape), steps)
 
 
 def share_parameters(
     ours: PositionalEncoding, theirs: PositionalEncoding, steps: Sequence[str] = ()
 ) -> Pair | None:
-    """Give ``theirs`` the parameters of ``ours``."""
+    """Copy the parameters of ``ours`` to ``theirs``."""
     best: Pair | None = None
     for pairings in assignments(ours, theirs):
         pair = Pair(theirs, ours, steps, pairings)
@@ -144,7 +144,7 @@ def share_parameters(
 
 
 def defined_far(make: MakeEncoding, ours: PositionalEncoding) -> bool:
-    """Whether the encoding says what untrained positions are: with equal parameters, no seed may matter."""
+    """Return whether untrained positions are defined, so that the seed has no effect on them."""
     if ours.invariant_to in ("shift", "ids") or not trainable(ours):
         return True
     pair = share_parameters(ours, build(make, ours.shape, seed=1))
@@ -152,7 +152,7 @@ def defined_far(make: MakeEncoding, ours: PositionalEncoding) -> bool:
 
 
 def _position_part(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
-    """The part that encodes positions: the columns before or after the tokens, or the vectors added."""
+    """Return the positional part: the columns before or after the tokens, or the added vectors."""
     width = x_BTD.shape[-1]
     if embedded_BTD.shape[-1] == width:
         return embedded_BTD - x_BTD
@@ -161,7 +161,7 @@ def _position_part(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
 
 
 def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer: int) -> Tensor:
-    """Weights [H, T, S], or logits relative to that of the query's own key; minus infinity where masked."""
+    """Return weights [H, T, S], or logits relative to the query's own key; minus infinity if masked."""
     scores = attention_scores(encoding, inputs, layer, weights=weights)[0].double()
     scores = scores.masked_fill(scores.isnan() | is_masked(scores), -torch.inf)
     own = scores.diagonal(dim1=-2, dim2=-1)[..., None]
@@ -169,7 +169,7 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
 
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
-    """Logits [H, S] of the query at an index, for all keys, relative to that of its own key."""
+    """Return logits [H, S] of the query at an index for all keys, relative to its own key."""
     shape, generator = encoding.shape, torch.Generator().manual_seed(0)
     q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
     k_B1SK = torch.randn(1, 1, len(ids_S), shape.head_dim, generator=generator)

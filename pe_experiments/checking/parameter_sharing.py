@@ -1,4 +1,4 @@
-"""Giving an implementation the parameters of a reference, under whatever names and forms it has them."""
+"""Copy the parameters of a reference to an implementation with other names or forms of them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from pe_experiments.checking.instances import trainable
 from pe_experiments.encodings import PositionalEncoding
 
-WAYS = 24  # ways of pairing parameters that are tried
+WAYS = 24  # most tried pairings of parameters
 MORE_ROWS = 8  # rows before the first position of a longer table (fairseq and RoBERTa have 2)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """A parameter of theirs, the one of ours whose values it takes, and the form in which it takes them."""
+    """A parameter of theirs, its source among ours, and the form of its values."""
 
     theirs: nn.Parameter
     ours: nn.Parameter
     form: Callable[[Tensor], Tensor]
-    table: str = ""  # how a longer table is read, in words
+    table: str = ""  # description of how a longer table is read
 
     @torch.no_grad()
     def copy(self) -> None:
@@ -32,9 +32,9 @@ class Pairing:
 
 
 def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Iterator[list[Pairing]]:
-    """Copy the trainable parameters of ``source`` to ``target``, in another way that fits at every step.
+    """Copy the trainable parameters of ``source`` to ``target`` in every way that fits, one per step.
 
-    By name where the names agree, else in any order, as independent implementations may have it.
+    Parameters are paired by name if the names agree, else in any order.
     """
     theirs, ours = trainable(target), trainable(source)
     orders: Iterable[tuple[nn.Parameter, ...]] = ()
@@ -50,7 +50,7 @@ def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Itera
 
 
 def _pairings(theirs: nn.Parameter, ours: nn.Parameter) -> list[Pairing]:
-    """The forms in which values fit: as they are, as a transposed matrix, or as rows of a longer table."""
+    """Return the forms in which values fit: unchanged, transposed, or as rows of a longer table."""
     target, source = theirs.squeeze().shape, ours.squeeze().shape
     pairings = []
     if target == source:
@@ -63,14 +63,14 @@ def _pairings(theirs: nn.Parameter, ours: nn.Parameter) -> list[Pairing]:
         for first in range(min(more, MORE_ROWS) + 1):
             padded = partial(_rows_from, theirs.detach().clone(), first)
             shifted = f"{rows}, equal with ids shifted by {first}" if first else rows
-            # A decoder's table of distances may have rows for later keys too, which are never read.
+            # A decoder's table of distances may have rows for later keys, which are never read.
             both_sides = first == 0 and target[0] == 2 * source[0] - 1
             pairings.append(Pairing(theirs, ours, padded, "" if both_sides else shifted))
     return pairings
 
 
 def _rows_from(table: Tensor, first: int, values: Tensor) -> Tensor:
-    """The table with the values in its rows from ``first`` on."""
+    """Return the table with the values in its rows from ``first`` on."""
     longer = table.squeeze().clone()
     longer[first : first + len(values.squeeze())] = values.squeeze()
     return longer.reshape(table.shape)

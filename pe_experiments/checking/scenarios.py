@@ -1,6 +1,6 @@
-"""Encodings in use: scenarios with batches, caches, padding and packed rows, in which nothing may change.
+"""Define scenarios with batches, caches, padding and packed rows, which must not change results.
 
-What a token reads there is what it reads when its document is processed alone.
+A token must get the same result as if its document were processed alone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Scenario(NamedTuple):
 
     positions_BT: Tensor
     documents_BT: Tensor
-    decoding: bool = False  # queries come in parts, the last ones singly, against the keys of the whole row
+    decoding: bool = False  # queries in parts, the last ones singly, with the keys of the whole row
 
 
 def _scenarios() -> dict[str, Scenario]:
     here, same = torch.arange(TOKENS), torch.zeros(ROWS, TOKENS, dtype=torch.long)
-    # A common shift of a row is invisible to relative encodings: rows differ in their steps too.
+    # Relative encodings do not see a common shift, so rows also differ in their steps.
     own = torch.tensor([[3], [2], [1]]) * here + torch.tensor([[0], [5], [17]])
     padded, second = torch.tensor([[0], [2], [5]]), torch.tensor([[5], [3], [6]])
     left = (here - padded).clamp(min=0), torch.where(here < padded, PADDING, same)
@@ -52,7 +52,7 @@ OWN_IDS = SCENARIOS["rows at ids of their own"]
 
 
 def outputs(encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs) -> list[Tensor]:
-    """Embeddings [B, T, D] and the attention weights [B, H, T, S] of two layers; 0 for queries of padding."""
+    """Return embeddings [B, T, D] and weights [B, H, T, S] of two layers; 0 for queries of padding."""
     x_BTD, ids_BT = inputs.x_BTD[..., encoding.position_width :], scenario.positions_BT
     documents_BT, tokens = scenario.documents_BT, ids_BT.shape[1]
     real_BT = documents_BT != PADDING
@@ -76,7 +76,7 @@ def outputs(encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs) ->
 
 
 def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> float:
-    """How far what is read in a scenario is from what every document reads by itself, at once."""
+    """Return the difference of a scenario from processing every document alone."""
     inputs = draw_content(encoding.shape, scenario.positions_BT)
     together = outputs(encoding, scenario, inputs)
     alone = [torch.zeros_like(part) for part in together]
@@ -94,7 +94,7 @@ def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> f
 
 
 def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest `relative_difference` of pairs of tensors; NaN in both counts as equal."""
+    """Return the largest `relative_difference` of pairs of tensors; NaN in both counts as equal."""
     differences = []
     for result, right in zip(results, expected, strict=True):
         undefined = result.isnan() & right.isnan()
@@ -104,9 +104,9 @@ def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
 
 
 def scenario_differences(pair: Pair) -> Iterator[tuple[str, float]]:
-    """In each scenario, how far two encodings with shared parameters differ, as a share of the largest value.
+    """Yield for each scenario the relative difference of two encodings with shared parameters.
 
-    Where channels are laid out otherwise, vectors at the embedding are left out.
+    If channels have another layout, vectors at the embedding are ignored.
     """
     first = 1 if pair.steps and acts_at_embedding(pair.ours) else 0
     for name, scenario in SCENARIOS.items():

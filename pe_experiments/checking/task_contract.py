@@ -1,4 +1,4 @@
-"""The contract of a task as checks: examples against the rule, chance and ceilings, shortcuts, repetitions.
+"""Define the contract of a task as checks: rule, chance and ceilings, shortcuts, repetitions.
 
 To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
 """
@@ -18,15 +18,15 @@ from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.training.preflight import broken_rule
 
-LENGTHS = (*range(1, 14), 20, 33, 100)  # asked for; the nearest the task can make are tried
-BAGS = 40_000  # examples to count in
+LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
+BAGS = 40_000  # counted examples
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
-LONG = 20  # symbols of an input, of which there are many; the longest of training by default
+LONG = 20  # input symbols, enough for many inputs; the default longest training input
 SEEDS = 600  # batches of one example each
 FEWEST = 1_000  # different examples among `BAGS`
-SPLITS = 5_000  # examples of training and of evaluation that are compared
+SPLITS = 5_000  # compared examples of training and of evaluation
 MOST_TOKENS = 1_000_000  # drawn at a time
-SURE = 0.99  # token accuracy from which a predictor is said to know the answer
+SURE = 0.99  # token accuracy at which a predictor knows the answer
 CHECKS = Checks()
 check = CHECKS.add
 
@@ -36,13 +36,13 @@ def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Ten
 
 
 def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """The lengths the task makes for these: the nearest below, and no length twice."""
+    """Return the nearest possible lengths at or below these, without duplicates."""
     nearest = map(task.nearest_length, lengths)
     return sorted({length for length in nearest if length is not None})
 
 
 def some_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """`makeable`, or the shortest lengths of a task that makes none of these."""
+    """Return `makeable`, or the shortest lengths of a task that makes none of these."""
     shortest = task.shortest
     possible = makeable(task, lengths) or makeable(task, (shortest, shortest + 1, shortest + task.step))
     if not possible:
@@ -51,7 +51,7 @@ def some_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
 
 
 def answers_that_move(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Where targets change if the symbols of each input are permuted, of the shape of targets."""
+    """Return where targets change if the symbols of each input are permuted, of the shape of targets."""
     orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
     return task.solve(inputs.gather(1, orders)) != targets
 
@@ -139,7 +139,7 @@ def ceiling_is_reached(task: Task) -> Measurement:
     counted_any = None
     for length, prefix, ceiling in _ceilings(task, makeable(task, (4, 7))):
         low, high, error = _counted(task, length, prefix)
-        if high - low >= 0.06:  # too few examples of each bag to say anything
+        if high - low >= 0.06:  # too few examples of each bag
             continue
         counted_any = True
         if not low - 3 * error <= ceiling <= high + 3 * error:
@@ -155,7 +155,7 @@ def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, f
 
 
 def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
-    """Bag ceiling by counting: too low (scored on other examples), too high (on the same), standard error."""
+    """Return a lower and an upper estimate of the bag ceiling by counting, and their standard error."""
     inputs, targets = draw(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
     low = high = scored = 0.0
@@ -215,7 +215,7 @@ def layouts_score_targets(task: Task) -> Measurement:
 
 @check("ids precede the answer", "position_ids reads the targets' values")
 def ids_precede_answer(task: Task) -> Measurement:
-    """`position_ids` follow from the inputs and the number of targets alone, up to max(N, M) + 1."""
+    """Check that `position_ids` depend only on inputs and number of targets, up to max(N, M) + 1."""
     kinds: set[str] = set()
     for length in some_lengths(task, (3, 9, 20)):
         inputs, targets = draw(task, length, 50)
@@ -288,7 +288,7 @@ def no_symbol_leaks(task: Task) -> Measurement:
             changed = (shuffled[:, symbol] != inputs[:, symbol]).nonzero().flatten()[:200]
             try:
                 solved = task.solve(shuffled[changed])
-            except Exception:  # such inputs do not exist
+            except Exception:  # such an input does not exist
                 continue
             if len(changed) and torch.equal(solved[:, target], targets[changed, target]):
                 tells = f"symbol {symbol} of the input tells target {target}"
@@ -297,7 +297,7 @@ def no_symbol_leaks(task: Task) -> Measurement:
 
 
 def deciding_symbols(inputs: Tensor, targets: Tensor) -> list[tuple[int, int]]:
-    """Indices of an input symbol and of a target that it decides, where a guess does not."""
+    """Return indices of input symbols and of targets that they determine better than a guess."""
     decided = []
     for target, answers in enumerate(targets.T):
         if (answers != IGNORE).float().mean() < 0.5 or share_of_mode(answers) > 0.9:
@@ -312,7 +312,7 @@ def share_of_mode(answers: Tensor) -> float:
 
 
 def accuracy_from(feature: Tensor, answers: Tensor) -> float:
-    """How often the most frequent answer for a feature, counted in the first half, is right in the second."""
+    """Return how often the most frequent answer per feature in the first half is right in the second."""
     half, scored = len(feature) // 2, answers != IGNORE
     if not scored[half:].any():
         return 0.0

@@ -1,4 +1,4 @@
-"""For modules of other libraries that take no position ids: an offset, or whole sequences from position 0."""
+"""Wrap modules without position ids, which take an offset or whole sequences from position 0."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.terminal.errors import NotApplicable
 
-LARGEST = 5_000  # positions of a square matrix
+LARGEST = 5_000  # most positions of a square matrix
 
 
 def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
-    """Queries or keys through ``rotate(x_1HnK, offset)``, once for every run of consecutive ids in a row."""
+    """Apply ``rotate(x_1HnK, offset)`` to queries or keys, once per run of consecutive ids in a row."""
     ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
     rows = []
     for x_HTK, ids_T in zip(x_BHTK, ids_BT, strict=True):
@@ -27,9 +27,9 @@ def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions
 def from_start(
     rotate: Callable[[Tensor], Tensor], x_BHTK: Tensor, positions_BT: Tensor, length: int | None = None
 ) -> Tensor:
-    """Queries or keys through ``rotate(x_1HnK)`` of whole sequences, with tokens at their ids among zeros.
+    """Apply ``rotate(x_1HnK)`` to whole sequences, with queries or keys at their ids among zeros.
 
-    Of tokens that share an id each has a call of its own. Sequences have ``length`` tokens, or as many as the
+    Tokens that share an id are rotated in separate calls. Sequences have ``length`` tokens, or as many as the
     row needs.
     """
     result_BHTK = torch.empty_like(x_BHTK)
@@ -43,7 +43,7 @@ def from_start(
 
 
 def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
-    """The bias [B, H, T, S] from ``bias(n)`` [H, n, n] of positions 0 .. n-1, whole ones up to `LARGEST`."""
+    """Return the bias [B, H, T, S] from ``bias(n)`` [H, n, n] of whole positions up to `LARGEST`."""
     queries, keys = whole(at.q_positions_BT), whole(at.k_positions_BS)
     length = int(max(queries.max(), keys.max())) + 1
     if length > LARGEST:
@@ -57,13 +57,13 @@ def attention_weights(
     k_BHSK: Tensor,
     key_heads: int | None = None,
 ) -> Tensor:
-    """The weights [B, H, T, S] of a whole attention ``attend(q_BHTK, k_BGSK, v_BGSK)``, from its outputs.
+    """Return the weights [B, H, T, S] of an attention ``attend(q_BHTK, k_BGSK, v_BGSK)`` from its outputs.
 
-    Keys and values have ``key_heads`` G heads, by default as many as the queries. A class that sets the
-    attribute ``key_heads`` is compared with keys that each serve a group of heads.
+    Keys and values have ``key_heads`` G heads, by default as many as the queries. If a class sets the
+    attribute ``key_heads``, the checker gives it keys that serve groups of heads.
 
     Raises:
-        ValueError: a value reaches another channel than its own, as it does where values are rotated.
+        ValueError: values reach other channels, as when they are rotated.
     """
     heads, (keys, channels) = q_BHTK.shape[1], k_BHSK.shape[2:]
     k_BGSK = k_BHSK[:, :: heads // (key_heads or heads)]
@@ -74,7 +74,7 @@ def attention_weights(
     units_SS = torch.eye(keys).to(k_BGSK)
     try:
         return attend(q_BHTK, k_BGSK, units_SS.expand(*k_BGSK.shape[:2], -1, -1))
-    except RuntimeError:  # it takes values of a head's width only
+    except RuntimeError:  # it only takes values of a head's width
         weights = []
         for start in range(0, keys, channels):
             units_SC = units_SS[:, start : start + channels]

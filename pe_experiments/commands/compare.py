@@ -15,7 +15,7 @@ from pe_experiments.terminal.console import Lines, say
 
 
 class CompareSettings(Section):
-    """What ``configs/compare.yaml`` may say."""
+    """The options of ``configs/compare.yaml``."""
 
     results_dir: Folder
     study: Study | None

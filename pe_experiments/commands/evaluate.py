@@ -21,7 +21,7 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 
 class EvaluateSettings(Section):
-    """What ``configs/evaluate.yaml`` may say of this command; the other settings are of the run."""
+    """The options of ``configs/evaluate.yaml`` for this command; other options belong to the run."""
 
     run: Folder
     results_dir: Folder

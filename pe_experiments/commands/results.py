@@ -20,7 +20,7 @@ from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 
 class ResultsSettings(Section):
-    """What ``configs/results.yaml`` may say."""
+    """The options of ``configs/results.yaml``."""
 
     results_dir: Folder
     publish: Study | None

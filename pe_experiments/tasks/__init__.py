@@ -1,4 +1,4 @@
-"""Synthetic tasks, one small file per family; `base` is the contract."""
+"""Synthetic tasks, one file per family; `base` is the interface."""
 
 from pe_experiments.tasks.base import IGNORE, PositionIds, Task
 

@@ -66,7 +66,7 @@ class Addition(TwoNumbers):
         return inputs_BN, total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
 
     def _leads(self, inputs_BN: Tensor) -> Tensor:
-        """True at the most significant digit of a number of several digits, [B, N]."""
+        """Return True at the most significant digit of a number of several digits, [B, N]."""
         values_BN = self.significance(inputs_BN)
         around_BN = F.pad(values_BN, (1, 1), value=-1)
         return (values_BN > around_BN[:, :-2]) & (values_BN > around_BN[:, 2:]) & (values_BN > 0)
@@ -82,10 +82,10 @@ class Addition(TwoNumbers):
         return length // 2 + 1 if self.is_padded else length - 1
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: digits of one place value share an id. ``abacus``: index of a digit in its number.
+        """Return ``coupling`` (one id per place value) and ``abacus`` (index of a digit in its number).
 
-        No coupling where the answer is ``forward`` and ``free``: the id of its first digit would reveal
-        whether the sum has one digit more.
+        There is no coupling if the answer is ``forward`` and ``free``, because the id of its first digit
+        would reveal whether the sum has one more digit.
         """
         index_1M = torch.arange(targets_BM.shape[1])[None]
         ids = {"abacus": PositionIds(1 + self.digit_index(inputs_BN, from_end=False), 1 + index_1M)}

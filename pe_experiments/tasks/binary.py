@@ -29,7 +29,7 @@ class BinaryOperation(TwoNumbers):
 
     @abstractmethod
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
-        """Bits [B, D] of the result of two numbers given by their bits."""
+        """Return bits [B, D] of the result of two numbers given by their bits."""
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
@@ -46,7 +46,7 @@ class BinaryOperation(TwoNumbers):
         return [int(bit) for bit in reversed(f"{self.combine_integers(*numbers):b}")]
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``abacus``: index of a bit in its number."""
+        """Return ``abacus``: the index of a bit in its number."""
         index_1M = torch.arange(1, targets_BM.shape[1] + 1)[None]
         return {"abacus": PositionIds(self.significance(inputs_BN) + 1, index_1M)}
 
@@ -72,7 +72,7 @@ class BinaryAddition(BinaryOperation):
         return length + 1
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: bits of one place value share an id; ``abacus``: index of a bit in its number."""
+        """Return ``coupling`` (one id per place value) and ``abacus`` (index of a bit in its number)."""
         index_1M = torch.arange(2, targets_BM.shape[1] + 2)[None]
         coupling = PositionIds(self.significance(inputs_BN) + 2, index_1M, separator=1)
         return {"coupling": coupling, **super().position_ids(inputs_BN, targets_BM)}
@@ -136,7 +136,7 @@ class Sqrt(Task):
 
 
 def _positive(lengths_B: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """Bits [B, width] of numbers uniform from 1 to 2^length - 1; zeros past their lengths."""
+    """Return bits [B, width] of numbers uniform from 1 to 2^length - 1; zeros past their lengths."""
     bits_BD = torch.zeros(len(lengths_B), width, dtype=torch.long)
     while (empty_B := ~bits_BD.any(dim=1)).any():
         drawn = torch.randint(2, (int(empty_B.sum()), width), generator=generator)

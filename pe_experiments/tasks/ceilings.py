@@ -1,16 +1,16 @@
-"""Bag ceilings: the best token accuracy an order-blind predictor can reach."""
+"""Compute bag ceilings, the best token accuracy of an order-blind predictor."""
 
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
 
-EXACT_UP_TO = 256  # tokens; above, the curve is smooth enough for interpolation between computed points
+EXACT_UP_TO = 256  # tokens; longer lengths are interpolated
 
 
 @cache
 def mode_share(length: int, vocab_size: int) -> float:
-    """E[max_c n_c] / n for n independent tokens, uniform over ``vocab_size`` symbols.
+    """Return E[max_c n_c] / n for n independent tokens, uniform over ``vocab_size`` symbols.
 
     The best guess from a bag is its most frequent symbol, right with probability max_c n_c / n. The counts
     are independent Poisson variables given their sum, so P(max <= m) is a coefficient of the V-th power of a
@@ -26,19 +26,19 @@ def mode_share(length: int, vocab_size: int) -> float:
     expected = 0.0
     for most in range(length):  # E[max] = sum over m of P(max > m)
         if most * vocab_size < length:
-            expected += 1.0  # so few of each cannot add up to the length
+            expected += 1.0  # counts this small cannot add up to the length
             continue
         size = 1 << int(most * vocab_size).bit_length()
         spectrum = np.fft.rfft(poisson[: most + 1], size)
         below = np.fft.irfft(spectrum**vocab_size, size)[length] / total
         expected += max(0.0, 1.0 - below)
-        if below > 1 - 1e-9:  # the transform itself is exact to about 1e-10
+        if below > 1 - 1e-9:  # the transform is exact to about 1e-10
             break
     return float(expected / length)
 
 
 def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndarray:
-    """`mode_share` of each of the lengths (at least 1), interpolated for long ones."""
+    """Return the `mode_share` of each length (at least 1), interpolated for long ones."""
     wanted = np.asarray(lengths)
     points = np.unique(wanted[wanted <= EXACT_UP_TO])
     if wanted.max() > EXACT_UP_TO:
@@ -48,12 +48,12 @@ def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndar
 
 
 def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
-    """Mean of `mode_share` over ``shortest .. longest`` tokens: each answer seen leaves one token fewer."""
+    """Return the mean `mode_share` over ``shortest .. longest`` tokens, one fewer after each answer."""
     return float(mode_shares(np.arange(shortest, longest + 1), vocab_size).mean())
 
 
 def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
-    """P(k of ``length`` independent coins show heads) for k = 0 .. length."""
+    """Return P(k of ``length`` independent coins show heads) for k = 0 .. length."""
     heads = np.arange(length + 1)
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, length + 1)))])
     log_ways = log_factorial[-1] - log_factorial[heads] - log_factorial[length - heads]

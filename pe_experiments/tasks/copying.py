@@ -26,7 +26,7 @@ class Copy(Task):
         self.vocab_size = at_least(2, "vocab_size", vocab_size)
 
     def source_indices(self, length: int) -> Tensor:
-        """Index of the input symbol that each target repeats, [M]; tasks of this family override it."""
+        """Return the index of the input symbol that each target repeats, [M]; subclasses override it."""
         return torch.arange(length)
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -42,7 +42,7 @@ class Copy(Task):
         return mode_share(length, self.vocab_size)
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """``coupling``: a target shares the id of the symbol it repeats; the separator has id 1."""
+        """Return ``coupling``: a target shares the id of its source symbol; the separator has id 1."""
         length = inputs_BN.shape[1]
         ids_1N = torch.arange(2, length + 2)[None]
         return {"coupling": PositionIds(ids_1N, ids_1N[:, self.source_indices(length)], separator=1)}

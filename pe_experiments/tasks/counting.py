@@ -105,13 +105,13 @@ class InterleavedMajority(Task):
         ones = np.arange(size + 1)
         few, many = (2 * ones < size) / 1.0, (2 * ones > size) / 1.0
         few, many = few / (few + many).sum(), many / (few + many).sum()
-        asked = range(self.period if prefix else 1)  # without the others' answers all classes are alike
+        asked = range(self.period if prefix else 1)  # without other answers the classes are equivalent
         return float(np.mean([self._best(few, many, known) for known in asked]))
 
     def _best(self, few: np.ndarray, many: np.ndarray, known: int) -> float:
-        """The ceiling of one class when the answers of ``known`` others have been seen.
+        """Return the ceiling of one class given the answers of ``known`` others.
 
-        Only how many of them were "ones" matters, not which: the classes are alike.
+        Only the number of "ones" among these answers matters, because the classes are exchangeable.
         """
         unknown = [few + many] * (self.period - 1 - known)
         total = 0.0
@@ -210,12 +210,12 @@ class SumMod(OneAnswer):
 
 
 def _untied(shape: tuple[int, ...], length: int, generator: torch.Generator) -> Tensor:
-    """Uniform numbers of ones among ``length`` bits, never half of them."""
+    """Return uniform numbers of ones among ``length`` bits, never half of them."""
     counts = torch.tensor([count for count in range(length + 1) if 2 * count != length])
     return counts[torch.randint(len(counts), shape, generator=generator)]
 
 
 def _bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:
-    """Bits [B, length] with the given number of ones per row, at random positions."""
+    """Return bits [B, length] with the given number of ones per row, at random positions."""
     order_BN = torch.rand(len(ones_B), length, generator=generator, dtype=torch.float64).argsort(dim=-1)
     return (order_BN < ones_B[:, None]).long()

@@ -49,7 +49,7 @@ class ModularArithmetic(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         if [symbol >= self.modulus for symbol in row] != [index % 2 == 1 for index in range(len(row))]:
-            return []  # no expression
+            return []  # not an expression
         values, signs = [row[0]], [1]
         for operator, digit in zip(row[1::2], row[2::2], strict=True):
             if operator == self.modulus + 2:
@@ -61,7 +61,7 @@ class ModularArithmetic(OneAnswer):
 
 
 class Expressions(OneAnswer):
-    """What tasks of expressions with brackets share: d, -d, (d), (-d), and (left operator right).
+    """Base class of tasks with bracketed expressions: d, -d, (d), (-d), and (left operator right).
 
     Digits are ``0 .. modulus-1``; ``signs`` are the symbols of plus, minus and, if it occurs, times; the
     closing bracket is the symbol after the opening one.
@@ -76,11 +76,11 @@ class Expressions(OneAnswer):
         try:
             value, end = self._read(row, 0)
         except (IndexError, ValueError):
-            return []  # no expression
+            return []  # not an expression
         return [value % self.modulus] if end == len(row) else []
 
     def _read(self, symbols: list[int], at: int) -> tuple[int, int]:
-        """The value of the expression that starts at index ``at``, and the index after it."""
+        """Return the value of the expression that starts at index ``at``, and the index after it."""
         if symbols[at] < self.modulus:
             return symbols[at], at + 1
         if symbols[at] == self.minus and symbols[at + 1] < self.modulus:

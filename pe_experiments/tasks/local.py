@@ -51,7 +51,7 @@ class Lag(Task):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The answer is one of the bag's symbols other than the one at the same position.
-        if prefix:  # at token t a decoder has read t others, and nothing of what lies ahead
+        if prefix:  # at token t a decoder has read t other tokens
             return mean_mode_share(self.k, length - 1, self.vocab_size) if self.k > 0 else 1 / self.vocab_size
         return mode_share(length - 1, self.vocab_size)
 
@@ -91,7 +91,7 @@ class NGramLookup(OneAnswer):
         windows_BPK = string_BS.unfold(1, self.k, 1)[:, :-1]
         key_BK = windows_BPK[torch.arange(batch_size), start_B]
         found_BP = (windows_BPK == key_BK[:, None]).all(dim=-1)
-        first_B1 = found_BP.long().argmax(dim=1, keepdim=True)  # the first of equals
+        first_B1 = found_BP.long().argmax(dim=1, keepdim=True)  # the first occurrence
         mark_B1 = torch.full((batch_size, 1), self.symbols)
         parts = [string_BS, mark_B1, key_BK]
         inputs_BN = torch.cat(parts if self.key == "suffix" else parts[::-1], dim=1)
@@ -101,4 +101,4 @@ class NGramLookup(OneAnswer):
         left, right = row[: row.index(self.symbols)], row[row.index(self.symbols) + 1 :]
         string, key = (left, right) if self.key == "suffix" else (right, left)
         after = [string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key]
-        return after[:1]  # a key that is not there has no answer
+        return after[:1]  # an absent key has no answer

@@ -238,7 +238,7 @@ class VariableAssignment(OneAnswer):
 
 
 def _mean_sign(clauses: int, taken: int) -> np.ndarray:
-    """E[(-1)^h] for h minuses among ``taken`` of the clauses, given 0 .. clauses minuses in all."""
+    """Return E[(-1)^h] for h minuses among ``taken`` of the clauses, given 0 .. clauses minuses in all."""
     rest = clauses - taken
     drawn, left = coin_flips(taken), coin_flips(rest)
     signed = drawn * (-1.0) ** np.arange(taken + 1)

@@ -1,4 +1,4 @@
-"""Text: language modelling on bytes, of the user's own files or of Python's standard library."""
+"""Language modelling on bytes, of the user's files or of Python's standard library."""
 
 import copy
 import glob
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Split, Task
 
-TOLERANCE = 0.025  # of all bytes, by which a cut moves so that it falls between two files
-FEWEST_BYTES = 50_000  # every split then holds windows of 1,250 bytes
-LOOKED_AT = 8192  # first bytes of a file; a zero among them says that it is no text
-MAPPED_FROM = 1 << 20  # bytes; smaller files are read, as too many open ones are not allowed
-MOST_ENTRIES = 200_000  # files and folders that a corpus may lie among
+TOLERANCE = 0.025  # share of bytes by which a cut may move to the end of a file
+FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
+LOOKED_AT = 8192  # first bytes of a file; a zero among them means that it is not text
+MAPPED_FROM = 1 << 20  # bytes; smaller files are read, because the number of open files is limited
+MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
@@ -92,7 +92,7 @@ class Text(NextSymbol):
         self.split: Split = "training"
 
     def _cut(self, share: float) -> int:
-        """The byte at this share of the corpus, or the nearest end of a file."""
+        """Return the byte at this share of the corpus, or the nearest end of a file."""
         wanted = share * self.ends[-1]
         nearest = min(self.ends, key=lambda end: abs(end - wanted))
         return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
@@ -112,7 +112,7 @@ class Text(NextSymbol):
         return inputs_BN, targets_BN
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """``count`` bytes of the joined files from byte ``start`` on."""
+        """Return ``count`` bytes of the joined files from byte ``start`` on."""
         contents, pieces = _contents(self.files), []
         index = int(np.searchsorted(self.ends, start, side="right"))
         while count:
@@ -122,7 +122,7 @@ class Text(NextSymbol):
         return np.concatenate(pieces)
 
     def listing(self) -> list[dict[str, str | int]]:
-        """The files in their order: path, bytes, and the split or splits each belongs to."""
+        """Return the files in order: path, bytes and splits."""
         rows: list[dict[str, str | int]] = []
         for name, file, end in zip(self.names, self.files, self.ends, strict=True):
             parts = [s for s, (a, b) in self.bounds.items() if max(a, end - file.size) < min(b, end)]
@@ -140,7 +140,7 @@ def _of_library() -> Sequence[File]:
 
 
 def _found(path: str) -> Sequence[File]:
-    """The files that ``task.path`` means; hidden ones in a folder are left out."""
+    """Return the files of ``task.path``, without hidden files of a folder."""
     _refuse_too_many(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
     found = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
@@ -161,7 +161,7 @@ def _found(path: str) -> Sequence[File]:
 
 
 def _refuse_too_many(path: str) -> None:
-    """Count what looking for the files comes across, before anything is opened."""
+    """Raise an error for too many files and folders, before any file is opened."""
     root, depth, count = Path(path).absolute(), len(Path(path).absolute().parts) - 1, 0
     recursive = os.path.isdir(path) or "**" in path
     while not os.path.isdir(path) and glob.has_magic(str(root)):
@@ -183,7 +183,7 @@ def _not_empty(paths: Sequence[str]) -> Sequence[File]:
 
 @lru_cache(maxsize=4)
 def _contents(files: tuple[File, ...]) -> list[np.ndarray]:
-    """The bytes of each file; of a large one mapped into memory rather than read."""
+    """Return the bytes of each file; large files are mapped into memory."""
     return [
         np.memmap(file.path, np.uint8, "r") if file.size >= MAPPED_FROM else np.fromfile(file.path, np.uint8)
         for file in files

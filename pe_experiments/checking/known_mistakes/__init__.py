@@ -1,7 +1,7 @@
-"""The list of known mistakes, typical ones and ones reported of public code.
+"""Known mistakes: typical ones and ones reported in public code.
 
-To add one, write an entry in the file of its kind of encoding (embeddings, rotations, biases, content).
-The checker names the mistake that an implementation equals; a test makes every mistake and requires its name.
+To add a mistake, write an entry in the file of its kind of encoding (embeddings, rotations, biases, content).
+The checker names the mistake that an implementation has. A test makes every mistake and requires its name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MISTAKES = {
 
 
 def mistakes_of(encoding: str) -> list[Mistake]:
-    """The mistakes listed for an encoding."""
+    """Return the mistakes listed for an encoding."""
     return [mistake for mistake in MISTAKES.values() if mistake.encoding == encoding]
 
 
 def common_mistakes(encoding: str) -> list[Mistake]:
-    """The mistakes that any encoding can have and that are not listed for this one."""
+    """Return the mistakes that any encoding can have, except those listed for this one."""
     mistakes = (Mistake(encoding, *entry) for entry in any_encoding.MISTAKES.items())
     return [mistake for mistake in mistakes if mistake.name not in MISTAKES]

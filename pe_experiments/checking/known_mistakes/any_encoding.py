@@ -1,4 +1,4 @@
-"""Known mistakes that any encoding can have: wrong ids at every hook, and no effect while decoding."""
+"""Known mistakes of any encoding: wrong ids at every hook, and no effect while decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pe_experiments.models.attention import makes_weights
 
 
 def at_every_hook(change_ids: ChangeIds) -> Change:
-    """Other position ids; of embeddings only where those of queries and keys change alike."""
+    """Return a change of position ids, also of embeddings if ids of queries and keys change equally."""
 
     def embed_sequence(encoding, original, x, ids, declared):
         of_queries, of_keys = change_ids(ids, ids)
@@ -50,13 +50,13 @@ def no_effect_while_decoding(encoding: PositionalEncoding) -> None:
 
 
 def layer_encodings(encoding: PositionalEncoding) -> list[PositionalEncoding]:
-    """The encodings of the layers, each once."""
+    """Return the distinct encodings of the layers."""
     parts = [encoding.for_layer(layer) for layer in range(encoding.shape.num_layers)]
     return list({id(part): part for part in parts}.values())
 
 
 def attention_hooks(encoding: PositionalEncoding) -> list[str]:
-    """The hooks of attention that the encoding overrides and that its callers call."""
+    """Return the hooks of attention that the encoding overrides and that its callers call."""
     if makes_weights(encoding):
         return ["weights"]
     base = PositionalEncoding

@@ -1,4 +1,4 @@
-"""Known mistakes of biases that follow from positions alone."""
+"""Known mistakes of biases that depend only on positions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def extra_slopes_not_interleaved(heads):
 
 
 def slopes(slopes_of):
-    """ALiBi with the slopes ``slopes_of(heads)``."""
+    """Return a change of ALiBi to the slopes ``slopes_of(heads)``."""
 
     def bias(encoding, original, at):
         slopes_H11 = slopes_of(encoding.shape.num_heads)[:, None, None]
@@ -65,7 +65,7 @@ def buckets_of_the_other_form(encoding, original, at):
 
 
 def buckets(bucket_of):
-    """T5 with ``bucket_of(distances, buckets of one side, encoding)``."""
+    """Return a change of T5 to ``bucket_of(distances, buckets of one side, encoding)``."""
 
     def bias(encoding, original, at):
         causal, relative = encoding.shape.causal, at.relative_positions_BTS

@@ -33,7 +33,7 @@ def id_for_number_of_keys(encoding, original, q, k, at):
 
 
 def unscaled_queries(encoding, original, q, k, at):
-    """What a subtracted term amounts to: it is the same for all keys of a query."""
+    """Return unscaled queries, since a subtracted term is the same for all keys of a query."""
     return q, k
 
 
@@ -46,7 +46,7 @@ def earlier_keys_counted(encoding, original, q, k, at):
 
 
 def shifted_as_in_a_decoder(encoding, original, q, k, at):
-    """Keys on the right read what the shift of a decoder leaves there: distances of the next query."""
+    """Return scores whose right keys have distances of the next query, as after a decoder's shift."""
     bias = original(q, k, at)
     if encoding.shape.causal:
         return bias

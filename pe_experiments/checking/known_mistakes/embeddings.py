@@ -19,7 +19,7 @@ from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 
 
 def frequency_per_column(power):
-    """Every column has a frequency of its own, of the base to that power."""
+    """Return a replacement with a separate frequency per column, from the base to that power."""
 
     def vectors(encoding, original, positions):
         columns = torch.arange(encoding.width)

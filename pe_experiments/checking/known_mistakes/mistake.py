@@ -1,6 +1,6 @@
-"""A known mistake: the encoding it is made in, what is wrong, and a change that makes a right instance wrong.
+"""Define a known mistake: its encoding, a description, and a change that introduces it.
 
-The functions here make changes. A replacement of a method is called with the encoding, the original method
+The functions here return changes. A replacement of a method is called with the encoding, the original method
 and the arguments of the call.
 """
 
@@ -24,11 +24,11 @@ ChangeIds = Callable[[Tensor, Tensor], PositionIds]
 
 @dataclass(frozen=True)
 class Change:
-    """How a right instance is made wrong, in place.
+    """A change that introduces a mistake into a correct instance in place.
 
     Args:
-        convention: released models do it, so it is no mistake; but weights do not carry over.
-        reported: public projects in which it was reported.
+        convention: whether released models do it, so that it is not a mistake, but weights do not carry over.
+        reported: public projects with this mistake.
     """
 
     apply: Callable[[Any], None]
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mistake:
-    """An entry of the list: a change of the encoding under configs/pe, and what is wrong then."""
+    """A known mistake: a change of an encoding under configs/pe and its description."""
 
     encoding: str
     description: str
@@ -49,7 +49,7 @@ class Mistake:
         return f"{self.encoding}: {self.description}"
 
     def make_in(self, make: MakeEncoding) -> MakeEncoding:
-        """The builder of the wrong encoding, from the builder of the right one."""
+        """Return the builder of the wrong encoding from the builder of the correct one."""
 
         def make_wrong(shape: ModelShape) -> PositionalEncoding:
             encoding = make(shape)
@@ -68,7 +68,7 @@ def reported(projects: str, change: Change) -> Change:
 
 
 def attribute(name: str, value: Callable[[Any], Any]) -> Change:
-    """Another value of an attribute, computed from the encoding."""
+    """Return a change of an attribute to a value computed from the encoding."""
     return Change(lambda encoding: setattr(encoding, name, value(encoding)))
 
 
@@ -84,17 +84,17 @@ def replace_method(encoding: PositionalEncoding, name: str, replacement: Callabl
 
 
 def method(name: str, replacement: Callable[..., Any]) -> Change:
-    """Another method, ``replacement(encoding, original, *arguments)``."""
+    """Return a change of a method to ``replacement(encoding, original, *arguments)``."""
     return Change(lambda encoding: replace_method(encoding, name, replacement))
 
 
 def result(name: str, changed: Callable[[Any], Any]) -> Change:
-    """A method whose result is changed."""
+    """Return a change of the result of a method."""
     return method(name, lambda encoding, original, *arguments: changed(original(*arguments)))
 
 
 def times_head_dim(name: str, power: float) -> Change:
-    """A method whose result is multiplied by a power of ``head_dim``."""
+    """Return a change that multiplies the result of a method by a power of ``head_dim``."""
 
     def multiplied(encoding, original, *arguments):
         return original(*arguments) * encoding.shape.head_dim**power
@@ -103,7 +103,7 @@ def times_head_dim(name: str, power: float) -> Change:
 
 
 def parameters(name: str, values: Callable[[Any], dict[str, Tensor]]) -> Change:
-    """A method that reads other values of some parameters."""
+    """Return a change of the values of parameters that a method reads."""
 
     def with_other_values(encoding, original, *arguments):
         twin = copy.copy(encoding)
@@ -114,24 +114,24 @@ def parameters(name: str, values: Callable[[Any], dict[str, Tensor]]) -> Change:
 
 
 def exchanged(name: str, first: str, second: str) -> Change:
-    """A method that reads each of two parameters in place of the other."""
+    """Return a change that exchanges two parameters in a method."""
     return parameters(name, lambda e: {first: getattr(e, second), second: getattr(e, first)})
 
 
 def unused(name: str, parameter: str) -> Change:
-    """A method that reads zeros in place of a parameter."""
+    """Return a change that replaces a parameter by zeros in a method."""
     return parameters(name, lambda e: {parameter: 0 * getattr(e, parameter)})
 
 
 def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
-    """The context with other position ids; it shares no results with the original."""
+    """Return the context with other position ids; it shares no results with the original."""
     context = at.query_rows(0, at.q_positions_BT.shape[1])
     context.q_positions_BT, context.k_positions_BS = change_ids(at.q_positions_BT, at.k_positions_BS)
     return context
 
 
 def positions(name: str, change_ids: ChangeIds) -> Change:
-    """A method that reads other position ids from its last argument, the context."""
+    """Return a change of the position ids that a method reads from its last argument, the context."""
 
     def at_other_ids(encoding, original, *arguments):
         return original(*arguments[:-1], with_ids(arguments[-1], change_ids))
@@ -140,12 +140,12 @@ def positions(name: str, change_ids: ChangeIds) -> Change:
 
 
 def _counted(i: Tensor, j: Tensor) -> PositionIds:
-    """Tokens are counted from 0; the queries are the last ones."""
+    """Return ids that count tokens from 0; the queries are the last tokens."""
     keys = torch.arange(j.shape[1])[None]
     return keys[:, -i.shape[1] :], keys
 
 
-# What is wrong with position ids, and the wrong ids from the right ones of queries and keys.
+# Descriptions of wrong position ids, with functions from correct ids of queries and keys to wrong ones.
 WRONG_IDS: dict[str, ChangeIds] = {
     "position ids are ignored, tokens counted": _counted,
     "every token has the position of the last one": lambda i, j: (
@@ -172,5 +172,5 @@ WRONG_IDS: dict[str, ChangeIds] = {
 
 
 def wrong_ids(name: str, *descriptions: str) -> dict[str, Change]:
-    """Entries of `WRONG_IDS` made in one method."""
+    """Return entries of `WRONG_IDS` as changes of one method."""
     return {description: positions(name, WRONG_IDS[description]) for description in descriptions}

@@ -80,7 +80,7 @@ def twice(angles):
 
 
 def rotated_by(across, table):
-    """``x cos + across(x) sin`` for q and k, with the tables of angles laid out by ``table``."""
+    """Return a replacement ``x cos + across(x) sin`` for q and k, with angles laid out by ``table``."""
 
     def rotate(encoding, original, q, k, at):
         rotated = []
@@ -106,7 +106,7 @@ def keys_left_of_text_unset(encoding, original, q, k, at):
 
 
 def keys_permuted(encoding, original, q, k, at):
-    """Keys taken from one layout to the other as if there were half as many heads, each twice as wide."""
+    """Return keys converted between layouts as if there were half as many heads, each twice as wide."""
     channels = k.transpose(1, 2).flatten(-2)
     wide = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
     back = wide.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
@@ -135,7 +135,7 @@ def scale_squared(encoding, original, at):
 
 
 def ramp_of_current_length(encoding, original, rotations):
-    """YaRN's ramp for the 24 tokens of a comparison in place of the original length."""
+    """Return YaRN's ramp for the 24 tokens of a comparison in place of the original length."""
     longer = 24 / encoding.shape.train_length
     return original(rotations) + encoding.pairs * math.log(longer) / math.log(encoding.base)
 
@@ -154,7 +154,7 @@ def separate_centres(encoding, original, at):
 
 
 def delta_negated(encoding, original, q, k, at):
-    """cos(a - d): that is cos(a + d) in the other direction, with the roles of q and k exchanged."""
+    """Return cos(a - d), which is cos(a + d) with the roles of q and k exchanged."""
     rotated_k, rotated_q = original(k, q, with_ids(at, lambda i, j: (j, i)))
     return rotated_q, rotated_k
 

@@ -108,7 +108,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "large JSON": (lambda run: sparse(run.result), "MB are read"),
     "an infinite seed": (lambda run: result(run, seed=float("inf")), "belongs to|whole number"),
     "a step that is none": (lambda run: result(run, finished_step=["x"]), "finished_step="),
-    "nothing hashed": (lambda run: config(run, hashed=2), "is damaged"),
+    "nothing hashed": (lambda run: config(run, hashed=2), "is not a valid run directory"),
     "beyond all measure": (
         lambda run: run.curve.write_text(run.curve.read_text().replace("1.0", "1e308", 1)),
         "larger than anything measured",
