@@ -253,7 +253,7 @@ def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length
 def run_depth_figure(
     rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path
 ) -> None:
-    """Draw the rows of ``depth.csv`` of one run: exact match by input length and depth; a PNG."""
+    """Draw ``depth.csv`` of one run as PNG: exact match by input length and depth."""
     cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     figure.suptitle(text(f"{label} on {task}, trained to {max_length}", 80))

@@ -43,8 +43,8 @@ def compare(
         results_dir, study, pe, display: as in `read_runs`.
         out: output folder; None writes nothing.
         metric: column in which encodings are compared, such as ``exact_match_at_2x``; ``loss`` means
-        ``loss_extrapolation``. None means ``exact_match_extrapolation``, or ``loss_extrapolation`` if no
-        run has an exact match.
+            ``loss_extrapolation``. None means ``exact_match_extrapolation``, or ``loss_extrapolation`` if no
+            run has an exact match.
         baseline: test only the differences from the encoding of this label; None tests all pairs.
 
     Raises:

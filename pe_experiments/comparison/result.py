@@ -57,7 +57,7 @@ class Comparison:
         return rows
 
     def depths(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
-        """Mean exact match over seeds by encoding, depth (rows) and length (columns); a diverged run is 0."""
+        """Return mean exact match over seeds by encoding, depth and length; diverged runs count as 0."""
         if self.runs.depth.empty:
             return {}
         runs = protocol.runs[["name", "label", "status"]]

@@ -40,7 +40,7 @@ class Runs:
     curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
         summary uses the length (``in_summary``). A diverged run is 0 throughout.
     left_out: the reasons for excluded runs by name (unfinished or damaged runs, copies, and evaluations
-    with another encoding, task, decoding or number of examples).
+        with another encoding, task, decoding or number of examples).
     training: one row per run and recorded step: loss, and exact match if measured.
     saved: the saved configuration of each run by name.
     environments: versions, machine and command of each run, by name.

@@ -156,7 +156,7 @@ def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
 
     Args:
         scores: [configurations, encodings]; configurations are drawn with replacement, the same for all
-        encodings.
+            encodings.
 
     Returns:
         The rank of each encoding (equal means share the mean of their ranks), and the share of the draws in

@@ -52,7 +52,7 @@ class Format:
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
     def inputs(self, tokens_BT: Tensor, length: int) -> Tensor:
-        """The input symbols [B, N] of sequences of this input length; causal formats put BOS before them."""
+        """Return the input symbols [B, N] of sequences of this input length, which follow BOS if causal."""
         return tokens_BT[:, self.causal : self.causal + length]
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:

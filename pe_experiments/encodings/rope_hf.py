@@ -82,7 +82,7 @@ class RopeHf(ByLayer):
     Args:
         config: path to a ``config.json``. For a model of text and images, the part for text is read.
         rope_parameters: the block alone, in place of a file; the original length is then that of the block
-        or ``train_length``. With neither argument the encoding is `Rope` with base 10,000.
+            or ``train_length``. With neither argument the encoding is `Rope` with base 10,000.
 
     Raises:
         ValueError: a file that cannot be read; a type or a key of the block that is unknown, or missing.

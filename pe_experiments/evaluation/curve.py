@@ -216,7 +216,7 @@ def extrapolation_curve(
 
 
 def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]:
-    """The rows of ``depth.csv`` of a length, one for each bin of depth that holds examples."""
+    """Return the rows of ``depth.csv`` of a length, one for each bin of depth with examples."""
     bin_E = (depth_E * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
     rows = []
     for index in bin_E.unique().tolist():

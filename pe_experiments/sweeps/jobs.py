@@ -159,7 +159,7 @@ def _once(known: dict[str, Any], key: str, make: Callable[[], Any]) -> Any:
 
 
 def totals(jobs: Iterable[Job]) -> str:
-    """``60 runs: 58 finished, 2 failed``."""
+    """Return ``60 runs: 58 finished, 2 failed``."""
     counts = Counter(job.state for job in jobs)
     return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
 

@@ -25,7 +25,7 @@ class Comparison(Callback):
 
     Args:
         tuned: options for which each encoding counts with its best value, if the sweep varies them
-        (`comparison.tuning`); an empty list compares each value separately.
+            (`comparison.tuning`); an empty list compares each value separately.
     """
 
     def __init__(self, tuned: Sequence[str] = ()):

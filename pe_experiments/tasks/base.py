@@ -95,7 +95,7 @@ class Task(ABC):
         return 1 / (self.answers or self.vocab_size)
 
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
-        """Where the evidence for each answer stands, [B]: 0 at the start, 1 next to the question.
+        """Return the position of the evidence for each answer, [B]: 0 at the start, 1 next to the question.
 
         Exact match is then also measured by depth. None: the evidence stands at no one place.
         """

@@ -1,4 +1,4 @@
-"""A needle in a haystack: name the value that stands behind a mark, wherever the mark is."""
+"""A needle in a haystack: name the value that follows a mark at any position."""
 
 import copy
 from typing import Literal, Self
@@ -12,7 +12,7 @@ from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.argument_checks import at_least, one_of
 
 Filler = Literal["symbols", "text"]
-LETTERS = 26  # that a value in a text consists of, from byte "a" on
+LETTERS = 26  # letters of a value in a text, from byte "a" on
 
 
 class Needle(Task):
@@ -29,7 +29,7 @@ class Needle(Task):
     k + 2. With k=1 and symbols it is `Induction`. Sources: the passkey of Mohtashami and Jaggi 2023,
     arXiv:2305.16300 (to 32,000 tokens); Chen et al. 2023, arXiv:2309.12307 (LongLoRA: fine-tuned at 32,768
     tokens, evaluated from 1,000 to 34,000); the grid of length and depth after Kamradt 2023 (needle in a
-    haystack). Theirs are asked of pretrained models, and not trained.
+    haystack). These sources query pretrained models without training on the task.
 
     Args:
         k: symbols of the value, at least 1.
@@ -85,6 +85,6 @@ class Needle(Task):
         if self.text:
             return None
         bag = length - 2
-        if prefix:  # each symbol of the value that was seen leaves one fewer
+        if prefix:  # each seen symbol of the value leaves one fewer
             return mean_mode_share(bag - self.k + 1, bag, self.symbols)
         return mode_share(bag, self.symbols)
