@@ -84,19 +84,19 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     pair that depends on their name, among the least used colours.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
-    found: dict[str, Style] = {}
+    chosen: dict[str, Style] = {}
     for label in plain_first:
         style = _shipped_styles().get(_without_arguments(label))
-        if style and style not in found.values():
-            found[label] = style
+        if style and style not in chosen.values():
+            chosen[label] = style
     for label in plain_first:
-        if label not in found:
-            free = [pair for pair in PAIRS if pair not in found.values()] or PAIRS
-            used = Counter(colour for colour, _ in found.values())
+        if label not in chosen:
+            free = [pair for pair in PAIRS if pair not in chosen.values()] or PAIRS
+            used = Counter(colour for colour, _ in chosen.values())
             fewest = min(used[colour] for colour, _ in free)
             candidates = [pair for pair in free if used[pair[0]] == fewest]
-            found[label] = candidates[_hashed(label) % len(candidates)]
-    return found
+            chosen[label] = candidates[_hashed(label) % len(candidates)]
+    return chosen
 
 
 def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -110,13 +110,13 @@ def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
 @cache
 def _shipped_styles() -> dict[str, Style]:
     """Return `STYLES`, and for other shipped encodings the first free pair after their hash."""
-    found = dict(STYLES)
+    chosen = dict(STYLES)
     for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
-        if name not in found:
+        if name not in chosen:
             start = _hashed(name) % len(PAIRS)
             in_turn = PAIRS[start:] + PAIRS[:start]
-            found[name] = next(pair for pair in in_turn if pair not in found.values())
-    return found
+            chosen[name] = next(pair for pair in in_turn if pair not in chosen.values())
+    return chosen
 
 
 def _without_arguments(label: str) -> str:
@@ -183,12 +183,12 @@ def length_axis(
 def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
     """Return the lengths whose labels do not overlap, always with the longest training length."""
     inches = axes.get_position().width * axes.figure.get_figwidth()  # type: ignore[union-attr]
-    apart = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
-    kept = [float(max_length)] if max_length in ticks else []
+    gap = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
+    labelled = [float(max_length)] if max_length in ticks else []
     for tick in ticks:
-        if all(abs(np.log2(tick / other)) > apart for other in kept):
-            kept.append(float(tick))
-    return kept
+        if all(abs(np.log2(tick / neighbour)) > gap for neighbour in labelled):
+            labelled.append(float(tick))
+    return labelled
 
 
 def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, words: bool = True) -> None:

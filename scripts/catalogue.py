@@ -183,8 +183,8 @@ def _card(encoding: PositionalEncoding, notes: dict[str, str]) -> list[str]:
     told = re.sub(rf"(^|[.)]\s)({PARTS}):", r"\1**\2:**", told, flags=re.MULTILINE)
     told = re.sub(r"^ {4}(?=\S)", "- ", told, flags=re.MULTILINE)
     told = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", told)
-    said = [f"- {key.capitalize()}: {text}." for key, text in notes.items() if text]
-    return [told, *([""] * bool(said)), *said]
+    lines = [f"- {key.capitalize()}: {text}." for key, text in notes.items() if text]
+    return [told, *([""] * bool(lines)), *lines]
 
 
 def _yaml(path: Path) -> list[str]:

@@ -57,9 +57,9 @@ class WorkingDirectory(SearchPathPlugin):
         if [path.removeprefix("file://") for path in primary] != [str(CONFIG_DIR)]:
             return  # another Hydra application
         try:
-            own = Path.cwd() / "configs"
+            user_configs = Path.cwd() / "configs"
         except OSError:  # the working directory was deleted
             return
-        if own.is_dir() and own.resolve() != CONFIG_DIR:
-            search_path.append("working directory", f"file://{own}")
+        if user_configs.is_dir() and user_configs.resolve() != CONFIG_DIR:
+            search_path.append("working directory", f"file://{user_configs}")
         search_path.append("classes", "class://")

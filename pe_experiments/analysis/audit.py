@@ -74,30 +74,30 @@ def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
     spread = max(float(d.max() - d.min()) for d in (apart_PP[:200, :200].diagonal(k) for k in range(1, 100)))
     margin = float(apart_PP.fill_diagonal_(torch.inf).min())
     first, second = divmod(int(apart_PP.argmin()), AUDITED)
-    found = f"closest pair {first} and {second}: {margin:.3g} apart"
+    measured = f"closest pair {first} and {second}: {margin:.3g} apart"
     wrong = "bad for every task: nothing tells these two positions apart"
-    yield Criterion(f"unique over {AUDITED:,} positions", found, margin > rounding, wrong)
+    yield Criterion(f"unique over {AUDITED:,} positions", measured, margin > rounding, wrong)
 
     # An unbounded encoding (an index) grows when the length doubles.
     bound = 1.5 * float(vectors_of(encoding, AUDITED // 2).abs().max())
-    found = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
+    measured = f"largest value {largest:.3g}; norm {float(norms_P.min()):.3g} to {float(norms_P.max()):.3g}"
     wrong = "bad past the training lengths: values larger than any in training"
-    yield Criterion("bounded", found, largest < bound, wrong)
+    yield Criterion("bounded", measured, largest < bound, wrong)
 
-    found = f"spread up to {spread:.2g} over offsets 1 to 99"
+    measured = f"spread up to {spread:.2g} over offsets 1 to 99"
     wrong = "bad for tasks about distances: each pair of positions is learned by itself; fine for others"
-    yield Criterion("same distance for the same offset", found, spread < max(100 * rounding, 1e-4), wrong)
+    yield Criterion("same distance for the same offset", measured, spread < max(100 * rounding, 1e-4), wrong)
 
     short, long = (float(vectors_of(encoding, n)[:2].diff(dim=0).norm()) for n in (10, 100))
-    found = f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100"
+    measured = f"from position 0 to 1: {short:.3g} among 10 tokens, {long:.3g} among 100"
     wrong = "bad for tasks about neighbours: one token further means another step in a longer input"
-    yield Criterion("same step at any length", found, abs(short - long) <= rounding, wrong)
+    yield Criterion("same step at any length", measured, abs(short - long) <= rounding, wrong)
 
     steps_P = vectors_PW.diff(dim=0).norm(dim=-1)
     jump, ratio = int(steps_P.argmax()), float(steps_P.max() / steps_P.min().clamp(min=1e-12))
-    found = f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest"
+    measured = f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest"
     wrong = "bad for tasks about neighbours, which can look far apart; fine for telling positions apart"
-    yield Criterion("no jumps between neighbours", found, ratio < 2, wrong)
+    yield Criterion("no jumps between neighbours", measured, ratio < 2, wrong)
     yield from _linear(encoding, vectors_PW)
 
 
@@ -111,10 +111,10 @@ def _linear(encoding: AbsoluteEncoding, vectors_PW: Tensor) -> Iterator[Criterio
     below, past = fitted_shift(vectors_PW, OFFSET, FITTED)
     tolerance = 0.01 * float(vectors_PW.norm(dim=-1).mean())
     trivial = encoding.width >= FITTED
-    found = f"residual {below:.2g}{' (as any vectors would: more columns than positions)' * trivial}"
+    measured = f"residual {below:.2g}{' (as any vectors would: more columns than positions)' * trivial}"
     wrong = "bad for tasks that look a fixed distance back, from one layer; more layers can do better"
     name = f"best linear map, fitted below position {FITTED}: below it"
-    yield Criterion(name, found, None if trivial else below < tolerance, wrong)
+    yield Criterion(name, measured, None if trivial else below < tolerance, wrong)
     wrong = "bad past the training lengths: what is learned on short inputs need not hold there"
     yield Criterion("the same fitted map past it", f"residual {past:.2g}", past < tolerance, wrong)
 
@@ -132,9 +132,11 @@ def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: i
     total = torch.zeros(shape.num_heads, distances, dtype=torch.float64)
     for _ in range(DRAWS):
         query = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
-        alike = query.expand(-1, -1, distances, -1)
+        equal_keys = query.expand(-1, -1, distances, -1)
         x = torch.randn(1, distances, shape.d_model, generator=generator)
-        scores_HN = attention_scores(encoding, Inputs(alike, alike, x, positions))[0, :, -1].double()
+        scores_HN = attention_scores(encoding, Inputs(equal_keys, equal_keys, x, positions))[
+            0, :, -1
+        ].double()
         content = query.double().square().sum(-1)[0] * shape.head_dim**-0.5
         total += scores_HN.clamp(min=1e-12).log() if own_weights else scores_HN - content
     mean_HN = total / DRAWS
@@ -176,18 +178,18 @@ def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Cr
     yield Criterion(name, f"{shift:.1e} of the largest", shift < EXACT, wrong)
 
     rise = float(here.diff(dim=-1).max())
-    found, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
+    measured, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
     wrong = "bad for favouring near keys whatever they say; fine where a fixed offset or a far key counts"
-    yield Criterion("nearer keys never score lower", found, recent, wrong)
+    yield Criterion("nearer keys never score lower", measured, recent, wrong)
 
-    apart = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
+    closest = float(pairwise_distances(here.T).fill_diagonal_(torch.inf).min())
     wrong = "bad for tasks about exact distances; fine where far keys may look alike"
-    found = f"closest two {apart:.2g} apart"
-    yield Criterion(f"{distances} distances told apart", found, apart > 1e-4, wrong)
+    measured = f"closest two {closest:.2g} apart"
+    yield Criterion(f"{distances} distances told apart", measured, closest > 1e-4, wrong)
 
-    found = f"{nearer:.3g} and {farther:.3g}{masked}"
+    measured = f"{nearer:.3g} and {farther:.3g}{masked}"
     wrong = "bad past the training lengths where far keys must count: values never seen in training"
-    yield Criterion("same range at four times the distance", found, farther <= 1.05 * nearer, wrong)
+    yield Criterion("same range at four times the distance", measured, farther <= 1.05 * nearer, wrong)
 
 
 def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:

@@ -89,9 +89,9 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
         encoding = encodings[int(module.layer_idx)]  # type: ignore[arg-type]
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        own = encoding.shape.head_dim**-0.5
+        default_scale = encoding.shape.head_dim**-0.5
         weights_BHTS = _weights(
-            encoding, query, key, attention_mask, 1.0 if scaling is None else scaling / own
+            encoding, query, key, attention_mask, 1.0 if scaling is None else scaling / default_scale
         )
         weights_BHTS = F.dropout(weights_BHTS.to(value.dtype), dropout)
         return (weights_BHTS @ value).transpose(1, 2).contiguous(), weights_BHTS

@@ -56,8 +56,8 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
     page = render(
         Path(__file__).with_name("versus.html.j2"),
         versus=versus,
-        tasks=[(task, own.to_dict("records")) for task, own in rows.groupby("task", sort=False)],
-        figures=[base64.b64encode(one).decode() for one in figures],
+        tasks=[(task, task_rows.to_dict("records")) for task, task_rows in rows.groupby("task", sort=False)],
+        figures=[base64.b64encode(figure).decode() for figure in figures],
         score=versus.metric == SCORE,
         cost=cost,
     )

@@ -101,13 +101,13 @@ def turning_factors(differences: pd.Series, factors: pd.DataFrame) -> list[str]:
     known = differences.dropna()
     if len(known) < FEWEST_TURNING:
         return []
-    found: list[str] = []
+    turning: list[str] = []
     for name in map(str, factors):
         means = known.groupby(factors[name]).mean()
         follow = ((known > 0) == (factors.loc[known.index, name] == means.idxmax())).sum()
         if means.min() < -TURNS and means.max() > TURNS and follow >= len(known) - 1:
-            found.append(name)
-    return found
+            turning.append(name)
+    return turning
 
 
 def _learned_often(scores: pd.DataFrame) -> np.ndarray:

@@ -139,8 +139,10 @@ class Versus(Comparison):
                 known = allowed(sorted(self.tasks.values()))
                 raise UserError(f"task={part.choice} is not in {self.bank}; allowed: {known}")
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
-            mine = _compared_config(jsonable(experiment.trained), examples, lengths)
-            differing = min((_differing_keys(mine, one) for one in banked[part.target]), key=len)
+            asked_config = _compared_config(jsonable(experiment.trained), examples, lengths)
+            differing = min(
+                (_differing_keys(asked_config, bank_config) for bank_config in banked[part.target]), key=len
+            )
             if differing:
                 what = f"{', '.join(differing)} must be as in {self.bank}"
                 raise UserError(f"sweep=versus, task={part.choice}: {what}")
@@ -157,18 +159,20 @@ class Versus(Comparison):
     def together(self) -> Runs:
         """Return the runs of the baselines and the finished runs of the encoding."""
         bank = select_runs(self.banked, self.banked.runs["label"].isin(self.baselines))
-        mine = read_runs(self.results_dir, str(self.study))
-        mine = select_runs(mine, mine.runs["name"].isin(self.names))
-        mine.runs["label"] = mine.curves["label"] = self.label  # runs of another study may differ
-        runs, curves = (pd.concat([getattr(one, key) for one in (bank, mine)]) for key in ("runs", "curves"))
-        return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | mine.saved)
+        new_runs = read_runs(self.results_dir, str(self.study))
+        new_runs = select_runs(new_runs, new_runs.runs["name"].isin(self.names))
+        new_runs.runs["label"] = new_runs.curves["label"] = self.label  # runs of another study may differ
+        runs, curves = (
+            pd.concat([getattr(part, key) for part in (bank, new_runs)]) for key in ("runs", "curves")
+        )
+        return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | new_runs.saved)
 
     def scores(self) -> pd.DataFrame:
         """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
         runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
-        own = runs.runs["label"] == self.label
+        is_new = runs.runs["label"] == self.label
         both = score_table(runs, self.floors, metrics)
-        bank = score_table(select_runs(runs, ~own), self.floors, metrics)
+        bank = score_table(select_runs(runs, ~is_new), self.floors, metrics)
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
     def _standings(self) -> list[Standing]:

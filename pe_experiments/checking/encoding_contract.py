@@ -372,14 +372,14 @@ def odd_widths(subject: Subject) -> Measurement:
 
 @check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
 def checkpoint_runs_longer(subject: Subject) -> Measurement:
-    trained, other, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
+    trained, loaded, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
     expected = trained(tokens)  # a cache must not enter the state
     if {key: value.shape for key, value in trained.state_dict().items()} != sizes:
         return False, "the state has grown with use"
-    nn.init.normal_(other.embedding.weight)
-    other.load_state_dict(trained.state_dict())
-    return equal(other(tokens), expected)
+    nn.init.normal_(loaded.embedding.weight)
+    loaded.load_state_dict(trained.state_dict())
+    return equal(loaded(tokens), expected)
 
 
 @check("instances do not touch each other", "a cache on the class or module")

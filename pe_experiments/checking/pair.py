@@ -164,8 +164,8 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
     """Return weights [H, T, S], or logits relative to the query's own key; minus infinity if masked."""
     scores = attention_scores(encoding, inputs, layer, weights=weights)[0].double()
     scores = scores.masked_fill(scores.isnan() | is_masked(scores), -torch.inf)
-    own = scores.diagonal(dim1=-2, dim2=-1)[..., None]
-    return scores if weights else scores - own.where(own.isfinite(), 0.0)
+    own_key = scores.diagonal(dim1=-2, dim2=-1)[..., None]
+    return scores if weights else scores - own_key.where(own_key.isfinite(), 0.0)
 
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:

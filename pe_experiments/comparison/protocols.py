@@ -163,6 +163,8 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
     texts = {}
     for key, by_value in encodings.items():
         several = len(by_value) > 1
-        texts[key] = ", ".join(f"{v} ({', '.join(own)})" if several else v for v, own in by_value.items())
+        texts[key] = ", ".join(
+            f"{v} ({', '.join(labels)})" if several else v for v, labels in by_value.items()
+        )
     counts = runs.curves.loc[runs.curves["protocol"] == digest, "examples"].dropna().unique()
     return texts | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}

@@ -244,8 +244,10 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
         name for key, name in EVALUATION.items() if result["evaluation"].get(key) != evaluation.get(key)
     ]
     if differing:
-        other = " and ".join(differing)
-        raise UserError(f"evaluated with a different {other} than the run; its values are in {later.curve}")
+        differences = " and ".join(differing)
+        raise UserError(
+            f"evaluated with a different {differences} than the run; its values are in {later.curve}"
+        )
     points = {point["content_length"]: point for point in _sound_curve(later, result)}
     run.curve = points | run.curve
     run.evaluations.append(later)

@@ -160,9 +160,11 @@ def mixed_versions(runs: Runs) -> str:
     """Return a sentence if the runs come from several versions, else an empty string."""
     environments = [runs.environments.get(name, {}) for name in runs.saved]
     versions = {
-        "commits": {str(made.get("commit") or "")[:8] for made in environments},
+        "commits": {str(environment.get("commit") or "")[:8] for environment in environments},
         "values of NUMERICS": {str(saved["identity"]["hashed"]["numerics"]) for saved in runs.saved.values()},
-        "PyTorch versions": {str(made.get("libraries", {}).get("torch", "")) for made in environments},
+        "PyTorch versions": {
+            str(environment.get("libraries", {}).get("torch", "")) for environment in environments
+        },
     }
     several = [
         f"{what} {listed(sorted(filter(None, values)))}"

@@ -118,9 +118,11 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
     section is merged into the shipped one, or replaces it if it has a ``_target_``. A run's ``config.yaml``
     is such a mapping.
     """
-    own = Path.cwd() / "configs"
-    files = own.rglob("*.yaml") if own.is_dir() and own.resolve() != CONFIG_DIR else ()
-    composer = _composer(name, own, tuple((path, path.stat().st_mtime_ns) for path in sorted(files)))
+    user_configs = Path.cwd() / "configs"
+    files = (
+        user_configs.rglob("*.yaml") if user_configs.is_dir() and user_configs.resolve() != CONFIG_DIR else ()
+    )
+    composer = _composer(name, user_configs, tuple((path, path.stat().st_mtime_ns) for path in sorted(files)))
     if isinstance(keys, Mapping):
         return _from_python(composer, keys)
     texts = normalised(list(keys))

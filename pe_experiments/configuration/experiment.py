@@ -180,12 +180,14 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
         return tuple(sorted(set(asked)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
     grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
-    made = [(length, task.nearest_length(length)) for length in grid]
-    kept = tuple(length for length, nearest in made if nearest and nearest >= max(0.9 * length, min(trained)))
-    if not kept:
+    candidates = [(length, task.nearest_length(length)) for length in grid]
+    lengths = tuple(
+        length for length, nearest in candidates if nearest and nearest >= max(0.9 * length, min(trained))
+    )
+    if not lengths:
         none = f"{name} makes none of {', '.join(map(str, grid))}; say which lengths"
         raise UserError(f"evaluation.lengths=null: {none}")
-    return kept
+    return lengths
 
 
 def shortest_length(task: Task) -> int:
@@ -194,9 +196,9 @@ def shortest_length(task: Task) -> int:
 
 def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
     low, high = training.min_length, training.max_length
-    made = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
-    if not made:
+    lengths = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
+    if not lengths:
         none = f"{type(task).__name__} makes no input of such a length"
         asked = f"training.min_length={low}, training.max_length={high}"
         raise UserError(f"{asked}: {none}; its shortest is {shortest_length(task)}")
-    return made
+    return lengths

@@ -55,8 +55,8 @@ class Component:
     def _maker(self) -> Callable[..., Any]:
         arguments = copy.deepcopy(self.arguments)
         for name, parts in self.nested.items():
-            made = [part._maker() if part.partial else part.build() for part in parts]
-            arguments[name] = made if isinstance(arguments[name], list) else made[0]
+            built_parts = [part._maker() if part.partial else part.build() for part in parts]
+            arguments[name] = built_parts if isinstance(arguments[name], list) else built_parts[0]
         return partial(self.cls, **arguments)
 
     @property
@@ -92,14 +92,14 @@ class Component:
     def _choice(self) -> tuple[str, list[str]]:
         """Return the name of the choice and its changed arguments."""
         choices = _shipped(_folder(self.group))  # not copied, for speed in sweeps
-        same = {name: one for name, one in choices.items() if one["_target_"] == self.target}
-        alike = {name: load_component(self.group, one).arguments for name, one in same.items()}
-        if not alike:  # a class of the user may have the name of a shipped choice
+        same = {name: section for name, section in choices.items() if section["_target_"] == self.target}
+        arguments_of = {name: load_component(self.group, section).arguments for name, section in same.items()}
+        if not arguments_of:  # a class of the user may have the name of a shipped choice
             name = self.cls.__name__
-            alike = {f"{self.cls.__module__}.{name}" if name in choices else name: _defaults(self.cls)}
+            arguments_of = {f"{self.cls.__module__}.{name}" if name in choices else name: _defaults(self.cls)}
         changed = {
             name: [key for key, value in self.arguments.items() if defaults.get(key, ...) != value]
-            for name, defaults in alike.items()
+            for name, defaults in arguments_of.items()
         }
         return min(changed.items(), key=lambda row: (len(row[1]), row[0]))
 

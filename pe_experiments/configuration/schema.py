@@ -358,7 +358,7 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
         )
     if first["type"] == "missing":
         return f"{key} is missing"
-    expected = dict.fromkeys(_expected(one) for one in errors if one["input"] is value)
+    expected = dict.fromkeys(_expected(entry) for entry in errors if entry["input"] is value)
     return f"{key}={shown(value)}: expected {allowed(expected)}"
 
 
@@ -376,7 +376,9 @@ def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
 
 def _fields_of(kind: Any) -> dict[str, Any]:
     """Return the fields of a section, which may be optional."""
-    return next((one.model_fields for one in (kind, *get_args(kind)) if hasattr(one, "model_fields")), {})
+    return next(
+        (schema.model_fields for schema in (kind, *get_args(kind)) if hasattr(schema, "model_fields")), {}
+    )
 
 
 def _meant(schema: type[BaseModel], where: list[str]) -> str:

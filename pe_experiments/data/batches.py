@@ -120,14 +120,14 @@ class TrainingStream:
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
         for length in lengths_R.unique().tolist():
             of_length = (lengths_R == length).nonzero()[:, 0]
-            made = source.examples(self.split, length, len(of_length), generator)
-            width = made.tokens_BT.shape[1]
-            tokens_RT[of_length, :width] = made.tokens_BT
-            labels_RT[of_length, :width] = made.labels_BT
-            tokens_R[of_length] = made.lengths_B
-            declared_R[of_length] = made.declared_B
-            if ids_RT is not None and made.ids_BT is not None:
-                ids_RT[of_length, :width] = made.ids_BT
+            sequences = source.examples(self.split, length, len(of_length), generator)
+            width = sequences.tokens_BT.shape[1]
+            tokens_RT[of_length, :width] = sequences.tokens_BT
+            labels_RT[of_length, :width] = sequences.labels_BT
+            tokens_R[of_length] = sequences.lengths_B
+            declared_R[of_length] = sequences.declared_B
+            if ids_RT is not None and sequences.ids_BT is not None:
+                ids_RT[of_length, :width] = sequences.ids_BT
         return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
 
     def _lengths(self, generator: torch.Generator) -> Tensor:

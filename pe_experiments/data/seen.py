@@ -26,15 +26,15 @@ def seen_in_training(
         return counts
     wanted = {length: _evaluation_inputs(source, length, examples) for length in trained}
     sought = {length: set(inputs) for length, inputs in wanted.items()}
-    found: dict[int, set[bytes]] = {length: set() for length in trained}
+    inputs_of: dict[int, set[bytes]] = {length: set() for length in trained}
     rows = min(steps * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
     for draw in range(-(-rows // per_draw)):
         for length, where, inputs_RN in batches.inputs(draw, max(trained)):
             if keys := sought.get(length):
                 trained_on = inputs_RN[where < rows - draw * per_draw]
-                found[length] |= keys.intersection(map(bytes, trained_on.numpy()))
-    return counts | {length: sum(key in found[length] for key in keys) for length, keys in wanted.items()}
+                inputs_of[length] |= keys.intersection(map(bytes, trained_on.numpy()))
+    return counts | {length: sum(key in inputs_of[length] for key in keys) for length, keys in wanted.items()}
 
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:

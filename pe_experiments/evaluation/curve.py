@@ -83,7 +83,7 @@ def tally_by_example(
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
 ) -> tuple[Tally, Tensor]:
-    """`tally`, and for each of the E examples whether it is right, its right tokens and its tokens [E, 3]."""
+    """Return `tally`, and for each of E examples its exact match, correct tokens and tokens, [E, 3]."""
     device, done, index = next(model.parameters()).device, 0, 0
     counts: list[tuple[int, tuple[Tally, Tensor]]] = []
     for batch in batches:

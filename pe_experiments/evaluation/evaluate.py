@@ -26,8 +26,8 @@ def evaluate_model(
     lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
     source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
     if not experiment.other_task:
-        made = [source.task.nearest_length(length) or length for length in lengths]
-        seen = seen_in_training(experiment.batches, steps, source, made, examples)
+        content_lengths = [source.task.nearest_length(length) or length for length in lengths]
+        seen = seen_in_training(experiment.batches, steps, source, content_lengths, examples)
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, NextSymbol):

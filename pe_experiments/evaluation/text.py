@@ -88,12 +88,12 @@ class Scorer:
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
-        made, stop = [], stretches_BN.shape[1]
+        scores, stop = [], stretches_BN.shape[1]
         while stop > 1:
             start = max(0, stop - length)
-            made.append(self.scores(stretches_BN[:, start:stop]))
+            scores.append(self.scores(stretches_BN[:, start:stop]))
             stop = start + 1
-        losses, right = zip(*reversed(made), strict=True)
+        losses, right = zip(*reversed(scores), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
@@ -118,8 +118,8 @@ def evaluate_text(
     """
     model.eval()
     task = source.task.for_split("evaluation")
-    made = {length: task.nearest_length(length) or length for length in lengths}
-    contents = sorted(set(made.values()))
+    content_lengths = {length: task.nearest_length(length) or length for length in lengths}
+    contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     draws = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
     scorer, done = Scorer(model, source), 0
@@ -146,7 +146,7 @@ def evaluate_text(
             show(done)
         scorer.block += 1
     sums = scorer.sums
-    points = [_point(scorer, sums, asked, made[asked], examples, max_length) for asked in lengths]
+    points = [_point(scorer, sums, asked, content_lengths[asked], examples, max_length) for asked in lengths]
     return points, _rows(sums)
 
 
@@ -162,10 +162,10 @@ def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, T
         grams_BGK = stretches_BN.unfold(1, GRAM, 1)
         index_G = torch.arange(grams_BGK.shape[1])
         for s in range(stride):
-            own = grams_BGK.shape[1] - stride + s
-            same_BG = (grams_BGK[:, :own] == grams_BGK[:, own, None]).all(dim=-1)
+            index = grams_BGK.shape[1] - stride + s
+            same_BG = (grams_BGK[:, :index] == grams_BGK[:, index, None]).all(dim=-1)
             ever_BS[:, s] = same_BG.any(dim=1)
-            near_BS[:, s] = same_BG[:, index_G[:own] >= total - max_length].any(dim=1)
+            near_BS[:, s] = same_BG[:, index_G[:index] >= total - max_length].any(dim=1)
     return {
         "all": torch.ones_like(ever_BS),
         "repeated_near": near_BS,

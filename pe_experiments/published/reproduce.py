@@ -54,9 +54,11 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
 def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     """Train one published run again in a temporary directory and return whether its first steps agree."""
     numerics = published.saved[name]["identity"]["hashed"]["numerics"]
-    there = f"NUMERICS {numerics} and PyTorch {published.environments[name]['libraries']['torch']}"
+    published_versions = (
+        f"NUMERICS {numerics} and PyTorch {published.environments[name]['libraries']['torch']}"
+    )
     here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
-    say(f"{name}: published with {there}, trained again with {here}")
+    say(f"{name}: published with {published_versions}, trained again with {here}")
     with TemporaryDirectory() as scratch:
         config = published_config(published, name) | {"results_dir": scratch, "logger": "none"}
         again = run_experiment(config, display)

@@ -91,8 +91,8 @@ class RunDirectory:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
         _refuse_links(self.path)
         if not self.config.exists():
-            there = "there is no run (config.yaml is missing); finished runs are in results/runs"
-            raise UserError(f"run={self.path}: {there}")
+            message = "there is no run (config.yaml is missing); finished runs are in results/runs"
+            raise UserError(f"run={self.path}: {message}")
         try:
             saved = read_yaml(self.config)
             identity = saved.get("identity")

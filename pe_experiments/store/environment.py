@@ -51,7 +51,9 @@ def resumed_environment(
     """
     earlier = recorded["earlier"] if isinstance(recorded.get("earlier"), list) else []
     last = {key: value for key, value in recorded.items() if key != "earlier"}
-    then, now = (dict(leaves({key: one.get(key) for key in COMPUTES})) for one in (last, today))
+    then, now = (
+        dict(leaves({key: environment.get(key) for key in COMPUTES})) for environment in (last, today)
+    )
     changed = [path for path in now if path in then and then[path] != now[path]] if last else []
     if changed:
         earlier = [*earlier, last | {"until_step": step}]

@@ -60,9 +60,12 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     stated["model"] = load_component("model", model).stated | sizes
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
         defaults = vars(schema.model_construct())
-        stated[group] = {key: one for key, one in trained[group].items() if one != defaults.get(key, ...)}
+        options = trained[group].items()
+        stated[group] = {key: value for key, value in options if value != defaults.get(key, ...)}
     if callbacks := stated["trainer"].get("callbacks"):
-        stated["trainer"]["callbacks"] = [load_component(CALLBACKS, one).stated for one in callbacks]
+        stated["trainer"]["callbacks"] = [
+            load_component(CALLBACKS, callback).stated for callback in callbacks
+        ]
     also = {key: trained[key] for key in ("seed", "parent") if key in trained}
     return jsonable(stated | also)
 
@@ -118,7 +121,7 @@ def source_text(cls: type) -> str | None:
 
 def _text_of_members(cls: type) -> str:
     members = [value for name, value in vars(cls).items() if name not in ("__module__", "__doc__")]
-    texts = [inspect.getsource(one) if inspect.isfunction(one) else repr(one) for one in members]
+    texts = [inspect.getsource(member) if inspect.isfunction(member) else repr(member) for member in members]
     return "\n".join(text for text in texts if " at 0x" not in text)
 
 

@@ -50,7 +50,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             _require_choice(choice)
         return content
     except FileNotFoundError as error:
-        studies = sorted(other.parent.name for other in path.parents[1].glob("*/manifest.json"))
+        studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
         known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
         raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -62,6 +62,8 @@ def _require_choice(choice: dict[str, Any]) -> None:
     """Raise a KeyError or TypeError unless this is an entry of ``tuning``."""
     texts = [choice[key] for key in OF_A_CHOICE]
     mappings = [choice.get(key, {}) for key in ("tried", "settings")]
-    valid = all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in mappings)
+    valid = all(isinstance(value, str) for value in texts) and all(
+        isinstance(value, dict) for value in mappings
+    )
     if not valid or "seed" not in choice:
         raise TypeError("a tuned option has no encoding")

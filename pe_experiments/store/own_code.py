@@ -21,7 +21,9 @@ def is_own(name: str, hashed: Mapping[str, Any], folder: Path) -> bool:
     try:
         for digests in hashed["classes"].values():
             if name in digests:
-                return all(class_digest(one, folder) == digest for one, digest in digests.items())
+                return all(
+                    class_digest(class_name, folder) == digest for class_name, digest in digests.items()
+                )
         path = (folder / name).resolve()
         inside = path.exists() and path.is_relative_to(folder.resolve())
         return inside and data_digests([path], []).items() <= hashed["data"].items()
@@ -49,7 +51,7 @@ def _class_text(file: Path, names: list[str]) -> str | None:
     except (OSError, ValueError, SyntaxError):
         return None
     for name in names:
-        inside = [one for one in node.body if isinstance(one, ast.ClassDef) and one.name == name]
+        inside = [child for child in node.body if isinstance(child, ast.ClassDef) and child.name == name]
         if not inside:
             return None
         node = inside[-1]  # the last definition counts

@@ -45,10 +45,10 @@ class RunStatus:
     def not_the_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
         changes: dict[str, list[str]] = {}
-        for other in same_label(self.run.path.with_name(self.identity.name)):
+        for candidate in same_label(self.run.path.with_name(self.identity.name)):
             try:
-                hashed = other.read_config()["identity"]["hashed"]
-                changes[other.name] = differences(self.identity.hashed, hashed)
+                hashed = candidate.read_config()["identity"]["hashed"]
+                changes[candidate.name] = differences(self.identity.hashed, hashed)
             except (UserError, KeyError, TypeError, ValueError):  # damaged or written by an earlier version
                 continue
         if not changes:

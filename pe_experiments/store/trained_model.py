@@ -73,10 +73,10 @@ class TrainedModel:
     @torch.no_grad()
     def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
         """Return the weights [H heads, T queries, S keys] by layer, on one input with its answer."""
-        found: dict[int, Tensor] = {}
+        weights: dict[int, Tensor] = {}
 
         def record(layer: Attention, given: tuple[Any, ...], _: Tensor) -> None:
-            found[given[2].layer] = layer.weights(*given[:3])[0]
+            weights[given[2].layer] = layer.weights(*given[:3])[0]
 
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         hooks = [layer.register_forward_hook(record) for layer in layers]
@@ -86,10 +86,10 @@ class TrainedModel:
         finally:
             for hook in hooks:
                 hook.remove()
-        if not found:
+        if not weights:
             kind = type(self.model).__name__
             raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
-        return found
+        return weights
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:

@@ -159,8 +159,8 @@ def _end_with_launcher() -> None:
 
 def outcome_of(order: Order) -> Outcome:
     """Execute a run in this process without output, since the terminal belongs to the launching process."""
-    said, application = io.StringIO(), None
-    with redirect_stdout(said), redirect_stderr(said):
+    output, application = io.StringIO(), None
+    with redirect_stdout(output), redirect_stderr(output):
         try:
             process.own(order.command)
             application = pickle.loads(order.application)
@@ -175,7 +175,7 @@ def outcome_of(order: Order) -> Outcome:
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
             reason = sentence(explained(error, order.overrides))
             outcome = {"state": states.get(type(error), "failed"), "reason": reason}
-    return outcome | {"said": said.getvalue().splitlines()}
+    return outcome | {"said": output.getvalue().splitlines()}
 
 
 class LocalEngine:

@@ -66,7 +66,11 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     unable = by_reason((job for job in jobs if not job.can_start), FAILED)
     if len(unable) == 1 and sum(map(len, unable.values())) == len(jobs):
         raise UserError(next(iter(unable)))
-    reports = [one for one in launcher.hydra_context.callbacks.callbacks if hasattr(one, "before_runs")]
+    reports = [
+        callback
+        for callback in launcher.hydra_context.callbacks.callbacks
+        if hasattr(callback, "before_runs")
+    ]
     for report in reports:
         report.before_runs(LAUNCHED)
     title, flags = str(config.get("study") or "sweep"), _flags(config)
@@ -136,8 +140,8 @@ def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
 
 def _say_what_is_there(jobs: Sequence[Job], title: str) -> None:
     for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
-        if found := sum(job.state in states for job in jobs):
-            say(f"{title}: {found} of {len(jobs)} runs are {words}")
+        if count := sum(job.state in states for job in jobs):
+            say(f"{title}: {count} of {len(jobs)} runs are {words}")
     # Printed now, not only after the other runs.
     for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
         say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")

@@ -70,13 +70,16 @@ def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, s
     done = [job for job in jobs if job.state in DONE]
     studies = sorted({job.study for job in done})
     for results_dir, study in studies:
-        own = [job for job in done if job.study == (results_dir, study)]
-        names, facts = [job.name for job in own], {"tuned": varying((job.config for job in own), tuned)}
+        study_jobs = [job for job in done if job.study == (results_dir, study)]
+        names, facts = (
+            [job.name for job in study_jobs],
+            {"tuned": varying((job.config for job in study_jobs), tuned)},
+        )
         if not study:  # exactly these runs
             write_manifest(Path(results_dir), UNNAMED, names, **facts)
             continue
         list_in_study(Path(results_dir), study, *names)
         if facts["tuned"]:
-            there = read_manifest(Path(results_dir, study, "manifest.json"))
-            write_manifest(Path(results_dir), study, there["runs"], **facts)
+            manifest = read_manifest(Path(results_dir, study, "manifest.json"))
+            write_manifest(Path(results_dir), study, manifest["runs"], **facts)
     return [(results_dir, study or UNNAMED) for results_dir, study in studies]

@@ -40,7 +40,9 @@ class TwoNumbers(Task):
         """Return digits [B, D] of the two numbers by place value, zeros above their ends."""
         split_B1, index_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
         values_BN, none_BD = self.significance(inputs_BN).clamp(min=0), torch.zeros_like(inputs_BN[:, 1:])
-        first_BN, second_BN = (inputs_BN.where(mine, 0) for mine in (index_N < split_B1, index_N > split_B1))
+        first_BN, second_BN = (
+            inputs_BN.where(in_number, 0) for in_number in (index_N < split_B1, index_N > split_B1)
+        )
         return none_BD.scatter_add(1, values_BN, first_BN), none_BD.scatter_add(1, values_BN, second_BN)
 
     def carried(self, sums_BD: Tensor) -> Tensor:

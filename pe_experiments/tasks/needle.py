@@ -53,9 +53,9 @@ class Needle(Task):
         self.vocab_size = self.symbols + 1
 
     def for_split(self, split: Split) -> Self:
-        own = copy.copy(self)
-        own.text = self.text and self.text.for_split(split)
-        return own
+        task = copy.copy(self)
+        task.text = self.text and self.text.for_split(split)
+        return task
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         values_BK = torch.randint(self.value_symbols, (batch_size, self.k), generator=generator)

@@ -98,9 +98,9 @@ class Text(NextSymbol):
         return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
 
     def for_split(self, split: Split) -> Self:
-        own = copy.copy(self)
-        own.split = split
-        return own
+        task = copy.copy(self)
+        task.split = split
+        return task
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         start, stop = self.bounds[self.split]
@@ -132,11 +132,11 @@ class Text(NextSymbol):
 
 @cache
 def _of_library() -> Sequence[File]:
-    found = []
+    paths = []
     for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
         folders[:] = sorted(set(folders) - NOT_LIBRARY)
-        found += [os.path.join(folder, name) for name in names if name.endswith(SUFFIXES)]
-    return _not_empty(found)
+        paths += [os.path.join(folder, name) for name in names if name.endswith(SUFFIXES)]
+    return _not_empty(paths)
 
 
 def _found(path: str) -> Sequence[File]:
@@ -177,8 +177,8 @@ def _refuse_too_many(path: str) -> None:
 
 
 def _not_empty(paths: Sequence[str]) -> Sequence[File]:
-    found = ((path, os.stat(path)) for path in paths)
-    return [File(path, about.st_size, about.st_mtime_ns) for path, about in found if about.st_size]
+    sizes = ((path, os.stat(path)) for path in paths)
+    return [File(path, about.st_size, about.st_mtime_ns) for path, about in sizes if about.st_size]
 
 
 @lru_cache(maxsize=4)

@@ -43,8 +43,8 @@ def _refuse_devices(config: Config, on_gpu: bool) -> None:
     """Raise a UserError for more devices than the machine has or than a batch has rows."""
     trainer, rows = config.trainer, config.training.batch_size
     devices, ranks = trainer.devices, trainer.devices * trainer.num_nodes
-    if on_gpu and devices > (there := torch.cuda.device_count()):
-        raise UserError(f"trainer.devices={devices}: PyTorch finds {there}; allowed: 1 to {there}")
+    if on_gpu and devices > (available := torch.cuda.device_count()):
+        raise UserError(f"trainer.devices={devices}: PyTorch finds {available}; allowed: 1 to {available}")
     if trainer.accelerator == "mps" and ranks > 1:
         raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
     if trainer.strategy == "fsdp" and not on_gpu:

@@ -226,11 +226,11 @@ class Recorder(Callback):
             "gradient_norm": float(trainer.callback_metrics["gradient_norm"]),
         }
         if is_checked(step, self.training):
-            found = self._check(module)
-            module.log_dict(found, logger=False)
-            row |= found
+            validation = self._check(module)
+            module.log_dict(validation, logger=False)
+            row |= validation
             enough = self.training.stop_at_exact_match
-            trainer.should_stop |= enough is not None and found.get("exact_match", -1.0) >= enough
+            trainer.should_stop |= enough is not None and validation.get("exact_match", -1.0) >= enough
         self.record(row)
 
     def _check(self, module: pl.LightningModule) -> dict[str, float]:

@@ -66,7 +66,7 @@ def onednn_keeps_float32() -> bool:
     try:
         for backend in get_args(Backend):
             set_backend(backend)
-            errors[backend] = max(_error(one, other) for one, other in pairs)
+            errors[backend] = max(_error(left, right) for left, right in pairs)
     finally:
         set_backend(before)
     return _SETTING is not None and errors["onednn"] <= SAME_ERROR * errors["default"]

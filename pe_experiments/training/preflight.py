@@ -189,7 +189,7 @@ def _refuse_telling_ids(source: Source) -> None:
     ids, others = task.position_ids(inputs_BN, targets_BM), task.position_ids(inputs_BN, others_BM)
     for kind in set(ids) & set(source.positions.task_ids):
         pairs = zip(ids[kind], others[kind], strict=True)
-        if not all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in pairs):
+        if not all(torch.equal(torch.as_tensor(first), torch.as_tensor(second)) for first, second in pairs):
             which = f"the {kind} ids of {type(task).__name__} depend on the values of its answers"
             raise UserError(f"task: {which}; they may depend only on the inputs and the number of targets")
 

@@ -164,8 +164,8 @@ def _started_by(size: int) -> ClusterEnvironment | None:
     except RuntimeError as error:  # raised for Slurm's variables
         raise UserError(f"trainer.devices: {sentence(error)}") from error
     if environment.world_size() not in (1, size):
-        there = f"{environment.world_size()} processes were started; start {size}"
-        raise UserError(f"trainer.devices times trainer.num_nodes is {size}, and {there}")
+        mismatch = f"{environment.world_size()} processes were started; start {size}"
+        raise UserError(f"trainer.devices times trainer.num_nodes is {size}, and {mismatch}")
     return environment if environment.world_size() > 1 else None
 
 
@@ -205,7 +205,7 @@ def _end_with_rank_0() -> None:
 def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
     """End this process if another rank is lost while the main thread still waits for it."""
     while not done.is_set():
-        wait([other.sentinel for other in others if other.is_alive()], timeout=1.0)
+        wait([worker.sentinel for worker in others if worker.is_alive()], timeout=1.0)
         if lost := _first_lost(others, 0.0):
             if not done.wait(NOTICE_SECONDS):
                 complain(lost)
@@ -215,9 +215,9 @@ def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
 
 def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
     """Return a sentence on a rank that fails or is killed within these seconds, or an empty string."""
-    wait([other.sentinel for other in others], timeout=seconds)
-    for rank, other in enumerate(others, 1):
-        if other.exitcode:
-            how = "was killed" if other.exitcode < 0 else "failed"
+    wait([worker.sentinel for worker in others], timeout=seconds)
+    for rank, worker in enumerate(others, 1):
+        if worker.exitcode:
+            how = "was killed" if worker.exitcode < 0 else "failed"
             return f"the process of device {rank} (of {len(others) + 1}, from 0) {how}"
     return ""

@@ -32,8 +32,8 @@ def linear_frequencies(encoding, original, at):
 
 
 def fastest_frequencies_zero(encoding, original, at):
-    kept = torch.arange(encoding.pairs) >= encoding.pairs - encoding.rotated_pairs
-    return frequencies(encoding.base, encoding.pairs)[None] * kept
+    rotating = torch.arange(encoding.pairs) >= encoding.pairs - encoding.rotated_pairs
+    return frequencies(encoding.base, encoding.pairs)[None] * rotating
 
 
 def frequencies_spread(encoding, original, at):
