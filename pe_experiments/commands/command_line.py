@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # imports torch
     from pe_experiments.run import RunResult
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first one describes a config
-OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher")
+OF_A_SWEEP = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher", "hydra.callbacks.report")
 
 
 class Stopped(BaseException):
@@ -136,7 +136,7 @@ def settings_of(config: DictConfig) -> dict[str, Any]:
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:
         for text in hydra_config.overrides.hydra:
-            if text.startswith(OF_A_SWEEP):
+            if text.lstrip("+~").startswith(OF_A_SWEEP):
                 raise UserError(f"{shown(text)} is an option of a sweep; add -m or sweep=NAME")
     return interpolated(config)
 

@@ -6,8 +6,10 @@ python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only t
 
 import gc
 from pathlib import Path
+from typing import Annotated
 
 from omegaconf import DictConfig
+from pydantic import Field
 
 from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
@@ -20,7 +22,7 @@ class CompareSettings(Section):
     results_dir: Folder
     study: Study | None
     out: Folder | None
-    encodings: list[Words] | None
+    encodings: Annotated[list[Words], Field(min_length=1)] | None
     baseline: Words | None
     metric: Words | None
 

@@ -43,6 +43,12 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
         raise UserError("run is missing; for example run=results/runs/NAME")
     asked = validated(EvaluateSettings, own)
     places = dict.fromkeys([Path(asked.run), Path(asked.results_dir, "runs", asked.run)])
+    if "results_dir" in map(key_of, typed):
+        if Path(asked.run).name != asked.run:
+            raise UserError(
+                f"run={shown(asked.run)} is a path; results_dir is where a NAME alone is looked for"
+            )
+        places.pop(Path(asked.run))
     runs = [run for run in map(RunDirectory, places) if run.config.exists()]
     if not runs:
         missing = allowed(str(RunDirectory(path).config) for path in places)

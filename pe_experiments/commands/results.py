@@ -26,18 +26,22 @@ class ResultsSettings(Section):
     publish: Study | None
     check: bool
     reproduce: Study | None
-    runs: Annotated[int, Field(ge=1)]
+    runs: Annotated[int, Field(ge=1)] | None
 
 
 def main(config: DictConfig) -> None:
     asked = validated(ResultsSettings, settings_of(config))
     from pe_experiments.published import blocks, pages, publish, reproduce
 
-    if asked.check and asked.publish is not None:
-        raise UserError("check=true cannot be combined with publish")
+    chosen = {"check=true": asked.check, "publish": asked.publish, "reproduce": asked.reproduce}
+    several = [key for key, value in chosen.items() if value not in (False, None)]
+    if len(several) > 1:
+        raise UserError(f"{' and '.join(several)} cannot be combined")
+    if asked.runs is not None and asked.reproduce is None:
+        raise UserError(f"runs={asked.runs} needs reproduce=STUDY")
     results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
     if asked.reproduce is not None:
-        raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs, results_dir, Lines()))
+        raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs or 2, results_dir, Lines()))
     if asked.publish is not None:
         publish.publish(asked.publish, results_dir)
     drifted: list[Path] = []

@@ -4,14 +4,20 @@ python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'encodings=[sinusoidal,learned]'
 """
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import validated
+from pe_experiments.terminal.errors import UserError
 
 
 def main(config: DictConfig) -> None:
     settings = settings_of(config)
+    typed = [text for text in HydraConfig.get().overrides.task if key_of(text).partition(".")[0] == "pe"]
+    if typed and settings["encodings"] is not None:
+        raise UserError(f"{typed[0]}: cannot be combined with encodings=...")
     from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
 
     show_encodings(validated(ShowSettings, settings))

@@ -217,6 +217,14 @@ class RayConfig(LauncherConfig):
     jobs: Jobs | None  # parallel runs on this machine
     address: str | None  # of a running Ray cluster; None starts Ray locally
 
+    @model_validator(mode="after")
+    def _a_running_ray_has_its_own_cores(self) -> RayConfig:
+        if self.address and self.jobs:
+            raise ValueError(
+                f"hydra.launcher.jobs={self.jobs}: a running Ray decides itself; leave out address or jobs"
+            )
+        return self
+
 
 class ParentConfig(Section):
     """The run that another one continues, as it was when that began (`store.parent`)."""

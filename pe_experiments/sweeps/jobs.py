@@ -13,7 +13,7 @@ from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import check
 from pe_experiments.store.directory import RunDirectory, run_directory, seed_and_hash
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import NotApplicable, one_line, sentence
+from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
 from pe_experiments.terminal.process import typed_command
 
 FINISHED, DIVERGED, FAILED, NOT_APPLICABLE = "finished", "diverged", "failed", "not applicable"
@@ -88,10 +88,19 @@ def look_up(
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
-        jobs.setdefault((*job.same, str(job.config.get("study"))), job)
+        first_of_its_kind = jobs.setdefault((*job.same, str(job.config.get("study"))), job)
+        _refuse_ignored(first_of_its_kind, job)
         display.step(number)
     display.stop()
     return list(jobs.values())
+
+
+def _refuse_ignored(kept: Job, job: Job) -> None:
+    """Refuse values that make no run of their own, as of ``label`` or ``logger``: only one would count."""
+    if kept.config != job.config:
+        one = " ".join(text for text in job.overrides if text not in kept.overrides)
+        other = " ".join(text for text in kept.overrides if text not in job.overrides)
+        raise UserError(f"{one} is the same run as {other}, and a sweep carries it out once; give one value")
 
 
 def published_losses(results_dir: str, study: str) -> dict[str, float]:

@@ -25,6 +25,7 @@ from pe_experiments.sweeps.engines import (
     Order,
     cores_for,
     engine_for,
+    gpus,
 )
 from pe_experiments.sweeps.jobs import (
     DONE,
@@ -51,15 +52,18 @@ LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
 def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
     """Execute the unfinished runs, or list all runs (``dry_run=true``)."""
     config = launcher.config
+    if "training" not in config:
+        raise UserError("-m is for train.py; the other commands take one value of each key")
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
     if len(runs) > settings.max_runs:
         raise UserError(
             f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise the limit"
         )
+    typed = [text.lstrip("+") for text in config.hydra.overrides.hydra]
+    if of_one_run := [text for text in typed if text.startswith("hydra.run.")]:
+        raise UserError(f"{of_one_run[0]} is an option of a single run; for a sweep set hydra.sweep.dir")
     # Only these options of Hydra affect the choices of a run; others may belong to a preset.
-    search = [
-        text for text in config.hydra.overrides.hydra if text.lstrip("+").startswith("hydra.searchpath")
-    ]
+    search = [text for text in config.hydra.overrides.hydra if "hydra.searchpath" in text.partition("=")[0]]
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search)
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
     LAUNCHED.extend(jobs)
@@ -85,6 +89,9 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         logs = Path(pending[0].study[0]).absolute() / ".launched"
         threads, devices = int(trainer["threads"]), int(trainer["devices"])
         gpus_each = 0 if trainer["accelerator"] == "cpu" else devices
+        per_device = [text for text in typed if text.startswith("hydra.launcher.jobs_per_device=")]
+        if per_device and not (gpus_each and gpus(gpus_each)):
+            raise UserError(f"{per_device[-1]}: these runs use no GPU; allowed instead: hydra.launcher.jobs")
         engine = engine_for(launcher.kind, settings, threads * devices, gpus_each, logs)
         full_error = os.environ.get(process.FULL_ERROR) == "1"
         application = pickle.dumps(

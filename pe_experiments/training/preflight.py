@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.groups import read_choice
 from pe_experiments.configuration.parts import shipped, user_errors
+from pe_experiments.configuration.schema import TrainingConfig
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
@@ -18,7 +20,7 @@ from pe_experiments.encodings.base import overridden_hooks
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, sentence
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
@@ -41,6 +43,7 @@ def preflight(experiment: Experiment) -> list[str]:
     """
     refuse_large(experiment)
     refuse_long_measurements(experiment)
+    _refuse_unread_rate(experiment.config.training)
     source = experiment.source
     for task in dict.fromkeys((source.task, experiment.evaluation_task)):
         _refuse_wrong_answers(task, source.train_lengths)
@@ -65,6 +68,14 @@ def preflight(experiment: Experiment) -> list[str]:
     return list(
         dict.fromkeys(f"{type(encoding).__name__}: {remark}" for encoding, remark in remarks if remark)
     )
+
+
+def _refuse_unread_rate(training: TrainingConfig) -> None:
+    """Refuse a final learning rate that a constant schedule does not read."""
+    usual = read_choice("training", "default")["final_learning_rate"]
+    if training.schedule == "constant" and training.final_learning_rate != usual:
+        given = f"training.final_learning_rate={training.final_learning_rate}"
+        raise NotApplicable(f"{given}: training.schedule=constant ends at the rate it has; allowed: {usual}")
 
 
 def refuse_large(experiment: Experiment) -> None:

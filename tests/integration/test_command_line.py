@@ -230,6 +230,25 @@ MISTAKES = {
     ),
     "not a label": (["label=a/b"], ["label=a/b", "letters"]),
     "negative seed": (["seed=-1"], ["seed=-1", "0 or more"]),
+    "the report of a single run": (["hydra.callbacks.report.tuned=[pe]"], ["report.tuned=[pe]", "add -m"]),
+    "the folder of a single run": (["-m", "hydra.run.dir=x"], ["hydra.run.dir=x", "hydra.sweep.dir"]),
+    "nothing in braces": (["pe={}"], ["pe={} changes nothing"]),
+    "nothing in braces, added": (["+training={}"], ["+training={} changes nothing"]),
+    "two labels of a run": (["-m", "label=a,b"], ["label=b is the same run as label=a"]),
+    "two loggers of a run": (["-m", "logger=csv,none"], ["logger=none is the same run as logger=csv"]),
+    "two values for a sweep": (["-m", "dry_run=true,true"], ["dry_run=true,true", "one value"]),
+    "runs on GPUs that are not used": (
+        ["-m", "hydra.launcher.jobs_per_device=2", "trainer.accelerator=cpu"],
+        ["hydra.launcher.jobs_per_device=2", "no GPU"],
+    ),
+    "jobs of a running Ray": (
+        ["-m", "hydra/launcher=ray", "hydra.launcher.jobs=2", "hydra.launcher.address=127.0.0.1:1"],
+        ["hydra.launcher.jobs=2", "address"],
+    ),
+    "the end of a constant rate": (
+        ["training.schedule=constant", "training.final_learning_rate=0.5"],
+        ["training.final_learning_rate=0.5", "constant", "allowed: 0.05"],
+    ),
 }
 
 
@@ -281,6 +300,14 @@ OTHER_MISTAKES = {
     "show: no list": ("show_encoding", ["encodings=rope"], ["encodings=rope", "list"]),
     "show: out": ("show_encoding", ["out=5"], ["out=5", "text"]),
     "show: results": ("show_encoding", ["results_dir=5"], ["results_dir=5", "text"]),
+    "show: both": ("show_encoding", ["encodings=[alibi]", "pe=rope"], ["pe=rope", "one of the two"]),
+    "show: an argument": ("show_encoding", ["encodings=[alibi]", "pe.base=5"], ["pe.base=5", "one of the"]),
+    "show: several": ("show_encoding", ["-m", "pe=rope,alibi"], ["-m is for train.py"]),
+    "compare: several": ("compare", ["-m", "study=a,b"], ["-m is for train.py"]),
+    "compare: no encodings": ("compare", ["pe=[]"], ["encodings=[]", "at least one entry"]),
+    "results: several": ("results", ["check=true", "reproduce=text"], ["check=true and reproduce", "one of"]),
+    "results: of nothing": ("results", ["runs=3"], ["runs=3", "reproduce=STUDY"]),
+    "evaluate: both": ("evaluate", ["run=a/b", "results_dir=c"], ["run=a/b is a path", "results_dir"]),
     "show: width": ("show_encoding", ["d_model=10000000"], ["d_model=10000000", "at most 4096"]),
     "show: length": ("show_encoding", ["train_length=100000"], ["train_length=100000", "at most 2048"]),
 }
@@ -410,6 +437,13 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
         for word in words:
             assert word in failed.err
     assert len(list((run / "evaluations").iterdir())) == 1
+
+
+def test_of_a_key_typed_twice_the_last_counts(script: Script, results: Path) -> None:
+    shared = ("dry_run=true", "logger=none", f"results_dir={results}")
+    assert "-s2-" in script("train", *shared, "seed=1", "seed=2").out
+    swept = script("train", *shared, "-m", "seed=1,2", "seed=3").out
+    assert ("-s3-" in swept, "1 runs: 1 new" in swept) == (True, True)
 
 
 def test_damaged_files_are_one_sentence(script: Script, results: Path, tiny: Tiny) -> None:
