@@ -78,6 +78,11 @@ class Versus(Comparison):
         self.banked = self._complete(banked)
         self._require_settings(jobs)
         self._say_who_made_the_baselines()
+        waiting = [self._task(job) for job in jobs if job.pending]
+        if waiting:
+            first, runs = waiting[0], waiting.count(waiting[0])
+            when = f"the page comes when {first} is finished ({runs} of {len(waiting)} runs)"
+            say(f"{self.bank}: {when}, and grows with each task")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Report a task when all its runs have finished."""
@@ -154,7 +159,6 @@ class Versus(Comparison):
         self.made_with = f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(versions))}"
         here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
         say(f"{self.bank}: the baselines were trained with {self.made_with}; yours with {here}")
-        say(f"{self.bank}: the page is written when the first task has finished and updated with each task")
 
     def together(self) -> Runs:
         """Return the runs of the baselines and the finished runs of the encoding."""

@@ -14,6 +14,7 @@ from pydantic import Field
 from pe_experiments.commands.command_line import command, settings_of
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import Lines, say
+from pe_experiments.terminal.errors import UserError
 
 
 class CompareSettings(Section):
@@ -33,6 +34,9 @@ def main(config: DictConfig) -> None:
     from pe_experiments.comparison.compare import compare, show
 
     asked["pe"] = asked.pop("encodings")
+    page = Path(asked["results_dir"]) / str(asked["study"])
+    if asked["out"] is None and (page / "verdicts.csv").exists():
+        raise UserError(f"study={asked['study']}: {page} holds a page of verdicts; add out=FOLDER")
     asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
     say(f"reading {asked['results_dir']}/runs")
     show(compare(**asked, display=Lines()))

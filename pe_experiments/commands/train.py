@@ -8,6 +8,7 @@ python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      
 python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class
 """
 
+import yaml  # type: ignore[import-untyped]
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -40,7 +41,8 @@ def train(config: DictConfig) -> float:
         status = run_status(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
         why = f" ({status.remark})" if status.remark else ""
-        say(f"{status.state}: {status.run.path}{why}\nevaluated at {lengths}")
+        say(f"{status.state}: {status.run.path}{why}\nevaluated at {lengths}\n")
+        say(yaml.safe_dump(checked.model_dump(by_alias=True), sort_keys=False).rstrip())
         return float("nan")
     result = run_experiment(experiment, Lines() if alone else None)
     if alone:

@@ -76,9 +76,7 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
         if key == "hydra":
             raise UserError(f"{shown(text)}: hydra is a section; set its options with hydra.KEY=...")
         if key_of(text) in groups and value.replace(" ", "") == "{}":
-            raise UserError(
-                f"{shown(text)} changes nothing"
-            )
+            raise UserError(f"{shown(text)} changes nothing")
         if key in PARTS and key in groups and (value in ("null", "") or value.startswith("[")):
             several = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""

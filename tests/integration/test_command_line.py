@@ -540,7 +540,16 @@ def test_dry_run_touches_nothing(script: Script, results: Path) -> None:
     outcome = script("train", *TINY, f"results_dir={results}", "dry_run=true")
     assert outcome.code == 0
     assert outcome.out.startswith("new: ")
+    shown = yaml.safe_load(outcome.out.partition("\n\n")[2])
+    assert shown["training"]["steps"] == int(dict(text.split("=") for text in TINY)["training.steps"])
     assert not results.exists()
+
+
+def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, results: Path) -> None:
+    (results / "versus" / "X").mkdir(parents=True)
+    (results / "versus" / "X" / "verdicts.csv").touch()
+    said = script("compare", "study=versus/X", f"results_dir={results}")
+    assert (said.code, "holds a page of verdicts; add out=FOLDER" in said.err) == (1, True)
 
 
 @pytest.mark.slow
