@@ -82,7 +82,7 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     takes = nearest(argument, arguments) if arguments else " It takes no arguments."
     others = [choice for choice in choices_of(section) if argument in read_choice(section, choice)]
     if others and "Did you mean" not in takes:
-        takes = f"{takes} {section}={others[0]} has it."
+        takes = f"{takes} {allowed(f'{section}={choice}' for choice in others[:3])} has it."
     return UserError(f"{key} is not an argument of {section}={chosen}.{takes}")
 
 

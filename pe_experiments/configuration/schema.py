@@ -220,7 +220,7 @@ class RayConfig(LauncherConfig):
     @model_validator(mode="after")
     def _a_running_ray_has_its_own_cores(self) -> RayConfig:
         if self.address and self.jobs:
-            raise ValueError(f"hydra.launcher.jobs={self.jobs}: a running Ray decides; leave one out")
+            raise ValueError(f"hydra.launcher.jobs={self.jobs}: with an address the running Ray decides")
         return self
 
 
