@@ -54,7 +54,7 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     outcome = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
-    assert "the page comes when kth is finished (10 of the 20 runs to do)" in outcome.out
+    assert "the page comes when kth is finished (10 of 20 runs)" in outcome.out
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
