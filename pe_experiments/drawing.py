@@ -27,7 +27,7 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from pe_experiments.evaluation.summary import DEPTHS
+from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 # Okabe and Ito (2008) without yellow, which is pale in print, and five more. Colours that colour-blind

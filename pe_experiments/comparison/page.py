@@ -17,7 +17,8 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import ACCURACIES
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import METRIC_NAMES, render, style_indices
-from pe_experiments.evaluation.summary import DEPTHS, FARTHEST, SOLVED, lower_is_better
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
+from pe_experiments.tasks import DEPTHS
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # shown of a training curve

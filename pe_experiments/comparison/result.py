@@ -14,8 +14,8 @@ from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
 from pe_experiments.comparison.words import caveats, result_in_words
 from pe_experiments.drawing import Style, styles
-from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.tasks import DEPTHS
 
 
 @dataclass(frozen=True)

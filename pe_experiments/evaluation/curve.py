@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.evaluation.spread import gathered, is_mine
-from pe_experiments.evaluation.summary import DEPTHS
 from pe_experiments.models import Backbone
-from pe_experiments.tasks import IGNORE
+from pe_experiments.tasks import DEPTHS, IGNORE
 
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass at any length
 

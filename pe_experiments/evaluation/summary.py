@@ -11,7 +11,6 @@ import numpy as np
 from pe_experiments.terminal.console import Row
 
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
-DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # centres of the bins of examples by `Task.depth`
 FARTHEST = 8.0  # end of the area past training, in training lengths
 LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
 

@@ -1,5 +1,5 @@
 """Synthetic tasks, one file per family; `base` is the interface."""
 
-from pe_experiments.tasks.base import IGNORE, PositionIds, Task
+from pe_experiments.tasks.base import DEPTHS, IGNORE, PositionIds, Task
 
-__all__ = ["IGNORE", "PositionIds", "Task"]
+__all__ = ["DEPTHS", "IGNORE", "PositionIds", "Task"]

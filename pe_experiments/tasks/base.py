@@ -15,6 +15,7 @@ from torch import Tensor
 
 Split = Literal["training", "validation", "evaluation"]
 IGNORE = -100  # a target that is not scored; the default of torch's cross entropy
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # centres of the bins of examples by `Task.depth`
 
 
 class PositionIds(NamedTuple):
