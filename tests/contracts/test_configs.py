@@ -144,7 +144,10 @@ def commands_of(preset: str) -> list[str]:
     return [f"sweep={preset}", *(command for command in more if not re.search("study=|my_module", command))]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name.startswith("bank_") else name for name in SWEEPS],
+)
 def test_every_run_of_a_prepared_sweep_can_be_carried_out(name: str) -> None:
     """Every choice it names exists and nothing in it is a mistake: some run has each of its settings."""
     own = " pe=rope" if name == "versus" else ""

@@ -28,6 +28,7 @@ from pe_experiments.training.ranks import Ranks
 from tests.conftest import ROOT, TINY
 from tests.integration.test_tracking import check_mirror, mirror
 
+pytestmark = pytest.mark.slow
 Tiny = Callable[..., Experiment]
 CPU = "trainer=cpu"
 TWO = ("trainer=ddp", "trainer.accelerator=cpu")  # and two devices
@@ -218,7 +219,6 @@ def slurm(rank: int) -> dict[str, str]:
     return {f"SLURM_{key}": value for key, value in (here | own).items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("refused", [False, True])
 def test_processes_that_slurm_starts(refused: bool, tiny: Tiny, results: Path) -> None:
     """Where rank 0 refuses the configuration, the other process ends too."""

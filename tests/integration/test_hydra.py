@@ -64,6 +64,7 @@ def test_a_run_leaves_its_own_directory_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
 
 
+@pytest.mark.slow
 def test_the_traceback_is_there_for_those_who_ask(tmp_path: Path) -> None:
     for many in ([], ["-m"]):
         arguments = [*many, *TINY, "pe=tests.integration.outside.Fails", "evaluation.lengths=[4]"]

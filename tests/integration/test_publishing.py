@@ -25,6 +25,7 @@ from tests.conftest import Outcome
 from tests.synthetic import write_study
 
 Script = Callable[..., Outcome]
+pytestmark = pytest.mark.slow
 PAGES = (
     "from pe_experiments.published import read_archive\n\n\n"
     "def pages(folder):\n"

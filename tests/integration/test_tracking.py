@@ -26,6 +26,7 @@ from pe_experiments.training import loop as training
 from tests.conftest import TINY
 from tests.integration.test_runs_survive import StopAt
 
+pytestmark = pytest.mark.slow
 Tiny = Callable[..., Experiment]
 IMAGE = ("_type", "path", "format", "width", "height", "size", "sha256")
 BLOCK, HEADER = 32_768, 7  # LevelDB's log: blocks of fragments, each with crc32, length and type
@@ -115,7 +116,6 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert config["pe"]["_target_"].endswith("Rope")
 
 
-@pytest.mark.slow
 def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
     options = [option for option in TINY if not option.startswith("logger")]
     outcome = script("train", "-m", *options, f"results_dir={results}", "pe=none,sinusoidal")

@@ -56,6 +56,7 @@ def test_a_stranger_finds_the_second_banks_verdicts(
             assert (told[name]["verdict"] == "better") == (p <= 0.05)
 
 
+@pytest.mark.slow
 def test_a_stranger_finds_both_views_and_the_ranks(bank: stranger.Bank) -> None:
     """Unlearned settings as 0 and left out, side by side, and the mean over tasks that ranks encodings."""
     blocks = load_study(BANK).blocks(BANK)

@@ -85,7 +85,7 @@ def test_classes_from_outside_are_not_published(tiny: Callable[..., Experiment])
     runs = load_runs(write_study(tiny, seeds=2))
     require_committed_code("t", runs)
     next(iter(runs.saved.values()))["identity"]["trained"]["pe"]["_target_"] = "mine.Mine"
-    with pytest.raises(UserError, match=r"mine\.Mine of .* is no code of this project"):
+    with pytest.raises(UserError, match=r"mine\.Mine of .* is not code of this project"):
         require_committed_code("t", runs)
 
 

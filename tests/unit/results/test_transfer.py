@@ -107,6 +107,7 @@ def test_classes_follow_from_formulas_alone() -> None:
     assert {encoding for encoding, level in found.items() if level == 2} == {"alibi", "kerple_log", "fox"}
 
 
+@pytest.mark.slow
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the formulas rank text better than the bank, which adds nothing; how much hangs on a task."""
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)

@@ -265,7 +265,7 @@ def test_mistakes_are_one_sentence(tiny: Tiny, child: Child, tmp_path: Path) -> 
     with pytest.raises(UserError, match="it is not begun, and only a completed run can be continued"):
         child(run)
     (tmp_path / "config.yaml").write_text("a: 1\n")
-    with pytest.raises(UserError, match=r"config.yaml is damaged .*; this is no run"):
+    with pytest.raises(UserError, match=r"is not a valid run directory: config.yaml"):
         child(RunDirectory(tmp_path))
 
 
