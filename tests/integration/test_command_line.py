@@ -306,12 +306,12 @@ OTHER_MISTAKES = {
     "show: both": (
         "show_encoding",
         ["encodings=[alibi]", "pe=rope"],
-        ["pe=rope", "cannot be combined with encodings"],
+        ["pe=rope", "cannot be combined"],
     ),
     "show: an argument": (
         "show_encoding",
         ["encodings=[alibi]", "pe.base=5"],
-        ["pe.base=5", "cannot be combined with encodings"],
+        ["pe.base=5", "cannot be combined"],
     ),
     "show: several": ("show_encoding", ["-m", "pe=rope,alibi"], ["-m is for train.py"]),
     "compare: several": ("compare", ["-m", "study=a,b"], ["-m is for train.py"]),
