@@ -253,7 +253,7 @@ function showCounter() {
 
 /* 5. Two encodings. */
 const ACTIONS = {
-  rotation: "Queries and keys rotate with their position, so what changes depends on the distance and on the words.",
+  rotation: "Queries and keys rotate with their position, so the change of a logit depends on the distance and on the words.",
   bias: "It adds a number to the attention logit.",
   scale: "It multiplies all logits of a query by the same factor, so by itself it knows no order.",
   weights: "It computes the attention weights by itself, from the words and their order.",
@@ -270,12 +270,12 @@ function cosines(rows) { // mean over all pairs that far apart
 }
 function notes(encoding) {
   const sentences = [], masks = (encoding.lines || []).flat().includes(null);
-  if (encoding.vectors) sentences.push("It gives every position a vector, added to the word's or put beside it; distances are left for the model to find.");
+  if (encoding.vectors) sentences.push("It gives every position a vector, which is added to the word's vector or put beside it. The model must find distances itself.");
   if (masks) sentences.push("It masks far keys.");
   else if (encoding.action in ACTIONS) sentences.push(ACTIONS[encoding.action]);
-  if (encoding.content && encoding.action === "bias") sentences.push("It depends on content: the number follows from the words, and the curve is a mean over random ones.");
-  if (encoding.action === "nothing" && !encoding.vectors) sentences.push("It changes nothing: there is nothing to draw.");
-  if (encoding.drawn) sentences.push("Its parameters start at zero; here they are drawn at random, to show which distances can differ.");
+  if (encoding.content && encoding.action === "bias") sentences.push("It depends on content. The number follows from the words, and the curve is a mean over random words.");
+  if (encoding.action === "nothing" && !encoding.vectors) sentences.push("It changes nothing, so there is nothing to draw.");
+  if (encoding.drawn) sentences.push("Its parameters start at zero. Here they are random, to show which distances can differ.");
   if (encoding.causal_only) sentences.push("It is for decoders only.");
   sentences.push(encoding.parameters ? `It trains ${encoding.parameters.toLocaleString("en")} parameters at d_model ${encoding.d_model} with ${encoding.heads} heads.` : "It has no parameters to train.");
   return sentences;
@@ -300,7 +300,7 @@ function encodingCard(number_, name) {
         rows: rows.length, columns: rows[0].length, limit, value: (r, c) => rows[r][c] ?? -limit,
         ends: { rows: rows.length < 9 ? [row] : [`${row} 0`, String(rows.length - 1)], columns: [`${column} 0`, String(rows[0].length - 1)] },
         name: `${encoding.name}: ${row} by ${column}`,
-        hint: encoding.vectors ? `The vectors of ${rows.length} positions.` : !encoding.channels ? "Red: masked, so that the head cannot see a key so far back." : "How much of a channel's product with itself is left when query and key have rotated.",
+        hint: encoding.vectors ? `The vectors of ${rows.length} positions.` : !encoding.channels ? "Red cells are masked: the head cannot see a key so far back." : "Each cell shows how much of a channel's product with itself is left after query and key have rotated.",
         tell: (r, c) => `${row} ${r}, ${column} ${c}: ${number(rows[r][c])}`,
       });
     }
