@@ -1,0 +1,200 @@
+"""What to change in a RoPE model that goes on at four times its training length, and for how many steps."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+from scipy import stats
+
+from pe_experiments.comparison.statistics import ALPHA, Interval, holm, t_interval
+from pe_experiments.drawing import legend_below, save, styles
+from pe_experiments.published import markdown_table, read_archive, with_settings
+from pe_experiments.published.archive import FILES
+from pe_experiments.store.directory import DIVERGED
+
+SEEDS = range(5)  # of the plan; its pilot has another
+FEWEST_SEEDS = 4  # for a test
+TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context
+LENGTHS = [TRAINED, 512, EXTENDED, 2048, LONGEST]
+STEPS = [0, 30, 150, 450]  # of a child; 0 stands for one step at a learning rate of 1e-12
+UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
+BEHIND = 0.05  # bits per byte; a change has caught up if the interval of its difference lies below
+WORDS = {  # of each change, by the label of the child; DroPE has that of `none`
+    "rope": "nothing", "rope(base=40000)": "base times 4", "rope(base=160000)": "base times 16", "rope_linear": "linear",
+    "rope_ntk": "NTK-aware", "rope_yarn": "YaRN", "rope_llama3": "Llama 3", "p_rope": "p-RoPE", "none": "RoPE removed", "drope": "DroPE",
+}  # fmt: skip
+PARENT, SCRATCH, ALIBI, FOX = ("parent", 1500), ("scratch", 1950), ("alibi", 1950), ("fox", 1950)
+FROM_SCRATCH = {
+    PARENT: "RoPE at 256 (parents)", SCRATCH: "RoPE at 1,024", ALIBI: "ALiBi at 256", FOX: "FoX at 256",
+}  # fmt: skip
+MODELS = [*product(WORDS, STEPS), *FROM_SCRATCH]  # with their steps
+
+Model = tuple[str, int]  # and its steps
+Test = tuple[Model, Model, int]  # two models, and the context length at which they are compared
+
+
+def read_models(folder: Path) -> pd.DataFrame:
+    """Return a row per run of the plan: its model, steps, seed, learning rate and bits per byte by context length."""
+    columns = ["model", "steps", "seed", "rate", *LENGTHS]
+    if not (folder / FILES[0]).exists():  # not published yet: all numbers are NaN
+        return pd.DataFrame(columns=columns, dtype=float)
+    runs = read_archive(folder)
+    lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
+    bits = lines.pivot(index="name", columns="length", values="bits_per_byte").reindex(columns=LENGTHS)
+    rows = with_settings(runs, steps="training.steps", rate="training.learning_rate").join(bits, on="name")
+    rows = rows[(rows["task"] == "text") & rows["seed"].isin(SEEDS)]
+    rows[LENGTHS] = rows[LENGTHS].mask(rows["status"] == DIVERGED, UNIFORM)
+    models = map(model_name, rows["label"], rows["max_length"])
+    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[columns]
+
+
+def model_name(label: str, max_length: int) -> str:
+    """Return the change of a child, or the name of a model trained from scratch."""
+    _, arrow, last = label.rpartition(" -> ")
+    last = last.partition(" [")[0]  # without the hash that tells two encodings of one label apart
+    if arrow:
+        return "drope" if last == "none" and max_length == TRAINED else last
+    if last == "rope":
+        return "scratch" if max_length == EXTENDED else "parent"
+    return last
+
+
+def bits_by_seed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return bits per byte [seeds, (model, steps, context length)] of the seeds of which every run is there."""
+    wide = rows.pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
+    bits = {}
+    for (model, steps), length in product(MODELS, LENGTHS):
+        trained = "none" if (model, steps) == ("drope", 0) else model  # before training they are one model
+        bits[model, steps, length] = wide.get((length, trained, steps), pd.Series(np.nan, wide.index))
+    return pd.DataFrame(bits).dropna()
+
+
+def difference(bits: pd.DataFrame, first: Model, second: Model, length: int) -> pd.Series:
+    """Return the difference of bits per byte by seed."""
+    return bits[(*first, length)] - bits[(*second, length)]
+
+
+def lowest(bits: pd.DataFrame) -> str:
+    """Return the change with the lowest mean at 1,024 bytes after 150 steps."""
+    return min(WORDS, key=lambda change: float(bits[change, 150, EXTENDED].mean()))
+
+
+def families(bits: pd.DataFrame) -> dict[str, list[Test]]:
+    """Return the numbered families of the plan."""
+    changes = [change for change in WORDS if change != "rope"]
+    best, others = (lowest(bits), 450), product((EXTENDED, LONGEST), (ALIBI, FOX))
+    return {
+        "what_to_change": [((change, 150), ("rope", 150), EXTENDED) for change in changes],
+        "without_training": [((change, 0), PARENT, EXTENDED) for change in changes if change != "drope"],
+        "beyond": [((change, 150), SCRATCH, LONGEST) for change in WORDS],
+        "what_to_start_from": [(best, other, length) for length, other in others],
+    }
+
+
+def interval(differences: pd.Series, alpha: float) -> Interval:
+    """Return the mean difference with Student's interval, if there are enough seeds."""
+    enough = len(differences) >= FEWEST_SEEDS
+    return t_interval(differences.to_numpy(), alpha) if enough else Interval(float(differences.mean()))
+
+
+def tested(bits: pd.DataFrame, tests: list[Test]) -> list[tuple[Interval, float]]:
+    """Return difference and p-value of each test of a family: t tests within seeds, by Holm's method."""
+    differences = [difference(bits, *test) for test in tests]
+    if len(bits) < FEWEST_SEEDS:
+        return [(interval(values, ALPHA), np.nan) for values in differences]
+    ps = np.array([stats.ttest_1samp(values, 0).pvalue for values in differences])
+    adjusted = holm(ps.tolist())
+    # An interval has the level of its test, so that it leaves out 0 where the test is significant: Bonferroni's for
+    # the tests that Holm's method still counts there.
+    left = len(ps) - np.minimum(ps.argsort().argsort(), np.sum(np.array(adjusted) <= ALPHA))
+    levels = (ALPHA / left).tolist()
+    return [*zip(map(interval, differences, levels), adjusted, strict=True)]
+
+
+def caught_up(gaps: list[Interval]) -> str:
+    """Return the fewest steps after which a change has caught up, or ``not in 450``."""
+    if np.isnan(gaps[0].high):
+        return "–"
+    enough = [steps for steps, gap in zip(STEPS, gaps, strict=True) if gap.high < BEHIND]
+    return str(enough[0]) if enough else f"not in {STEPS[-1]}"
+
+
+def in_words(gap: Interval) -> str:
+    """Return ``+0.03 [-0.02, +0.08]``, without the ends if they are not known."""
+    estimate, low, high = (round(x, 2) + 0.0 for x in (gap.estimate, gap.low, gap.high))
+    return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
+    """Return a row per test: the two models, their difference with its interval, and the p-value."""
+    rows = []
+    for (*models, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
+        words = [FROM_SCRATCH.get(model) or f"{WORDS[model[0]]}, {model[1]} steps" for model in models]
+        rows.append([*words, f"{length:,}", in_words(estimate), "–" if np.isnan(p) else f"{p:.2g}"])
+    return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
+
+
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables and the numbers of the sentences.
+
+    Numbers: ``rope_yarn_150_at_1024``, ``parent_at_1024`` (and of `scratch`, `alibi`, `fox`), each also with
+    ``_minus_scratch``; ``rope_yarn_caught_up``, ``lowest``, ``seeds`` and ``rate``.
+    """
+    rows = read_models(folder)
+    bits = bits_by_seed(rows)
+    means = bits.mean()
+    rates = rows.loc[rows["model"].isin([*WORDS]) & (rows["steps"] > 0), "rate"].unique()
+    values: dict[str, Any] = {"seeds": len(bits), "rate": " and ".join(f"{rate:g}" for rate in sorted(rates))}
+    values["lowest"] = WORDS[lowest(bits)]
+    heading = ["change", *(f"{steps} steps" for steps in STEPS)]
+    for length in (TRAINED, EXTENDED, 2048, LONGEST):
+        lines = [[WORDS[c], *(f"{means[c, steps, length]:.2f}" for steps in STEPS)] for c in WORDS]
+        values[f"at_{length}"] = markdown_table(heading, lines)
+    lines = [[words, *(f"{means[(*m, n)]:.2f}" for n in LENGTHS)] for m, words in FROM_SCRATCH.items()]
+    values["from_scratch"] = markdown_table(["trained", *(f"at {n:,}" for n in LENGTHS)], lines)
+    lines = []
+    for change, words in WORDS.items():
+        behind = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
+        gaps = [interval(values_by_seed, ALPHA / len(WORDS)) for values_by_seed in behind]
+        values[f"{change}_caught_up"] = caught_up(gaps)
+        lines.append([words, *map(in_words, gaps), caught_up(gaps)])
+    values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
+    values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
+    for (model, steps), length in product(MODELS, LENGTHS):
+        name = f"{model}_at_{length}" if (model, steps) in FROM_SCRATCH else f"{model}_{steps}_at_{length}"
+        values[name] = means[model, steps, length]
+        values[f"{name}_minus_scratch"] = means[model, steps, length] - means[(*SCRATCH, length)]
+    return values
+
+
+def pages(folder: Path) -> None:
+    """Draw the figure of the answer, once there are runs."""
+    bits = bits_by_seed(read_models(folder))
+    if bits.empty:
+        return
+    looks = {words: styles(WORDS)[change] for change, words in WORDS.items()}
+    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
+    for axes, length in zip(figure.subplots(1, 2), (EXTENDED, LONGEST), strict=True):
+        scratch = bits[(*SCRATCH, length)]
+        axes.axhspan(scratch.min(), scratch.max(), color="0.85", zorder=0)
+        axes.axhline(scratch.mean(), color="0.35", linestyle="--", linewidth=1.0, zorder=1)
+        for change, (colour, marker) in zip(WORDS, looks.values(), strict=True):
+            curve = bits[[(change, steps, length) for steps in STEPS]]
+            places = range(len(STEPS))
+            axes.plot(places, curve.T, ".", color=colour, markersize=3, alpha=0.5)
+            axes.plot(places, curve.mean(), color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+        axes.set_xticks(places, [f"{steps}" for steps in STEPS])
+        axes.set(xlabel="further steps", ylabel=f"bits per byte at {length:,} bytes")
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_locator(FixedLocator([2, 2.5, 3, 4, 5, 6, 8]))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.spines[["top", "right"]].set_visible(False)
+    legend_below(figure, looks, looks)
+    save(figure, folder / "figures", "answer")
