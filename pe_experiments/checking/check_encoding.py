@@ -24,12 +24,14 @@ from pe_experiments.checking.differences import place_in_pair, untrained_pairs, 
 from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
+    OTHER_MODELS,
     Match,
     equal_encodings,
     identify,
     known_mistakes,
     published_variants,
     with_equal_frequencies,
+    with_published_arguments,
 )
 from pe_experiments.checking.instances import small_shape
 from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
@@ -150,11 +152,13 @@ def _explanations(
     theirs = component.build
     lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
     others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
+    published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
     return (
         known_mistakes(theirs, [against], forms)
         or published_variants(theirs, [against], forms, stated, (*ORIGINAL_LENGTHS, *lengths))
         or equal_encodings(theirs, [reference_of(against.choice), *others], forms)
         or known_mistakes(theirs, [against], forms, common=True)
+        or known_mistakes(theirs, published, forms)
     )
 
 

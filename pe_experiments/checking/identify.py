@@ -120,16 +120,18 @@ def published_variants(
 def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Component]:
     """Return the encoding with published arguments, each also with other original lengths if it has one."""
 
-    def with_arguments(**arguments: Any) -> Component:
-        return reference_of(component.choice, **{**component.arguments, **arguments})
-
-    published = PUBLISHED.get(component.choice, [])
-    for arguments in published:
-        yield with_arguments(**arguments)
+    variants = with_published_arguments(component)
+    yield from variants
     if issubclass(component.cls, ExtendedRope):
-        for arguments in ({}, *published):
+        for variant in (component, *variants):
             for length in lengths:
-                yield with_arguments(**arguments, original_length=length)
+                yield reference_of(component.choice, **{**variant.arguments, "original_length": length})
+
+
+def with_published_arguments(component: Component) -> list[Component]:
+    """Return the encoding with the arguments of each published model."""
+    published = PUBLISHED.get(component.choice, [])
+    return [reference_of(component.choice, **{**component.arguments, **given}) for given in published]
 
 
 def with_equal_frequencies(

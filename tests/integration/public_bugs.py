@@ -69,6 +69,23 @@ class LinearFrequencies(RightRope):
         return torch.linspace(1.0, 1e-4, pairs)
 
 
+class KeysOfTheOtherLayout(RightRope):
+    """Queries rotate halves of the channels, keys neighbouring ones."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        halves = torch.cat([k[..., ::2], k[..., 1::2]], -1)
+        first, second = self.turned(halves, at.k_positions_BS, at).chunk(2, -1)
+        return self.turned(q, at.q_positions_BT, at), torch.stack([first, second], -1).flatten(-2)
+
+
+class OneAheadWhenCached(RightRope):
+    """The new token is counted before its position is taken."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        ahead = int(q.shape[2] < k.shape[2])
+        return self.turned(q, at.q_positions_BT + ahead, at), self.turned(k, at.k_positions_BS, at)
+
+
 class UnrotatedWhenCached(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return (q, k) if q.shape[2] < k.shape[2] else super().rotate(q, k, at)
@@ -350,6 +367,7 @@ class RightT5(PositionalEncoding):
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
+        self.one_sided = shape.causal
         sides = 1 if shape.causal else 2
         self.buckets = min(32, 2 * sides * max(1, shape.train_length // 2))
         self.most = max(shape.train_length, self.buckets // sides // 2 + 1) + self.more
@@ -360,7 +378,7 @@ class RightT5(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         relative, buckets, offset = self.distances(at), self.buckets, torch.zeros((), dtype=torch.long)
-        if self.shape.causal:
+        if self.one_sided:
             distance = -relative.clamp(max=0)
         else:
             buckets = buckets // 2
@@ -383,6 +401,14 @@ class T5PaperArguments(RightT5):
         super().__init__(shape)
         self.buckets, self.most = 32, 128
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
+
+
+class TwoSidedInDecoder(T5PaperArguments):
+    causal_only = True
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.one_sided = False
 
 
 class ShiftedByTheTable(RightT5):

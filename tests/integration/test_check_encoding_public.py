@@ -35,6 +35,8 @@ WRONG = [
     ("CacheOf32768", "rope", "ids beyond 32,767 are taken as 32,767"),
     ("LinearFrequencies", "rope", "linear instead of geometric"),
     ("UnrotatedWhenCached", "rope", "it has no effect while decoding with cached keys"),
+    ("KeysOfTheOtherLayout", "rope", "rope: queries rotate halves, keys neighbouring channels"),
+    ("OneAheadWhenCached", "rope", "rope: the query of a cached step is one position ahead"),
     ("LogitsTwice", "rope", "logits are 2 times ours"),
     ("StaleCache", "rope", "FAILS in the decoder: earlier calls change nothing"),
     ("StaleCache", "rope", "It keeps something between calls"),
@@ -65,6 +67,7 @@ WRONG = [
     ("LastHeadsUnbiased", "alibi", "there are no positions in head 3 of 4"),
     ("DroppedWhenCached", "alibi", "it has no effect while decoding with cached keys"),
     ("MaxDistanceOffByOne", "t5", "t5: max_distance is one too large"),
+    ("TwoSidedInDecoder", "t5", "t5: two-sided buckets in a decoder"),
     ("ShiftedByTheTable", "t5", "it has no effect"),
     ("LogarithmToBaseTwo", "kerple_log", "kerple_log: the logarithm to base 2"),
 ]

@@ -162,6 +162,7 @@ WRONG_IDS: dict[str, ChangeIds] = {
     "keys are one position ahead": lambda i, j: (i, j + 1),
     "the query of a cached step is counted from 0": lambda i, j: (j[:, : i.shape[1]], j),
     "the query of a cached step is one position behind": lambda i, j: (i - int(i.shape[1] < j.shape[1]), j),
+    "the query of a cached step is one position ahead": lambda i, j: (i + int(i.shape[1] < j.shape[1]), j),
     "the offset of the first row serves all rows while decoding": lambda i, j: (
         i if i.shape[1] > 1 else i[:1],
         j,

@@ -75,6 +75,14 @@ def halves_across(x):
     return torch.cat([-second, first], -1)
 
 
+def neighbours_across(x):
+    return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+
+
+def each_twice(angles):
+    return angles.repeat_interleave(2, -1)
+
+
 def twice(angles):
     return torch.cat([angles, angles], -1)
 
@@ -91,6 +99,14 @@ def rotated_by(across, table):
         return tuple(rotated)
 
     return rotate
+
+
+def only_queries_in_halves(encoding, original, q, k, at):
+    return original(q, k, at)[0], rotated_by(neighbours_across, each_twice)(encoding, original, q, k, at)[1]
+
+
+def only_keys_in_halves(encoding, original, q, k, at):
+    return rotated_by(neighbours_across, each_twice)(encoding, original, q, k, at)[0], original(q, k, at)[1]
 
 
 def heads_for_tokens(encoding, original, q, k, at):
@@ -124,6 +140,11 @@ def base_times_factor(encoding, original, at):
     return frequencies(encoding.base * float(encoding.stretch_B(at)), encoding.pairs)[None]
 
 
+def exponent_of_ntk(encoding, original, at):
+    exponent = 2 * encoding.pairs / (2 * encoding.pairs - 1)
+    return frequencies(encoding.base * float(encoding.stretch_B(at)) ** exponent, encoding.pairs)[None]
+
+
 def factor_of_tokens_so_far(encoding, original, at):
     so_far = at.q_positions_BT.max().double() + 1
     return (so_far / encoding.shape.train_length).clamp(min=1)[None]
@@ -145,6 +166,12 @@ def ramp_of_current_length(encoding, original, rotations):
 
 def keys_grow_too(encoding, original, at):
     return original(at)[0], original(with_ids(at, lambda i, j: (j, i)))[0]
+
+
+def keys_grow_from_zero(encoding, original, at):
+    (cos_q, sin_q), (cos_k, sin_k) = Rope._rotations(encoding, at)
+    scale_q, scale_k = (encoding._scales(ids) for ids in (at.q_positions_BT, at.k_positions_BS))
+    return (cos_q * scale_q, sin_q * scale_q), (cos_k * scale_k, sin_k * scale_k)
 
 
 def separate_centres(encoding, original, at):
@@ -207,6 +234,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
             "the ids of the first row serve all rows",
             "the query of a cached step is counted from 0",
             "the query of a cached step is one position behind",
+            "the query of a cached step is one position ahead",
             "position ids are ignored, tokens counted",
             "positions in bfloat16",
             "positions in float16",
@@ -221,12 +249,10 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "rotate_half without its minus": result(
             "_tables", lambda tables: tuple((cos, twice(sin.chunk(2, -1)[1])) for cos, sin in tables)
         ),
-        "half-split angles on interleaved channels": method(
-            "rotate", rotated_by(lambda x: torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2), twice)
-        ),
-        "interleaved angles on half-split channels": method(
-            "rotate", rotated_by(halves_across, lambda angles: angles.repeat_interleave(2, -1))
-        ),
+        "half-split angles on interleaved channels": method("rotate", rotated_by(neighbours_across, twice)),
+        "interleaved angles on half-split channels": method("rotate", rotated_by(halves_across, each_twice)),
+        "queries rotate halves, keys neighbouring channels": method("rotate", only_queries_in_halves),
+        "keys rotate halves, queries neighbouring channels": method("rotate", only_keys_in_halves),
         "only queries rotate": method("rotate", lambda e, original, q, k, at: (original(q, k, at)[0], k)),
         "only keys rotate": method("rotate", lambda e, original, q, k, at: (q, original(q, k, at)[1])),
         "logits scaled twice": method(
@@ -257,6 +283,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "rope_ntk": {
         "the base is multiplied by the factor itself": method("frequencies_BR", base_times_factor),
+        "the exponent is d / (d - 1) in place of d / (d - 2)": method("frequencies_BR", exponent_of_ntk),
     },
     "rope_dynamic_ntk": {
         "the factor is not taken back at the training length": method(
@@ -280,6 +307,9 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "xpos": {
         "keys grow with their position as queries do": method("_rotations", keys_grow_too),
+        "keys grow with their position as queries do, counted from 0": method(
+            "_rotations", keys_grow_from_zero
+        ),
         "queries and keys have centres of their own": method("_rotations", separate_centres),
         "logits grow with distance": result("_scales", torch.reciprocal),
     },
