@@ -17,7 +17,7 @@ def main(config: DictConfig) -> None:
     settings["model"] = settings.pop("path")
     if settings["model"] == "???":
         raise UserError("model is missing; for example model=FOLDER, which holds config.json and safetensors")
-    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # brings torch
+    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # imports torch
     from pe_experiments.pretrained.report import show
 
     # configs/local may hold settings of other commands.

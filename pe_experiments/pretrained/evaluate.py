@@ -84,9 +84,10 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
         text = Text(asked.text)
     except ValueError as error:
         raise UserError(str(error).replace("path=", "text=", 1)) from error
+    texts = zip(text.names, text.data_files, strict=True)
     measured = {
-        "model": {path.name: _digest(path) for path in model.files},
-        "text": {name: _digest(Path(path)) for name, path in zip(text.names, text.data_files, strict=True)},
+        "model": {path.name: file_digest(path) for path in model.files},
+        "text": {name: file_digest(Path(path)) for name, path in texts},
         "stretches": asked.stretches, "scored": asked.scored, "dtype": asked.dtype,
     }  # fmt: skip
     identity = short_hash(measured)
@@ -115,10 +116,6 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
         report.log(asked.logger, folder, Path(asked.results_dir), table, content)
         write_atomically(settings, json.dumps(content, indent=1))
     return folder
-
-
-def _digest(path: Path) -> str:
-    return file_digest(path, path.stat().st_mtime_ns)
 
 
 def _lock(folder: Path) -> Any:

@@ -20,7 +20,7 @@ from pe_experiments.training.preflight import memory_bytes
 
 Rope = Literal["as_is", "linear", "ntk", "yarn", "llama3"]
 Block = dict[str, Any]
-INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" brings it'
+INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" installs it'
 PICKLES = ("*.bin", "*.pt", "*.pth")
 LLAMA_3_1 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 

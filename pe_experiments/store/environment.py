@@ -65,7 +65,7 @@ def user_files(experiment: Experiment) -> dict[str, str]:
     """Return a digest of each file with a class of the user, by module."""
     classes = (cls for part in experiment.components.values() for cls in user_classes(part.classes))
     files = {cls.__module__: path for cls in classes if (path := file_of(cls))}
-    return {module: file_digest(path, path.stat().st_mtime_ns) for module, path in sorted(files.items())}
+    return {module: file_digest(path) for module, path in sorted(files.items())}
 
 
 def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[str]:

@@ -140,5 +140,5 @@ def data_digests(declared: Iterable[str | Path], parts: Iterable[Component]) -> 
     for text in (value for part in parts for _, value in leaves(part.arguments) if isinstance(value, str)):
         if "\n" not in text and os.path.isfile(text) and Path(text).absolute() not in files:
             named[Path(text).name if Path(text).is_absolute() else text] = Path(text).absolute()
-    digests = {name: file_digest(path, path.stat().st_mtime_ns) for name, path in sorted(named.items())}
+    digests = {name: file_digest(path) for name, path in sorted(named.items())}
     return digests if len(digests) <= MOST_FILES else {f"{len(digests)} files": text_digest(str(digests))}

@@ -27,9 +27,13 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
+def file_digest(path: Path) -> str:
+    """Return the digest of a file, which is read again only after a change."""
+    return _digest_of_file(path, path.stat().st_mtime_ns)
+
+
 @cache
-def file_digest(path: Path, changed_at: int) -> str:
-    """Return the digest of a file, cached by its time of change ``changed_at`` in ns."""
+def _digest_of_file(path: Path, changed_at: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 

@@ -176,9 +176,9 @@ def _with_value(section: ConfigMapping, chosen: Any, path: list[str]) -> ConfigM
 def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
     """Return what a child with an encoding of these classes keeps of its parent."""
     experiment, hashed = parent.experiment, parent.identity.hashed
-    alike = {key: value for key, value in hashed["config"].items() if key != "seed"}
-    if "parent" in alike:
-        alike["parent"] = alike["parent"]["family"]
+    shared = {key: value for key, value in hashed["config"].items() if key != "seed"}
+    if "parent" in shared:
+        shared["parent"] = shared["parent"]["family"]
     steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
     trained = steps * experiment.config.trainer.accumulate_grad_batches
     theirs = experiment.components["pe"].build(experiment.shape)
@@ -187,7 +187,7 @@ def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
         name=parent.run.name,
         label=parent.identity.label,
         run=short_hash(hashed),
-        family=short_hash([alike, hashed["data"], hashed["classes"]]),
+        family=short_hash([shared, hashed["data"], hashed["classes"]]),
         length=None if WITHOUT_LENGTH.issuperset(encoding) else length,
         batches=trained + (experiment.config.parent.batches if experiment.config.parent else 0),
     )

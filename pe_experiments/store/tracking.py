@@ -18,7 +18,7 @@ from typing import Any, Literal
 from filelock import FileLock
 from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
-from pe_experiments.configuration.schema import LoggerConfig
+from pe_experiments.configuration.schema import LoggerConfig, MlflowConfig
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import short_hash
@@ -50,7 +50,11 @@ class Loggers:
                 shutil.rmtree(directory.path / name, ignore_errors=True)
                 self._add(name, _in_directory(name, directory))
         if wanted.mlflow is not None:
-            self._add("mlflow", _mlflow(status, directory))
+            config, name = status.experiment.config, status.run.name
+            if directory is not status.run:
+                name = f"{name}-e{directory.name}"
+            tags = {"study": config.study or "", "label": status.identity.label}
+            self._add("mlflow", _mlflow(wanted.mlflow, name, Path(config.results_dir), tags))
 
     def _add(self, name: str, logger: Logger) -> Any:
         self.loggers[name] = logger
@@ -167,14 +171,12 @@ def _in_directory(name: str, directory: RunDirectory) -> Logger:
     return TensorBoardLogger(**where, default_hp_metric=False)
 
 
-def _mlflow(status: RunStatus, directory: RunDirectory) -> MLFlowLogger:
+def _mlflow(
+    settings: MlflowConfig, name: str, results_dir: Path, tags: dict[str, str] | None = None
+) -> MLFlowLogger:
     """Return a run in MLflow that replaces an earlier one of that name, by default in ``results_dir``."""
     _require("mlflow")
-    config, name = status.experiment.config, status.run.name
-    if directory is not status.run:
-        name = f"{name}-e{directory.name}"
-    settings, results = config.logger.mlflow, Path(config.results_dir).absolute()
-    assert settings
+    results = results_dir.absolute()
     for noisy in ("alembic", "mlflow"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with FileLock(results / ".mlflow.lock"):  # one process creates the tables
@@ -182,7 +184,7 @@ def _mlflow(status: RunStatus, directory: RunDirectory) -> MLFlowLogger:
             settings.experiment_name,
             name,
             settings.tracking_uri or f"sqlite:///{results / 'mlflow.db'}",
-            tags={"study": config.study or "", "label": status.identity.label},
+            tags=tags,
             artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
         )
         client, this = logger.experiment, logger.run_id
@@ -207,9 +209,7 @@ def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, na
             shutil.rmtree(folder / kind, ignore_errors=True)
             loggers.append(_in_directory(kind, RunDirectory(folder)))
     if config.mlflow is not None:
-        _require("mlflow")
-        place = config.mlflow.tracking_uri or f"sqlite:///{results_dir.absolute() / 'mlflow.db'}"
-        loggers.append(MLFlowLogger(config.mlflow.experiment_name, name, place))
+        loggers.append(_mlflow(config.mlflow, name, results_dir))
     if config.wandb and config.wandb.mode:
         started = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
         loggers.append(WandbLogger(experiment=started))

@@ -79,7 +79,7 @@ def look_up(
         try:
             job.config = composer.compose(overrides)
             if job.config.get("init_from") is not None:
-                from pe_experiments.store.parent import continued  # brings torch
+                from pe_experiments.store.parent import continued  # imports torch
 
                 job.config = continued(job.config, map(key_of, overrides))
             if job.study not in published:
@@ -95,12 +95,12 @@ def look_up(
     return list(jobs.values())
 
 
-def _refuse_ignored(kept: Job, job: Job) -> None:
-    """Refuse values that make no run of their own, as of ``label`` or ``logger``: only one would count."""
-    if kept.config != job.config:
-        one = " ".join(text for text in job.overrides if text not in kept.overrides)
-        other = " ".join(text for text in kept.overrides if text not in job.overrides)
-        raise UserError(f"{one} is the same run as {other}, and a sweep carries it out once; give one value")
+def _refuse_ignored(first: Job, job: Job) -> None:
+    """Refuse several values of an option that does not make another run, such as ``label`` or ``logger``."""
+    if first.config != job.config:
+        typed = " ".join(text for text in job.overrides if text not in first.overrides)
+        earlier = " ".join(text for text in first.overrides if text not in job.overrides)
+        raise UserError(f"{typed} is the same run as {earlier}; a sweep runs it once, so give one value")
 
 
 def published_losses(results_dir: str, study: str) -> dict[str, float]:

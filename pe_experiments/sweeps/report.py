@@ -71,10 +71,8 @@ def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, s
     studies = sorted({job.study for job in done})
     for results_dir, study in studies:
         study_jobs = [job for job in done if job.study == (results_dir, study)]
-        names, facts = (
-            [job.name for job in study_jobs],
-            {"tuned": varying((job.config for job in study_jobs), tuned)},
-        )
+        names = [job.name for job in study_jobs]
+        facts = {"tuned": varying((job.config for job in study_jobs), tuned)}
         if not study:  # exactly these runs
             write_manifest(Path(results_dir), UNNAMED, names, **facts)
             continue

@@ -46,7 +46,7 @@ class UsedByFew(PositionalEncoding):
         return x_BTD + self.added_D if x_BTD.shape[1] == 10 else x_BTD
 
 
-def compare(one: RunResult, two: RunResult, within: float) -> None:
+def assert_equal_runs(one: RunResult, two: RunResult, within: float) -> None:
     """Both runs have the same training curve and the same table."""
     assert (one.status, two.status) == ("completed", "completed"), (one.result, two.result)
     tables = [[*read_metrics(run.directory.metrics), *read_curve(run.directory.curve)] for run in (one, two)]
@@ -74,12 +74,12 @@ def test_several_devices_train_what_one_trains(case: str, tiny: Tiny, tmp_path: 
     devices = [] if case == "three" else ["trainer.devices=2"]
     two = run_experiment(tiny(*TWO, *options, *devices))
     assert one.directory.name == two.directory.name
-    compare(one, two, 1e-9)
+    assert_equal_runs(one, two, 1e-9)
 
 
 def test_in_float32_they_differ_by_the_order_of_sums(tiny: Tiny, tmp_path: Path) -> None:
     one = run_experiment(tiny(*LONGER, CPU, f"results_dir={tmp_path / 'one'}"))
-    compare(one, run_experiment(tiny(*LONGER, *TWO)), 1e-4)
+    assert_equal_runs(one, run_experiment(tiny(*LONGER, *TWO)), 1e-4)
 
 
 def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> No
     options = (*text, "trainer.precision=64-true", "positions=random_offset")
     one = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}"))
     two = run_experiment(tiny(*options, *TWO))
-    compare(one, two, 1e-9)
+    assert_equal_runs(one, two, 1e-9)
     tables = [(run.directory.path / "text.csv").read_text() for run in (one, two)]
     numbers = [[float(cell) for cell in re.findall(r"[\d.]+", table)] for table in tables]
     assert numbers[1] == pytest.approx(numbers[0])
@@ -133,7 +133,7 @@ def test_a_killed_process_ends_the_run_which_resumes(
     assert "device 1 (of 2, from 0) was killed; the same command goes on" in killed.result["reason"]
     resumed = run_experiment(tiny(*options, *again))
     assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 20)
-    compare(whole, resumed, 1e-9)
+    assert_equal_runs(whole, resumed, 1e-9)
 
 
 class Interrupts(Display):
