@@ -1,0 +1,164 @@
+"""Rates and steps beyond the bank's: would another learning rate, or more steps, change its verdicts?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.bank import verdicts
+from pe_experiments.bank.scores import FLOORS, RATE, SCORE, score_table, scores_by_setting
+from pe_experiments.comparison import Runs
+from pe_experiments.comparison.words import number
+from pe_experiments.drawing import legend_below, save, styles
+from pe_experiments.published import read_archive, table, with_settings
+from pe_experiments.published.archive import select_runs
+
+BANK = Path(__file__).parents[1] / "v2"
+AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
+VIEWS = {"left out": float("nan"), "0": 0.0}  # what an unlearned configuration counts
+WORDS = {verdicts.BETTER: "lower", verdicts.NOT_SEPARATED: "tied", verdicts.WORSE: "higher"}  # than the best
+
+
+def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Return the scores of the bank's runs, of runs at a new rate, and of runs with more steps.
+
+    Each run has a row with ``rate, steps, loss`` and the columns of `score_table`.
+    """
+    bank = scored(read_archive(BANK), ["rate"])
+    further = scored(read_archive(folder), ["task", "label", "rate", "steps"])
+    usual = further["task"].map(bank.groupby("task")["steps"].first())
+    return bank, further[further["steps"] == usual], further[further["steps"] > usual]
+
+
+def scored(runs: Runs, alike: list[str]) -> pd.DataFrame:
+    """Return a row per run with its scores, whether or not it is the better of two rates.
+
+    Runs with the same values of ``alike`` are scored together, which needs all their encodings in each configuration.
+    """
+    floors = pd.read_csv(BANK / FLOORS)
+    rows = with_settings(runs, rate=RATE, steps="training.steps")
+    tables = []
+    for _, group in rows.groupby(alike):
+        selected = select_runs(runs, runs.runs["name"].isin(group["name"]))
+        tables.append(score_table(selected, floors, (SCORE, AT_2X, AT_4X)))
+    columns = rows.set_index("name")[["steps", "loss_in_distribution", "exact_match_in_distribution"]]
+    return pd.concat(tables, ignore_index=True).join(columns, on="name")
+
+
+def better_rate(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return per task, encoding and configuration the run with the lowest loss at the training lengths."""
+    rows = rows.sort_values(["loss_in_distribution", "rate"], kind="stable")
+    return rows.drop_duplicates(["task", "label", "setting"])
+
+
+def words(rows: pd.DataFrame, unlearned: float) -> dict[str, str]:
+    """Return what is said of each encoding on a task: best, tied with it, lower or not compared."""
+    best, differences = verdicts.best(scores_by_setting(rows, SCORE, unlearned))
+    said = {name: WORDS.get(one.verdict, "not compared") for name, one in differences.items()}
+    return {best: "best"} | said
+
+
+def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per task and encoding that was trained at a new rate."""
+    before, after = better_rate(bank), better_rate(pd.concat([bank, rates]))
+    rows = []
+    for (task, label, rate), group in rates.groupby(["task", "label", "rate"]):
+        chosen = after[after["name"].isin(group["name"])]
+        means = []
+        for table_of in (before, after):
+            ours = table_of[(table_of["task"] == task) & (table_of["label"] == label)]
+            means.append(ours[SCORE].where(ours["learned"], 0).mean())
+        rows.append(
+            {
+                "task": task,
+                "encoding": f"`{label}`",
+                "new rate": f"{rate:g}",
+                "lower loss": f"{len(chosen)} of {len(group)}",
+                "score": number(means[0]),
+                "with the new rate": number(means[1]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def changed_verdicts(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per task and view: the best encoding, and the verdicts that change."""
+    before, after = better_rate(bank), better_rate(pd.concat([bank, rates]))
+    rows = []
+    for task in rates["task"].unique():
+        for view, unlearned in VIEWS.items():
+            was, now = (words(part[part["task"] == task], unlearned) for part in (before, after))
+            changes = [f"`{name}`: {was[name]}, now {now[name]}" for name in was if was[name] != now[name]]
+            bests = [next(iter(said)) for said in (was, now)]
+            rows.append(
+                {
+                    "task": task,
+                    "unlearned": view,
+                    "best": f"`{bests[0]}`",
+                    "best with the new rate": f"`{bests[1]}`",
+                    "verdicts that change": "; ".join(changes) or "–",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def step_rows(bank: pd.DataFrame, longer: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per task and encoding that was trained with more steps."""
+    rows = []
+    for (task, label, steps), group in longer.groupby(["task", "label", "steps"]):
+        same = bank.merge(group[["task", "label", "setting", "rate"]])
+        learned = int(group["learned"].sum())
+        rows.append(
+            {
+                "task": task,
+                "encoding": f"`{label}`",
+                "steps": f"{steps:,}",
+                "exact match": listed(group["exact_match_in_distribution"]),
+                "with half the steps": listed(same["exact_match_in_distribution"]),
+                "learned": f"{learned} of {len(group)}",
+                "so it is": "slow" if learned > len(group) / 2 else "not learned with twice the steps",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def listed(values: pd.Series) -> str:
+    return ", ".join(map(number, values))
+
+
+def pages(folder: Path) -> None:
+    """Draw the mean score over the learning rate, a panel for each task."""
+    bank, rates, _ = load(folder)
+    every = pd.concat([bank, rates])
+    every = every.assign(score=every[SCORE].where(every["learned"], 0))
+    tasks, tried = [*rates["task"].unique()], sorted(set(rates["label"]))
+    looks = styles(tried)
+    figure = Figure(figsize=(7.2, 2.6), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), sharey=True), tasks, strict=True):
+        new = rates.loc[rates["task"] == task, "label"].unique()
+        for label, rows in every[every["task"] == task].groupby("label"):
+            means = rows.groupby("rate")["score"].mean()
+            colour, marker = looks[label] if label in new else ("0.75", "")
+            axes.plot(
+                means.index, means, color=colour, marker=marker, markersize=4, zorder=2 + (label in new)
+            )
+        ticks = sorted(every.loc[every["task"] == task, "rate"].unique())
+        axes.set(title=task, xscale="log", xlabel="learning rate", ylim=(0, 1.02))
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=6)
+        axes.minorticks_off()
+    figure.axes[0].set_ylabel("mean score, unlearned as 0")
+    legend_below(figure, looks, looks)
+    save(figure, folder / "figures", "answer")
+
+
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables of the page."""
+    bank, rates, longer = load(folder)
+    return {
+        "rates": table(rate_rows(bank, rates)),
+        "verdicts": table(changed_verdicts(bank, rates)),
+        "steps": table(step_rows(bank, longer)),
+    }
