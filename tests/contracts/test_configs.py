@@ -122,7 +122,7 @@ SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {
     "bank_v2": "bank/v2", "bank_mirrored": "bank/mirrored", "bank_edges": "bank/edges",
     "text_depth": "text/depth", "text_rope": "text/rope",
-    **{f"replicate_{name}": f"replications/{name}" for name in ("huang", "path", "ruoss")},
+    **{f"replicate_{name}": f"replications/{name}" for name in ("gu", "huang", "path", "ruoss")},
     **{f"replicate_{name}": "replications/conditions"
        for name in ("cho", "golovneva", "jelassi", "kazemnejad", "lin")},
 }  # fmt: skip
