@@ -6,87 +6,95 @@ training are not used.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from pe_experiments.store.csv_files import Row, validation_loss
-from pe_experiments.store.directory import DIVERGED, RunDirectory
+from pe_experiments.store.directory import DIVERGED
 
 Choice = dict[str, Any]
+TUNED = ["encoding", "task", "model", "settings", "setting"]  # the same in all rows of a grid
+TRIED = ["name", "seed", "value", "loss"]
 
 
-class ReadRun(Protocol):
-    """The attributes of a run that tuning reads."""
+def best_of_each(runs: Sequence[Any], tuned: Collection[str]) -> tuple[set[str], list[Choice]]:
+    """Return the names of the runs at the best value of each encoding, and how each value was chosen.
 
-    directory: RunDirectory
-    row: Row  # with its encoding and its protocol, which excludes the tuned options
-    saved: Row
-
-
-def best_of_each(runs: Sequence[ReadRun], tuned: Collection[str]) -> tuple[set[str], list[Choice]]:
-    """Return the names of the runs at the best value of each encoding, and how each value was chosen."""
+    The runs are those of `read_runs`, grouped by protocol (without the tuned options) and encoding.
+    """
     names = {run.directory.name for run in runs}
     choices = []
     for setting in tuned:
-        section, _, key = setting.partition(".")
-        values = [str(run.saved["identity"]["trained"][section].get(key)) for run in runs]
-        grid = pd.DataFrame([run.row for run in runs]).assign(
-            value=values, loss=[_loss(run) for run in runs], settings=[run.saved["task"] for run in runs]
-        )
-        for _, rows in grid.groupby(["protocol", "encoding"], sort=False):
-            if rows["value"].nunique() > 1:
-                choices.append(_choose(rows, setting))
-                names -= set(rows.loc[rows["value"] != choices[-1]["chosen"], "name"])
+        table = pd.DataFrame([_grid_row(run, setting) for run in runs])
+        for _, grid in table.groupby(["protocol", "family"], sort=False):
+            if grid["value"].nunique() > 1:
+                choices.append(choose(grid))
+                names -= set(grid.loc[grid["value"] != choices[-1]["chosen"], "name"])
     return names, choices
 
 
-def _choose(rows: pd.DataFrame, setting: str) -> Choice:
-    """Return the choice with the lowest mean loss; values with fewer seeds than others are not considered."""
-    by_value = rows.groupby("value", sort=False)["loss"].agg(["mean", "size"])
-    complete = by_value.loc[by_value["size"] == by_value["size"].max(), "mean"]
-    first = rows.iloc[0]
+def _grid_row(run: Any, setting: str) -> Row:
+    diverged = run.row["status"] == DIVERGED
     return {
-        "encoding": first["label"],
-        "task": first["task"],
-        "model": first["model"],
-        "settings": first["settings"],
+        "protocol": run.row["protocol"],
+        "family": run.row["encoding"],
+        "encoding": run.row["label"],
+        **{key: run.row[key] for key in ("task", "model", "name", "seed")},
+        "settings": json.dumps(run.saved["task"]),
         "setting": setting,
-        "seed": sorted(set(rows["seed"].tolist())),
-        "tried": {
-            value: _finite(by_value.loc[value, "mean"]) for value in sorted(by_value.index, key=_number)
-        },
-        "chosen": str(complete.idxmin()),
-        "losses": [
-            {"name": row["name"], "seed": row["seed"], "value": row["value"], "loss": _finite(row["loss"])}
-            for row in rows.to_dict("records")
-        ],
+        "value": str(_value(run.saved["identity"]["trained"], setting)),
+        "loss": math.inf if diverged else validation_loss(run.directory),
     }
 
 
-def _loss(run: ReadRun) -> float:
-    return math.inf if run.row["status"] == DIVERGED else validation_loss(run.directory)
+def choose(grid: pd.DataFrame) -> Choice:
+    """Return the value with the lowest mean loss; values with fewer seeds than others are not considered.
+
+    Args:
+        grid: a row per run with the columns `TUNED` and `TRIED`; the loss of a diverged run is missing or
+            infinite.
+    """
+    losses = grid["loss"].astype(float).fillna(math.inf)
+    by_value = losses.groupby(grid["value"]).agg(["mean", "size"])
+    means = by_value["mean"].sort_index(key=lambda values: values.map(_number))
+    complete = by_value["size"] == by_value["size"].max()
+    finite_losses = losses.astype(object).where(losses < math.inf, None)
+    return {
+        **grid.iloc[0][TUNED],
+        "settings": json.loads(grid["settings"].iloc[0]),
+        "seed": sorted(set(grid["seed"].tolist())),
+        "tried": means.astype(object).where(means < math.inf, None).to_dict(),
+        "chosen": means[complete].idxmin(),
+        "losses": grid.assign(loss=finite_losses)[TRIED].to_dict("records"),
+    }
 
 
-def _number(text: str) -> tuple[float, str]:
+def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
+    """Return the rows from which `choose` made these choices."""
+    rows = []
+    for choice in choices:
+        settings = {"settings": json.dumps(choice["settings"])}
+        rows += [{**choice, **settings, **row} for row in choice["losses"]]
+    return pd.DataFrame(rows, columns=[*TUNED, *TRIED])
+
+
+def _number(text: str) -> float:
     try:
-        return float(text), text
+        return float(text)
     except ValueError:
-        return math.inf, text
+        return math.inf
 
 
-def _finite(loss: Any) -> float | None:
-    return float(loss) if math.isfinite(loss) else None
+def _value(config: Mapping[str, Any], setting: str) -> Any:
+    section, _, key = setting.partition(".")
+    return config[section].get(key)
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
     """Return the options that have several values in these configurations."""
     sections = list(configs)
-    several = []
-    for setting in settings:
-        section, _, key = setting.partition(".")
-        if len({str(config[section].get(key)) for config in sections}) > 1:
-            several.append(setting)
-    return several
+    return [setting for setting in settings if len({str(_value(one, setting)) for one in sections}) > 1]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ import pandas as pd
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
+from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of
 from pe_experiments.store.csv_files import ACCURACIES
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, few
@@ -34,7 +35,6 @@ FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING = "tuning.csv"
 OPTIONAL = ("text", "depth")  # frames of `Runs`, each in a file of its name if it has rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # of `Runs`
-TUNED = ["encoding", "task", "model", "settings", "setting"]  # of a choice, repeated in the rows of its grid
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")
 DIGITS = 6  # of a recorded loss; three are shown
 
@@ -66,8 +66,8 @@ def merge_runs(earlier: Runs, runs: Runs) -> Runs:
     frames["runs"] = summarised(frames["runs"], curves)
     frames["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
     frames["environments"] = {**earlier.environments, **runs.environments}
-    grid = pd.concat([_grid_rows(earlier.tuning), _grid_rows(runs.tuning)])
-    return replace(runs, **frames, tuning=_choices(grid.drop_duplicates("name", keep="first")))
+    grid = grid_of([*earlier.tuning, *runs.tuning]).drop_duplicates("name")
+    return replace(runs, **frames, tuning=_choices(grid))
 
 
 def config_key_of(saved: Mapping[str, Any]) -> str:
@@ -107,7 +107,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
         if len(getattr(runs, name)):
             tables[f"{name}.csv"] = getattr(runs, name)
     if runs.tuning:
-        tables[TUNING] = _grid_rows(runs.tuning)
+        tables[TUNING] = grid_of(runs.tuning)
     write_atomically(folder / FILES[0], runs_csv(runs))
     for file, table in tables.items():
         write_atomically(folder / file, table.to_csv(index=False))
@@ -190,29 +190,8 @@ def published_keys(folder: Path) -> dict[str, float]:
     return keys
 
 
-def _grid_rows(tuning: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return one row per run of the grids of these choices, as in ``tuning.csv``."""
-    rows = []
-    for choice in tuning:
-        settings = {"settings": json.dumps(choice["settings"])}
-        rows += [{**choice, **settings, **row} for row in choice["losses"]]
-    return pd.DataFrame(rows, columns=[*TUNED, "name", "seed", "value", "loss"])
-
-
-def _choices(grid: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the choices of a grid: the values with the lowest mean loss."""
-    choices = []
-    for keys, rows in grid.groupby(TUNED, sort=False):
-        losses = rows["loss"].astype(float).fillna(math.inf).groupby(rows["value"], sort=False).mean()
-        seeds = sorted(int(seed) for seed in set(rows["seed"]))
-        choice: dict[str, Any] = dict(zip(TUNED, keys, strict=True))
-        choice["settings"] = json.loads(choice["settings"])
-        choice["seed"] = seeds[0] if len(seeds) == 1 else seeds
-        choice["tried"] = {value: None if math.isinf(loss) else loss for value, loss in losses.items()}
-        choice["chosen"] = losses.idxmin()
-        choice["losses"] = rows[["name", "seed", "value", "loss"]].to_dict("records")
-        choices.append(choice)
-    return choices
+def _choices(grid: pd.DataFrame) -> list[Choice]:
+    return [choose(rows) for _, rows in grid.groupby(TUNED, sort=False)]
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
