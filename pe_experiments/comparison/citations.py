@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import FEWEST
-from pe_experiments.configuration.compose import CATALOGUE
+from pe_experiments.configuration.compose import OURS
 
 ENTRIES = Path(__file__).with_name("references.bib")
 STATISTICS = ("1905.06208",)  # Gaffke's interval
@@ -48,28 +46,28 @@ def _cited(component: Any) -> Iterator[str]:
         return
     for value in component.values():
         yield from _cited(value)
-    module, _, name = str(component.get("_target_", "")).rpartition(".")
-    if not f"{module}.".startswith(CATALOGUE):
-        return  # classes outside this package are not imported just because a run names them
-    by_argument = cites(_docstring(module, name))
+    cls = _class_of_ours(str(component.get("_target_", "")))
+    if cls is None:
+        return
+    by_argument = cites(inspect.cleandoc(cls.__doc__ or ""))
     yield from by_argument.pop("")
-    if any(by_argument.values()):  # late, because these classes import torch
-        signature = inspect.signature(getattr(importlib.import_module(module), name))
-        defaults = {key: parameter.default for key, parameter in signature.parameters.items()}
-        for argument, numbers in by_argument.items():
-            if component.get(argument, defaults.get(argument)) != defaults.get(argument):
-                yield from numbers
+    parameters = inspect.signature(cls).parameters
+    for argument, numbers in by_argument.items():
+        default = parameters[argument].default if argument in parameters else None
+        if component.get(argument, default) != default:
+            yield from numbers
 
 
-@cache
-def _docstring(module: str, name: str) -> str:
-    """Return the docstring of a class of the catalogue without importing it; empty for an unknown class."""
-    root = Path(__file__).parents[2]
-    paths = root.glob("pe_experiments/*/*.py")
-    ours = {".".join(path.relative_to(root).with_suffix("").parts): path for path in paths}
-    nodes = ast.parse(ours[module].read_bytes()).body if module in ours else []
-    classes = (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == name)
-    return next((ast.get_docstring(node) or "" for node in classes), "")
+def _class_of_ours(target: str) -> type | None:
+    """Return a class of this package; others are not imported just because a run names them."""
+    module, _, name = target.rpartition(".")
+    if not OURS.fullmatch(target):
+        return None
+    try:
+        cls: type | None = getattr(importlib.import_module(module), name, None)
+    except ImportError:  # of a version of the package that had the module
+        return None
+    return cls
 
 
 def cites(docstring: str) -> dict[str, list[str]]:

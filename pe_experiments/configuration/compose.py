@@ -242,7 +242,6 @@ def other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[
     return chosen | {key: trained[key] for key in same}
 
 
-CATALOGUE = tuple(f"pe_experiments.{room}." for room in ("encodings", "positions", "tasks", "models"))
 OURS = re.compile(
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )
