@@ -212,6 +212,21 @@ def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, 
                   ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
 
 
+def draw_seeds(axes: Axes, x: Sequence[Any], values: pd.DataFrame, style: Style) -> None:
+    """Draw values [seeds, points] as dots, and their mean as a line."""
+    colour, marker = style
+    axes.plot(x, values.T, ".", color=colour, markersize=3, alpha=0.5)
+    axes.plot(x, values.mean(), color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+
+
+def bits_axis(axes: Axes) -> None:
+    """Set up a logarithmic axis of bits per byte."""
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_locator(FixedLocator([2, 2.5, 3, 4, 5, 6, 8]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda bits, _: f"{bits:g}")
+
+
 def legend_below(
     figure: Figure, style_of: Mapping[str, Style], labels: Iterable[str], unlearned: Collection[str] = ()
 ) -> None:

@@ -58,6 +58,20 @@ def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> In
     return Interval(mean, mean - half, mean + half)
 
 
+def paired_t_tests(differences: Sequence[np.ndarray]) -> list[tuple[Interval, float]]:
+    """Return the mean of each set of paired differences, and its p-value adjusted by Holm's method.
+
+    An interval has the level of its test, so that it leaves out 0 where the test is significant: Bonferroni's
+    for the tests that Holm's method still counts there.
+    """
+    p_values = np.array([stats.ttest_1samp(values, 0).pvalue for values in differences])
+    adjusted = holm(p_values.tolist())
+    significant = np.sum(np.array(adjusted) <= ALPHA)
+    tests_left = len(p_values) - np.minimum(p_values.argsort().argsort(), significant)
+    levels = (ALPHA / tests_left).tolist()
+    return [*zip(map(t_interval, differences, levels), adjusted, strict=True)]
+
+
 def _enough(x: np.ndarray) -> bool:
     """Return whether there are enough seeds for an interval or a test, all of them measured."""
     return len(x) >= FEWEST and not np.isnan(x).any()

@@ -8,7 +8,7 @@ with such a mark, because Markdown would treat the whole line as HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import FEWEST, ROUNDING, mean_interval
+from pe_experiments.comparison.statistics import FEWEST, ROUNDING, Interval, mean_interval
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import markdown_table
+from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, few
 
+UNIFORM_BITS = 8.0  # bits per byte of a uniform guess
 END = "<!-- end -->"
 TABLE = re.compile(rf"(<!-- from ([\w/.]+): make results -->\n).*?({END})", re.DOTALL)
 NUMBER = re.compile(rf"<!-- (\{{[^{{}}\n]+\}}) -->(.*?){END}")
@@ -71,10 +73,25 @@ def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
     return runs.runs.assign(**columns)
 
 
+def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
+    """Return bits per byte [runs, context lengths] in sliding windows; a diverged run has `UNIFORM_BITS`."""
+    lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
+    bits = lines.pivot(index="name", columns="length", values="bits_per_byte")
+    status = runs.runs.set_index("name")["status"]
+    bits = bits.reindex(index=status.index, columns=lengths)
+    return bits.mask(status == DIVERGED, UNIFORM_BITS)
+
+
 def rate_in_words(choice: Mapping[str, Any]) -> str:
     """Return the chosen learning rate, with an asterisk if it is at the edge of the grid."""
     tried, chosen = sorted(map(float, choice["tried"])), float(choice["chosen"])
     return f"{chosen:g}*" if chosen in (tried[0], tried[-1]) else f"{chosen:g}"
+
+
+def change_in_words(interval: Interval) -> str:
+    """Return ``+0.03 [-0.02, +0.08]``, without the ends if they are unknown."""
+    estimate, low, high = (round(x, 2) + 0.0 for x in (interval.estimate, interval.low, interval.high))
+    return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def mean_in_words(values: Iterable[float], unit: str = "seed") -> str:

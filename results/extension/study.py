@@ -9,21 +9,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
-from scipy import stats
 
-from pe_experiments.comparison.statistics import ALPHA, Interval, holm, t_interval
-from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.published import markdown_table, read_archive, with_settings
+from pe_experiments.comparison.statistics import ALPHA, Interval, paired_t_tests, t_interval
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, save, styles
+from pe_experiments.published import (
+    bits_per_byte,
+    change_in_words,
+    markdown_table,
+    read_archive,
+    with_settings,
+)
 from pe_experiments.published.archive import FILES
-from pe_experiments.store.directory import DIVERGED
 
 SEEDS = range(5)  # of the plan; its pilot has another
 FEWEST_SEEDS = 4  # for a test
 TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context
 LENGTHS = [TRAINED, 512, EXTENDED, 2048, LONGEST]
 STEPS = [0, 30, 150, 450]  # of a child; 0 stands for one step at a learning rate of 1e-12
-UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
 BEHIND = 0.05  # bits per byte; a change has caught up if the interval of its difference lies below
 WORDS = {  # of each change, by the label of the child; DroPE has that of `none`
     "rope": "nothing", "rope(base=40000)": "base times 4", "rope(base=160000)": "base times 16", "rope_linear": "linear",
@@ -45,11 +47,9 @@ def read_models(folder: Path) -> pd.DataFrame:
     if not (folder / FILES[-1]).exists():  # not published yet: all numbers are NaN
         return pd.DataFrame(columns=columns, dtype=float)
     runs = read_archive(folder)
-    lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
-    bits = lines.pivot(index="name", columns="length", values="bits_per_byte").reindex(columns=LENGTHS)
-    rows = with_settings(runs, steps="training.steps", rate="training.learning_rate").join(bits, on="name")
+    rows = with_settings(runs, steps="training.steps", rate="training.learning_rate")
+    rows = rows.join(bits_per_byte(runs, LENGTHS), on="name")
     rows = rows[(rows["task"] == "text") & rows["seed"].isin(SEEDS)]
-    rows[LENGTHS] = rows[LENGTHS].mask(rows["status"] == DIVERGED, UNIFORM)
     models = map(model_name, rows["label"], rows["max_length"])
     return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[columns]
 
@@ -108,13 +108,7 @@ def tested(bits: pd.DataFrame, tests: list[Test]) -> list[tuple[Interval, float]
     differences = [difference(bits, *test) for test in tests]
     if len(bits) < FEWEST_SEEDS:
         return [(interval(values, ALPHA), np.nan) for values in differences]
-    ps = np.array([stats.ttest_1samp(values, 0).pvalue for values in differences])
-    adjusted = holm(ps.tolist())
-    # An interval has the level of its test, so that it leaves out 0 where the test is significant: Bonferroni's for
-    # the tests that Holm's method still counts there.
-    left = len(ps) - np.minimum(ps.argsort().argsort(), np.sum(np.array(adjusted) <= ALPHA))
-    levels = (ALPHA / left).tolist()
-    return [*zip(map(interval, differences, levels), adjusted, strict=True)]
+    return paired_t_tests([values.to_numpy() for values in differences])
 
 
 def caught_up(gaps: list[Interval]) -> str:
@@ -125,18 +119,12 @@ def caught_up(gaps: list[Interval]) -> str:
     return str(enough[0]) if enough else f"not in {STEPS[-1]}"
 
 
-def in_words(gap: Interval) -> str:
-    """Return ``+0.03 [-0.02, +0.08]``, without the ends if they are not known."""
-    estimate, low, high = (round(x, 2) + 0.0 for x in (gap.estimate, gap.low, gap.high))
-    return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
 def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
     """Return a row per test: the two models, their difference with its interval, and the p-value."""
     rows = []
     for (*models, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
         words = [FROM_SCRATCH.get(model) or f"{WORDS[model[0]]}, {model[1]} steps" for model in models]
-        rows.append([*words, f"{length:,}", in_words(estimate), "–" if np.isnan(p) else f"{p:.2g}"])
+        rows.append([*words, f"{length:,}", change_in_words(estimate), "–" if np.isnan(p) else f"{p:.2g}"])
     return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
 
 
@@ -163,7 +151,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         behind = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
         gaps = [interval(values_by_seed, ALPHA / len(WORDS)) for values_by_seed in behind]
         values[f"{change}_caught_up"] = caught_up(gaps)
-        lines.append([words, *map(in_words, gaps), caught_up(gaps)])
+        lines.append([words, *map(change_in_words, gaps), caught_up(gaps)])
     values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
     values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
     for (model, steps), length in product(MODELS, LENGTHS):
@@ -184,17 +172,12 @@ def pages(folder: Path) -> None:
         scratch = bits[(*SCRATCH, length)]
         axes.axhspan(scratch.min(), scratch.max(), color="0.85", zorder=0)
         axes.axhline(scratch.mean(), color="0.35", linestyle="--", linewidth=1.0, zorder=1)
-        for change, (colour, marker) in zip(WORDS, looks.values(), strict=True):
-            curve = bits[[(change, steps, length) for steps in STEPS]]
-            places = range(len(STEPS))
-            axes.plot(places, curve.T, ".", color=colour, markersize=3, alpha=0.5)
-            axes.plot(places, curve.mean(), color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+        places = range(len(STEPS))
+        for change, style in zip(WORDS, looks.values(), strict=True):
+            draw_seeds(axes, places, bits[[(change, steps, length) for steps in STEPS]], style)
         axes.set_xticks(places, [f"{steps}" for steps in STEPS])
         axes.set(xlabel="further steps", ylabel=f"bits per byte at {length:,} bytes")
-        axes.set_yscale("log", base=2)
-        axes.yaxis.set_major_locator(FixedLocator([2, 2.5, 3, 4, 5, 6, 8]))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        bits_axis(axes)
         axes.spines[["top", "right"]].set_visible(False)
     legend_below(figure, looks, looks)
     save(figure, folder / "figures", "answer")

@@ -6,22 +6,25 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
-from scipy import stats
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, Interval, holm, t_interval
-from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.published import compare_archived, markdown_table, rate_in_words, read_archive, table
-from pe_experiments.store.directory import DIVERGED
+from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interval
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
+from pe_experiments.published import (
+    bits_per_byte,
+    change_in_words,
+    compare_archived,
+    markdown_table,
+    rate_in_words,
+    read_archive,
+    table,
+)
 
 HERE = Path(__file__).parent
 TRAINED, LENGTHS = 256, [256, 512, 1024, 2048]  # bytes of context
 LONGEST = LENGTHS[-1]
-UNIFORM = 8.0  # bits per byte of a uniform guess, which is what a diverged run counts as
 ARGUMENTS = r"\([^)]*\)"  # of an encoding, which the bank leaves out
 FLAT = 0.05  # bits per byte; a rise of less counts as none
 RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
@@ -30,10 +33,7 @@ FURTHER = ("rope", "depth", "prose")
 
 def scores(runs: Runs) -> pd.DataFrame:
     """Return a row per run: encoding (without arguments, as in the bank), seed, bits per byte by context length."""
-    lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
-    bits = lines.pivot(index="name", columns="length", values="bits_per_byte")
-    rows = runs.runs.set_index("name")[["label", "seed", "status"]].join(bits)
-    rows[LENGTHS] = rows[LENGTHS].mask(rows["status"] == DIVERGED, UNIFORM)
+    rows = runs.runs.set_index("name")[["label", "seed", "status"]].join(bits_per_byte(runs, LENGTHS))
     return rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
 
 
@@ -51,15 +51,10 @@ def pages(folder: Path) -> None:
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
     for label, rows in groups.items():
-        colour, marker = looks[label]
-        axes.plot(LENGTHS, rows[LENGTHS].T, ".", color=colour, markersize=3, alpha=0.5)
-        axes.plot(LENGTHS, rows[LENGTHS].mean(), color=colour, marker=marker, markersize=4.5, linewidth=1.6)
+        draw_seeds(axes, LENGTHS, rows[LENGTHS], looks[label])
     length_axis(axes, LENGTHS, TRAINED, "bits per byte, the same bytes at every length", accuracy=False)
     axes.set_xlabel("context length (bytes)")
-    axes.set_yscale("log", base=2)
-    axes.yaxis.set_major_locator(FixedLocator([2, 2.5, 3, 4, 5, 6, 8]))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda bits, _: f"{bits:g}")
+    bits_axis(axes)
     legend_below(figure, looks, looks)
     save(figure, folder / "figures", "answer")
 
@@ -85,12 +80,12 @@ def rise_table(runs: Runs) -> str:
     cells[f"at {TRAINED} bytes"] = [f"{rows[TRAINED].mean():.2f}" for rows in groups.values()]
     behind = {label: (rows[TRAINED] - groups[best][TRAINED]).dropna() for label, rows in groups.items()}
     cells[f"minus `{best}`, at {TRAINED}"] = [
-        "–" if label == best else interval_in_words(t_interval(by_seed.to_numpy()))
+        "–" if label == best else change_in_words(t_interval(by_seed.to_numpy()))
         for label, by_seed in behind.items()
     ]
     for length in LENGTHS[1:]:
         rises = [rows[length] - rows[TRAINED] for rows in groups.values()]
-        cells[f"rise to {length:,}"] = [interval_in_words(t_interval(rise.to_numpy())) for rise in rises]
+        cells[f"rise to {length:,}"] = [change_in_words(t_interval(rise.to_numpy())) for rise in rises]
     cells["rises"] = [verdict(rise, len(groups)) for rise in rises]
     if runs.tuning:
         rates = pd.Series({choice["encoding"]: rate_in_words(choice) for choice in runs.tuning})
@@ -105,35 +100,23 @@ def verdict(rises: pd.Series, encodings: int) -> str:
     return "no" if interval.high < FLAT else "yes" if interval.low > FLAT else "unclear"
 
 
-def interval_in_words(interval: Interval) -> str:
-    """Return ``+0.03 [-0.02, +0.08]``."""
-    estimate, low, high = (round(x, 2) + 0.0 for x in (interval.estimate, interval.low, interval.high))
-    return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
 def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     """Return whether a rescaled RoPE rises less than RoPE, and more than ALiBi: t tests within seeds, by Holm's method."""
     lengths = [length for length in groups["rope"] if length in LENGTHS[1:]]
     rises = {label: rows[lengths].sub(rows[TRAINED], axis=0) for label, rows in groups.items()}
     differences = {
-        (label, length, other): rises[label][length] - rises[other][length]
+        (label, length, other): (rises[label][length] - rises[other][length]).to_numpy()
         for label, length, other in product(RESCALED, lengths, ("rope", "alibi"))
     }
-    ps = np.array([stats.ttest_1samp(difference, 0).pvalue for difference in differences.values()])
-    adjusted = holm(ps.tolist())
-    # An interval has the level of its test, so that it leaves out 0 where the test is significant: Bonferroni's for
-    # the tests that Holm's method still counts there.
-    tests_left = len(ps) - np.minimum(ps.argsort().argsort(), np.sum(np.array(adjusted) <= ALPHA))
-    intervals, words = {}, {}
-    for case, p, left in zip(differences, adjusted, tests_left, strict=True):
-        intervals[case] = t_interval(differences[case].to_numpy(), ALPHA / left)
-        words[case] = f"{interval_in_words(intervals[case])} (p {p:.2g})"
+    tests = dict(zip(differences, paired_t_tests([*differences.values()]), strict=True))
     rows = []
     for label, length in product(RESCALED, lengths):
+        (from_rope, _), (from_alibi, _) = compared = [
+            tests[label, length, other] for other in ("rope", "alibi")
+        ]
         extends = "no"
-        if intervals[label, length, "rope"].high < 0:
-            more = intervals[label, length, "alibi"].low > 0
-            extends = "yes" if more else "yes; not separated from ALiBi"
-        compared = [words[label, length, other] for other in ("rope", "alibi")]
-        rows.append([f"`{label}`", f"{length:,}", *compared, extends])
+        if from_rope.high < 0:
+            extends = "yes" if from_alibi.low > 0 else "yes; not separated from ALiBi"
+        words = [f"{change_in_words(interval)} (p {p:.2g})" for interval, p in compared]
+        rows.append([f"`{label}`", f"{length:,}", *words, extends])
     return markdown_table(["encoding", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
