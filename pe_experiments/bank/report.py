@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +27,24 @@ NAMED = 3  # highest baselines, drawn in colour
 PALE = "0.75"
 
 
-@dataclass(frozen=True)
-class Standing:
-    """The scores of a task in the configurations that have been run."""
-
-    task: str
-    scores: pd.Series  # by configuration, NaN where the task was not learned
-    others: pd.DataFrame  # baselines, [configurations, encodings]
+Standings = dict[str, pd.DataFrame]  # by task: scores [configurations, encodings], NaN where not learned
 
 
-def report(versus: Any, standings: Sequence[Standing]) -> None:
+def report(versus: Any, standings: Standings) -> None:
     """Write tables, figures and the page of an encoding against the bank, and print its verdicts.
 
     Args:
         versus: the `versus.Versus` whose runs these are.
-        standings: the reported tasks.
+        standings: the scores in the configurations that the encoding has run, of the reported tasks.
     """
     folder = versus.results_dir / str(versus.study)
-    rows, table = verdict_rows(standings, factors_by_task(versus.banked)), versus.scores()
+    rows = verdict_rows(versus.label, standings, factors_by_task(versus.banked))
+    table = versus.scores()
     figures_folder = make_folder(folder / "figures", versus.results_dir)
     with drawing():
         _draw_curves(versus, table, standings, figures_folder)
         _draw_scores(versus, standings, figures_folder)
-    done = sum(len(standing.scores) for standing in standings)
+    done = sum(map(len, standings.values()))
     cost = f"{done} configurations were run on {len(standings)} tasks"
     figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
     page = render(
@@ -69,35 +63,34 @@ def report(versus: Any, standings: Sequence[Standing]) -> None:
     say(f"{KEY}\n{cost}\npage: {folder / 'report.html'}")
 
 
-def verdict_rows(standings: Sequence[Standing], factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def verdict_rows(label: str, standings: Standings, factors: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Return one row per task and baseline.
 
     ``higher`` counts the configurations in which the encoding is higher, of the ``pairs`` that both learned.
     ``turns`` names the factors on which the sign depends.
     """
     rows: list[dict[str, Any]] = []
-    for standing in standings:
-        scores, others = standing.scores, standing.others
-        verdicts = verdicts_on(others.assign(**{"": scores}), "")
-        for name, difference in verdicts.items():
-            by_setting = scores - others[name]
+    for task, scores in standings.items():
+        own_scores = scores[label]
+        for name, difference in verdicts_on(scores, label).items():
+            by_setting = own_scores - scores[name]
             rows.append(
                 {
-                    "task": standing.task,
+                    "task": task,
                     "baseline": name,
                     "verdict": difference.verdict,
                     "settings": len(scores),
-                    "learned": scores.count(),
-                    "mean": scores.mean(),
-                    "baseline_learned": others[name].count(),
-                    "baseline_mean": others[name].mean(),
+                    "learned": own_scores.count(),
+                    "mean": own_scores.mean(),
+                    "baseline_learned": scores[name].count(),
+                    "baseline_mean": scores[name].mean(),
                     "difference": by_setting.mean(),
                     "low": difference.interval.low,
                     "high": difference.interval.high,
                     "p_holm": difference.p,
                     "higher": (by_setting > 0).sum(),
                     "pairs": by_setting.count(),
-                    "turns": "; ".join(turning_factors(by_setting, factors[standing.task])),
+                    "turns": "; ".join(turning_factors(by_setting, factors[task])),
                 }
             )
     return pd.DataFrame(rows)
@@ -157,23 +150,21 @@ def _panels(count: int, height: float, most_columns: int = 3) -> tuple[Figure, l
     return figure, panels[:count]
 
 
-def _draw_curves(versus: Any, table: pd.DataFrame, standings: Sequence[Standing], folder: Path) -> None:
+def _draw_curves(versus: Any, table: pd.DataFrame, standings: Standings, folder: Path) -> None:
     """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
     rows, in_colour = [], {}
-    for standing in standings:
-        of_task = table[table["task"] == standing.task]
-        rows.append(of_task[of_task["setting"].isin(standing.scores.index)])
-        highest = standing.others.mean().nlargest(NAMED).index
-        in_colour[standing.task] = [*map(str, highest[::-1]), versus.label]
+    for task, scores in standings.items():
+        rows.append(table[(table["task"] == task) & table["setting"].isin(scores.index)])
+        highest = scores.drop(columns=versus.label).mean().nlargest(NAMED).index
+        in_colour[task] = [*map(str, highest[::-1]), versus.label]
     save(curves_figure(versus.together(), pd.concat(rows), in_colour, versus.label), folder, "curves")
 
 
-def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> None:
+def _draw_scores(versus: Any, standings: Standings, folder: Path) -> None:
     """Draw a point per configuration and a bar for the mean, the highest encoding first."""
     figure, panels = _panels(len(standings), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]
-    for axes, standing in zip(panels, standings, strict=True):
-        scores = standing.others.assign(**{versus.label: standing.scores})
+    for axes, (task, scores) in zip(panels, standings.items(), strict=True):
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):
             points, bar = (colour, colour) if label == versus.label else (PALE, "0.3")
@@ -181,6 +172,6 @@ def _draw_scores(versus: Any, standings: Sequence[Standing], folder: Path) -> No
             axes.plot([scores[label].mean()], [row], "|", color=bar, markersize=9)
         axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])
         axes.tick_params(axis="y", labelsize=6)
-        axes.set(title=standing.task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
+        axes.set(title=task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, folder, "scores")

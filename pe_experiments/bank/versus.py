@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from pe_experiments import NUMERICS
-from pe_experiments.bank.report import Standing, report
+from pe_experiments.bank.report import Standings, report
 from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.experiment import resolve
@@ -179,15 +179,13 @@ class Versus(Comparison):
         bank = score_table(select_runs(runs, ~is_new), self.floors, metrics)
         return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
 
-    def _standings(self) -> list[Standing]:
-        """Return every task with at least one configuration that has been run."""
-        standings = []
+    def _standings(self) -> Standings:
+        """Return the scores of every task in the configurations that the encoding has run."""
+        standings = {}
         for task, rows in self.scores().groupby("task"):
-            scores = scores_by_setting(rows, self.metric)
             run = rows.loc[rows["label"] == self.label, "setting"]
             if len(run):
-                scores = scores.loc[run]
-                standings.append(Standing(str(task), scores[self.label], scores.drop(columns=self.label)))
+                standings[str(task)] = scores_by_setting(rows, self.metric).loc[run]
         return standings
 
 

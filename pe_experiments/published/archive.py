@@ -117,11 +117,11 @@ def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
     try:
         finish_replacing(folder)
-        runs, curves, training, provenance = (read_table(folder / name) for name in FILES)
-        optional = {
-            name: read_table(folder / f"{name}.csv") for name in OPTIONAL if (folder / f"{name}.csv").exists()
-        }
-        _refuse_torn(runs, curves, training, provenance, optional)
+        further = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
+        tables = {file: read_table(folder / file) for file in (*FILES, *further)}
+        _refuse_torn(tables)
+        runs, curves, training, provenance, *_ = tables.values()
+        optional = {file.removesuffix(".csv"): tables[file] for file in further}
         saved: dict[str, Any] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
@@ -139,24 +139,16 @@ def read_archive(folder: Path) -> Runs:
     return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
 
 
-def _refuse_torn(
-    runs: pd.DataFrame,
-    curves: pd.DataFrame,
-    training: pd.DataFrame,
-    provenance: pd.DataFrame,
-    optional: Mapping[str, pd.DataFrame],
-) -> None:
+def _refuse_torn(tables: Mapping[str, pd.DataFrame]) -> None:
     """Raise a ValueError if the tables have different runs, or a curve lacks lengths."""
-    names = set(runs["name"])
-    for file, table, whole in (
-        ("curves.csv", curves, True),
-        ("provenance.csv", provenance, True),
-        ("training.csv", training, False),  # a run may have diverged before its first check
-        *((f"{name}.csv", table, False) for name, table in optional.items()),
-    ):
-        named = set(table["name"]) if len(table) else set()
-        if differing := sorted(named ^ names if whole else named - names):
+    names = set(tables["runs.csv"]["name"])
+    for file, table in tables.items():
+        named = set(table.get("name", ()))
+        # A run may have diverged before its first check, and few runs have text or depths.
+        missing = names - named if file in ("curves.csv", "provenance.csv") else set()
+        if differing := sorted(missing | (named - names)):
             raise ValueError(f"runs.csv and {file} disagree on {few(differing)}")
+    curves = tables["curves.csv"]
     if not (curves["in_summary"] == shared(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
     for column in ACCURACIES:
