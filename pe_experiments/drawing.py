@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import itertools
@@ -150,11 +151,11 @@ def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
         layout.execute(figure)
         figure.set_layout_engine(None)
     for kind, metadata in FORMATS.items():
-        _write_figure(figure, folder / f"{slug}.{kind}", metadata)
+        write_figure(figure, folder / f"{slug}.{kind}", metadata)
     return [folder / f"{slug}.{kind}" for kind in FORMATS]
 
 
-def _write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
+def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=150, metadata=metadata)
     write_atomically(path, content.getvalue())
@@ -262,7 +263,7 @@ def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length
             axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(lengths, curve[metric], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
-    _write_figure(figure, path)
+    write_figure(figure, path)
 
 
 def run_depth_figure(
@@ -280,7 +281,7 @@ def run_depth_figure(
             number = axes.text(column, DEPTHS[row], f"{value:.2f}", color=colour, fontsize=7)
             number.set(ha="center", va="center")
     figure.colorbar(image, ax=axes, label=METRIC_NAMES["exact_match"])
-    _write_figure(figure, path)
+    write_figure(figure, path)
 
 
 def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
@@ -313,6 +314,7 @@ def render(template: Path, data: Any = None, **values: Any) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
     return environment.get_template(template.name).render(data=Markup(text), colours=COLOURS, **values)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,12 +45,11 @@ def report(versus: Any, standings: Standings) -> None:
         _draw_scores(versus, standings, figures_folder)
     done = sum(map(len, standings.values()))
     cost = f"{done} configurations were run on {len(standings)} tasks"
-    figures = [(folder / "figures" / f"{name}.svg").read_bytes() for name in ("curves", "scores")]
     page = render(
         Path(__file__).with_name("versus.html.j2"),
         versus=versus,
         tasks=[(task, task_rows.to_dict("records")) for task, task_rows in rows.groupby("task", sort=False)],
-        figures=[base64.b64encode(figure).decode() for figure in figures],
+        figures=[(figures_folder / f"{name}.svg").read_bytes() for name in ("curves", "scores")],
         score=versus.metric == SCORE,
         cost=cost,
     )

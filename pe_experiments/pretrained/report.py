@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from pe_experiments.configuration.schema import LoggerConfig
-from pe_experiments.drawing import GREY, drawing, render, styles, text
+from pe_experiments.drawing import GREY, drawing, render, styles, text, write_figure
 from pe_experiments.store.csv_files import to_csv
 from pe_experiments.store.tracking import FIGURE, evaluation_loggers
 from pe_experiments.terminal.console import print_table, say
@@ -28,12 +26,12 @@ def write(folder: Path, table: pd.DataFrame, facts: dict[str, Any]) -> None:
     """Write ``bits_per_byte.csv``, ``bits_per_byte.png`` and ``report.html``."""
     rows: Any = table.astype(object).where(table.notna(), None).to_dict("records")
     write_atomically(folder / "bits_per_byte.csv", to_csv(list(table.columns), rows))
-    picture = _picture(table, facts)
-    write_atomically(folder / "bits_per_byte.png", picture)
+    picture = folder / "bits_per_byte.png"
+    _draw(table, facts, picture)
     page = render(
         Path(__file__).with_name("page.html.j2"),
         facts=facts,
-        figure=base64.b64encode(picture).decode(),
+        figure=picture.read_bytes(),
         values=_by_length(table),
         factors=table.dropna(subset="factor").groupby("length")["factor"].first().to_dict(),
     )
@@ -45,8 +43,8 @@ def _by_length(table: pd.DataFrame) -> dict[Any, dict[str, float]]:
             for length, rows in table.groupby("length")}  # fmt: skip
 
 
-def _picture(table: pd.DataFrame, facts: dict[str, Any]) -> bytes:
-    """Bits per byte over context length, a line for every rescaling; a PNG."""
+def _draw(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> None:
+    """Draw bits per byte over context length, a line for every rescaling."""
     style_of, original = styles(ENCODINGS.values()), facts["original_length"]
     with drawing():
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -67,9 +65,7 @@ def _picture(table: pd.DataFrame, facts: dict[str, Any]) -> bytes:
         axes.set_title(text(facts["name"], 80), loc="left", pad=14)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=150)
-    return content.getvalue()
+        write_figure(figure, path)
 
 
 def log(

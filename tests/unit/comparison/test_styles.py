@@ -84,7 +84,7 @@ def test_the_figure_of_a_run_has_the_style_of_its_encoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Figure] = []
-    monkeypatch.setattr("pe_experiments.drawing._write_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("pe_experiments.drawing.write_figure", lambda figure, path: drawn.append(figure))
     row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
     row |= {"length": 6, "content_length": 6, "chance": 0.1}
     run_figure([row], "alibi", "copy", 6, tmp_path / "figure.png")
