@@ -1,7 +1,5 @@
 """Define the style of figures, draw the figure of a run and render pages."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

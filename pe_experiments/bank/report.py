@@ -1,7 +1,5 @@
 """Write the page of an encoding against a bank: figures, and a verdict for every task and baseline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

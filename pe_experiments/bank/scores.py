@@ -6,8 +6,6 @@ taken above a floor: ``(x - floor) / (1 - floor)``, at least 0. The task is lear
 within the training lengths, and at the longest of these is at least halfway from the floor to 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ learned. An encoding is compared if it learned the task in at least the share `E
 tests flip signs of differences within configurations and are adjusted by Holm's method.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

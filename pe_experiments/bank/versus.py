@@ -1,7 +1,5 @@
 """Compare your own encoding with a bank from the runs of ``sweep=versus``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Orders of a head's channels in which correct implementations of a rotation may differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import combinations
 

@@ -3,8 +3,6 @@
 `_compared` and `_explanations` define the order of comparisons with a reference.
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

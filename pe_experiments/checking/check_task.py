@@ -1,7 +1,5 @@
 """Implement the command check_task: run the contract of a task, and print results and remarks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pe_experiments.checking.checks import run_checks

@@ -1,7 +1,5 @@
 """Define checks: a promise, a function that measures whether it holds, and the usual cause of a failure."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random

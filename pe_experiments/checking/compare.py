@@ -1,7 +1,5 @@
 """Compare an implementation with a reference: a shipped encoding, or one with a known mistake."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple

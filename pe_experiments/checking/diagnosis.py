@@ -4,8 +4,6 @@ Each function measures one relation between both results and reports it if it ho
 mistakes that are not in a list: any factor, any permutation of heads, any shift of positions.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Describe where an implementation differs from a reference: layers, heads, distances, rows of tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 To add a check, write a function of a `Subject` under ``@check(promise, usual cause of a failure)``.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from dataclasses import replace

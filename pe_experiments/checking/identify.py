@@ -1,7 +1,5 @@
 """Identify which encoding an implementation is, or which known mistake it has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -210,7 +208,7 @@ class Effect(NamedTuple):
     embeddings: bool
     logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
 
-    def within(self, other: Effect) -> bool:
+    def within(self, other: "Effect") -> bool:
         """Return whether the other effect includes this one."""
         return self.embeddings <= other.embeddings and self.logits <= other.logits
 

@@ -1,7 +1,5 @@
 """Build reproducible instances of encodings and random inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

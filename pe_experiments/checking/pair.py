@@ -1,7 +1,5 @@
 """Pair an implementation and a reference in the same model with equal parameters and inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

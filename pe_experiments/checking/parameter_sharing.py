@@ -1,7 +1,5 @@
 """Copy the parameters of a reference to an implementation with other names or forms of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 A token must get the same result as if its document were processed alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from itertools import product

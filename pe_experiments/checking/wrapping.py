@@ -1,7 +1,5 @@
 """Wrap modules without position ids, which take an offset or whole sequences from position 0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Find the papers behind the compared encodings in the docstrings of their classes."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

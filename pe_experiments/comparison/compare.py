@@ -1,7 +1,5 @@
 """Compare runs and write tables, figures and an HTML page to a folder."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection
 from dataclasses import replace

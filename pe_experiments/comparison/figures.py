@@ -1,7 +1,5 @@
 """Draw figures for papers: values over input length, by task and for all tasks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Write encodings x tasks as a LaTeX table, with a citation per encoding and a legend."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Render a comparison as one HTML file that opens without a server and embeds its data as JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Group the runs of a comparison into protocols, with their configurations and names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

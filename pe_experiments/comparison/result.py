@@ -1,7 +1,5 @@
 """The result of a comparison: its numbers and the sentences derived from them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read many run directories into tables; exclude invalid or unfinished runs and record the reason."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The seed is the unit of replication. Intervals and tests do not assume normal er
 interval of five seeds with values 0 or 0.5 covers only 23 to 94 %.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Build the tables of a comparison: one row per protocol and encoding, and one row per pair."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The best value has the lowest mean loss over seeds on fresh examples of the *tra
 training are not used.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Format values as text, and write one sentence and the caveats of each protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ length L they are predicted in one window of L tokens that ends with them, so th
 tokens before it or more.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """A causal language model of transformers, read from local files and built with another RoPE block."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

@@ -1,7 +1,5 @@
 """What an evaluation of a pretrained model leaves: a CSV, a picture, a page, and the same in loggers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

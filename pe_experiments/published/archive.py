@@ -10,8 +10,6 @@ depth.csv       for tasks with a depth: a row per run, input length and depth
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

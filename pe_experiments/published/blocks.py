@@ -5,8 +5,6 @@ line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's 
 with such a mark, because Markdown would treat the whole line as HTML.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
-from __future__ import annotations
-
 import filecmp
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Publish finished runs: add runs of committed code to the CSVs of a study."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """Train some published runs again and report how closely they match the published ones."""
 
-from __future__ import annotations
-
 import random
 from contextlib import suppress
 from pathlib import Path

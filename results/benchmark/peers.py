@@ -5,8 +5,6 @@ Each is built as its documentation shows, with its own positional encoding; what
 compute attention, and returns a causal language model whose call maps tokens to logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

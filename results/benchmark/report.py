@@ -1,7 +1,5 @@
 """The parts of the benchmark, and from the parts asked for to a table and the machine's description."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

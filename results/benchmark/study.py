@@ -1,7 +1,5 @@
 """The ratios of the page, from ``table.csv`` of ``scripts/benchmark.py``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Timing that survives a shared machine: cases in turn, ratios of neighbours, medians."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import deque

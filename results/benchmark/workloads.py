@@ -1,7 +1,5 @@
 """What is timed: training steps of ours and of others, whole trainings, and long evaluations."""
 
-from __future__ import annotations
-
 import resource
 import sys
 import tempfile

@@ -7,8 +7,6 @@ Its runs, one after the other (``RUN`` stands for none, sinusoidal, rope, alibi)
     make results
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """What to change in a RoPE model that goes on at four times its training length, and for how many steps."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Libraries are imported where a row is built: one that is not installed costs its own rows only.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from collections.abc import Callable

@@ -12,8 +12,6 @@ Rows of a library that is not installed are kept as they are, and so are those o
 ``study.py transformers mlx``.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import sys

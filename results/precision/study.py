@@ -4,8 +4,6 @@ A change of less than ``MARGIN`` in mean exact match past the training lengths c
 signs of differences within pairs of the same seed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Copying random symbols in Kazemnejad et al.'s released runs and in ours of six layers, curve by curve."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

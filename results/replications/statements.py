@@ -1,7 +1,5 @@
 """Papers say that one encoding is better than others: tested under conditions near the paper's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Published values beside ours: whether value or order is reproduced. In `statements`: which encoding is better."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Byte-level language models past their training length: the bank's encodings in the bank's model, on source code."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any

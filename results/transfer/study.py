@@ -4,8 +4,6 @@ Shapes: C encodings, T tasks, S repetitions (settings of the bank, seeds of text
 scores are better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

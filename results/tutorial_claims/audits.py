@@ -3,8 +3,6 @@
 Shapes: P positions, W columns of the vectors; B rows, T tokens, D d_model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

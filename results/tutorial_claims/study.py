@@ -4,8 +4,6 @@ Claims about vectors and code are judged in `untrained` by the conditions of ``c
 models in `trained`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

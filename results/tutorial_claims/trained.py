@@ -4,8 +4,6 @@ The metric is exact match: on these tasks token accuracy past training lies at o
 for one-token answers both are the same. Each claim is its own family for Holm's adjustment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

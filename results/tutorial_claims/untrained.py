@@ -1,7 +1,5 @@
 """The claims of tutorials that need no training: whether the audits meet the conditions of ``claims.csv``."""
 
-from __future__ import annotations
-
 import operator
 import re
 from typing import Any

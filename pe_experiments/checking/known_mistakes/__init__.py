@@ -4,8 +4,6 @@ To add a mistake, write an entry in the file of its kind of encoding (embeddings
 The checker names the mistake that an implementation has. A test makes every mistake and requires its name.
 """
 
-from __future__ import annotations
-
 from pe_experiments.checking.known_mistakes import any_encoding, biases, content, embeddings, rotations
 from pe_experiments.checking.known_mistakes.mistake import Mistake
 

@@ -1,7 +1,5 @@
 """Known mistakes of any encoding: wrong ids at every hook, and no effect while decoding."""
 
-from __future__ import annotations
-
 import torch
 
 from pe_experiments.checking.known_mistakes.mistake import (

@@ -1,7 +1,5 @@
 """Known mistakes of biases that depend only on positions."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Known mistakes of encodings whose logits or weights depend on the content."""
 
-from __future__ import annotations
-
 import math
 
 import torch

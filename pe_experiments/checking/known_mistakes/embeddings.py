@@ -1,7 +1,5 @@
 """Known mistakes of encodings that add vectors to the embeddings."""
 
-from __future__ import annotations
-
 import math
 
 import torch

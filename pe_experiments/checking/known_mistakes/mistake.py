@@ -4,8 +4,6 @@ The functions here return changes. A replacement of a method is called with the 
 and the arguments of the call.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Known mistakes of RoPE and its relatives."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The second bank: twelve encodings on six tasks, in twelve settings that all of them met."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

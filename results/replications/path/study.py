@@ -1,7 +1,5 @@
 """Flip-flop as in the paper on PaTH attention: wrong reads in %, where 80, 98 and 10 % of the pairs are ignored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
