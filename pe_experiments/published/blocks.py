@@ -76,7 +76,7 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
     lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
     bits = lines.pivot(index="name", columns="length", values="bits_per_byte")
     status = runs.runs.set_index("name")["status"]
-    bits = bits.reindex(index=status.index, columns=lengths)
+    bits = bits.reindex(index=status.index, columns=[*lengths])
     return bits.mask(status == DIVERGED, UNIFORM_BITS)
 
 
