@@ -319,3 +319,30 @@ def accuracy_from(feature: Tensor, answers: Tensor) -> float:
     counts.index_put_(counted, torch.ones(()), accumulate=True)
     guesses = counts.argmax(dim=1)[feature[half:][scored[half:]]]
     return float((guesses == answers[half:][scored[half:]]).float().mean())
+
+
+def remarks_on(task: Task) -> list[str]:
+    """Return remarks on shortcuts that may be intended, and on how much there is to learn."""
+    length = some_lengths(task, (9, 12))[-1]
+    if length > max(LENGTHS):
+        shortest = some_lengths(task)[0]
+        return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
+    remarks = []
+    inputs, targets = draw(task, length, SPLITS, 31)
+    every_target = list(range(targets.shape[1]))
+    decided = {target: symbol for symbol, target in reversed(deciding_symbols(inputs, targets))}
+    if sorted(decided) == every_target:
+        remarks.append(f"Each target follows from one input symbol (target 0 from symbol {decided[0]}).")
+    # Number of repetitions of the last symbol at the end of each input.
+    padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
+    if padding.unique().numel() > 2:
+        told = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]
+        if told == every_target and all(share_of_mode(answers) < 0.9 for answers in targets.T):
+            remarks.append("How often the last symbol is repeated (padding?) tells target 0.")
+    answered = (targets != IGNORE).sum(1)
+    if answered.unique().numel() > 1 and accuracy_from(padding, answered) >= SURE:
+        remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
+    moved = answers_that_move(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]].float().mean()
+    if task.order_sensitive and float(moved) < 0.1:
+        remarks.append(f"The order of the input decides {float(moved):.1%} of the targets only.")
+    return remarks
