@@ -100,7 +100,7 @@ def verdict(rises: pd.Series, encodings: int) -> str:
 
 def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     """Return whether a rescaled RoPE rises less than RoPE, and more than ALiBi: t tests within seeds, by Holm's method."""
-    lengths = [length for length in groups["rope"] if length in LENGTHS[1:]]
+    lengths = LENGTHS[1:]
     rises = {label: rows[lengths].sub(rows[TRAINED], axis=0) for label, rows in groups.items()}
     differences = {
         (label, length, other): (rises[label][length] - rises[other][length]).to_numpy()
@@ -109,9 +109,8 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     tests = dict(zip(differences, paired_t_tests([*differences.values()]), strict=True))
     rows = []
     for label, length in product(RESCALED, lengths):
-        (from_rope, _), (from_alibi, _) = compared = [
-            tests[label, length, other] for other in ("rope", "alibi")
-        ]
+        compared = [tests[label, length, other] for other in ("rope", "alibi")]
+        from_rope, from_alibi = (interval for interval, _ in compared)
         extends = "no"
         if from_rope.high < 0:
             extends = "yes" if from_alibi.low > 0 else "yes; not separated from ALiBi"
