@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ STYLES = {  # colour and marker of frequently compared encodings; the first twel
 }
 WIDTH = 7.2  # inches, two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
+_formats: ContextVar[Sequence[str]] = ContextVar("formats", default=tuple(FORMATS))
 GREY = "0.35"
 METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
 BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
@@ -134,23 +136,31 @@ def text(label: str, longest: int = 40) -> str:
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
-    """Set options of matplotlib for reproducible files, and ignore warnings about missing glyphs."""
+def drawing(formats: Sequence[str] | None = None) -> Iterator[None]:
+    """Set options of matplotlib for reproducible files, and ignore warnings about missing glyphs.
+
+    `save` writes ``formats``; None keeps those of an outer `drawing`, or all `FORMATS`.
+    """
+    token = _formats.set(formats or _formats.get())
     settings: Any = {"svg.hashsalt": "pe_experiments", "pdf.fonttype": 42}
     settings |= {"font.size": 8, "axes.titlesize": 8.5}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        yield
+        try:
+            yield
+        finally:
+            _formats.reset(token)
 
 
 def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
-    """Write a figure as PNG, SVG and PDF."""
+    """Write a figure as PNG, SVG and PDF, or in the formats of `drawing`."""
     if layout := figure.get_layout_engine():  # once, for all three
         layout.execute(figure)
         figure.set_layout_engine(None)
-    for kind, metadata in FORMATS.items():
-        write_figure(figure, folder / f"{slug}.{kind}", metadata)
-    return [folder / f"{slug}.{kind}" for kind in FORMATS]
+    paths = [folder / f"{slug}.{kind}" for kind in _formats.get()]
+    for path in paths:
+        write_figure(figure, path, FORMATS[path.suffix[1:]])
+    return paths
 
 
 def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = None) -> None:

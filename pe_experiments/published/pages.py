@@ -100,7 +100,7 @@ def load_study(folder: Path) -> ModuleType:
 def make_pages(folder: Path, study: ModuleType) -> None:
     """Add figures, tables and the page to a folder of CSVs with the code of the study."""
     (folder / "figures").mkdir(exist_ok=True)
-    with drawing():
+    with drawing(["png"]):  # the other formats are not published, and PDF takes most of the time
         if hasattr(study, "pages"):
             study.pages(folder)
         elif not hasattr(study, "blocks"):

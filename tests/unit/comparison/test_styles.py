@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, run_figure, styles
+from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, drawing, run_figure, save, styles
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
@@ -90,3 +90,12 @@ def test_the_figure_of_a_run_has_the_style_of_its_encoding(
     run_figure([row], "alibi", "copy", 6, tmp_path / "figure.png")
     lines = [axes.lines[0] for axes in drawn[0].axes]
     assert [(line.get_color(), line.get_marker()) for line in lines] == [STYLES["alibi"]] * 2
+
+
+def test_figures_are_drawn_in_the_formats_of_the_outermost(tmp_path: Path) -> None:
+    with drawing(["png"]), drawing():
+        assert [path.name for path in save(Figure(), tmp_path, "published")] == ["published.png"]
+    with drawing():
+        names = {path.name for path in save(Figure(), tmp_path, "own")}
+    assert names == {"own.png", "own.svg", "own.pdf"}
+    assert {path.name for path in tmp_path.iterdir()} == names | {"published.png"}
