@@ -123,8 +123,7 @@ def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tup
     words = words.astype(object)
     ps = np.full(words.shape, math.nan)
     if learned:
-        for index in np.flatnonzero(others):
-            ps[index] = paired_ps(differences[None, :, index])[0]
+        ps[others] = paired_ps(differences.T[others])
     adjusted = np.array(holm(ps.tolist()))
     sums = np.nansum(differences, axis=0)
     smallest = 2.0 ** (1 - (~np.isnan(differences)).sum(axis=0)) * others.sum()  # p if all signs agreed
