@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,11 +41,14 @@ def pytest_runtest_setup() -> None:
             sys.modules[name].SPAWN = CONTEXT
 
 
-@pytest.fixture(autouse=True)
-def _wandb_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CACHE", "DATA", "CONFIG"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "wandb_home"))
-    monkeypatch.delenv("WANDB_MODE", raising=False)
+@pytest.fixture(scope="session", autouse=True)
+def _wandb_stays_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    home = tmp_path_factory.mktemp("wandb_home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CACHE", "DATA", "CONFIG"):
+            patch.setenv(f"WANDB_{name}_DIR", str(home))
+        patch.delenv("WANDB_MODE", raising=False)
+        yield
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    tested = ("tests/contracts/test_encodings.py", "-k", "odd-")
+    tested = ("tests/contracts/test_encodings.py", "-k", "odd")
     contract = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tested],
         cwd=tmp_path,
@@ -74,7 +74,7 @@ def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
         text=True,
     )
     assert contract.returncode == 0, contract.stdout + contract.stderr
-    assert contract.stdout.count(".") > 30
+    assert contract.stdout.count(".") == 5  # the contract in both forms, docstring, seed and width
     assert "\n  odd " in run("scripts/train.py", "--help")
     assert "odd distances are pushed away" in run("scripts/show_encoding.py", "--help")
     assert "odd, before training" in run("scripts/show_encoding.py", "pe=odd", "d_model=32")
@@ -114,9 +114,7 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
     [
         (["pe=fire", "model=encoder"], ["pe: Fire", "causal models only", "model=decoder"]),
         (["pe=learned", "positions=interpolated"], ["fractional", "pe.beyond=interpolate"]),
-        (["pe=t5", "positions=interpolated"], ["fractional"]),
         (["positions=random_subset", "positions.max_positions=19"], ["20 tokens", "max_positions"]),
-        (["positions=random_subset", "positions.evaluation=sorted"], ["positions.evaluation", "draw"]),
         (["pe=rope_ssmax", "pe.encodings=[1,2]"], ["pe.encodings", "_target_"]),
         (["pe=dape", "pe.bias._target_=pe_experiments.encodings.rope.Rope"], ["Rope", "adds a bias"]),
         (["pe=dape", "pe.bias.slope=3"], ["slope"]),

@@ -96,12 +96,12 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "rope_pp": [{"base": 500.0}, {"kept_frequencies": 0.5}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps
-SPECIFICATIONS = [
-    (choice, arguments, causal)
-    for choice in (*VECTORS, *LOGITS)
-    for arguments in ({}, *OTHERS.get(choice, []))
-    for causal in ((True,) if reference_of(choice).cls.causal_only else (True, False))  # type: ignore[attr-defined]
-]
+
+
+def specifications(choice: str) -> list[tuple[dict[str, Any], bool]]:
+    """Hyperparameters and causal or not: each set of the first in every form that the encoding has."""
+    forms = (True,) if reference_of(choice).cls.causal_only else (True, False)  # type: ignore[attr-defined]
+    return [(arguments, causal) for arguments in ({}, *OTHERS.get(choice, [])) for causal in forms]
 
 
 def encoding_and_case(

@@ -85,9 +85,16 @@ def test_dynamic_ntk_equals_transformers(factor: float, tokens: int) -> None:
     assert_equal_logits(RopeDynamicNtk(SHAPE, factor=factor), given, llama(given, rope))
 
 
-@pytest.mark.parametrize("arguments", [{}, {"beta_fast": 4.0, "beta_slow": 0.5}, {"base": 500.0}])
-@pytest.mark.parametrize("factor", [1.5, 8.0])
-@pytest.mark.parametrize("train_length", [20, 300])
+@pytest.mark.parametrize(
+    ("arguments", "factor", "train_length"),
+    [
+        ({}, 1.5, 300),
+        ({}, 8.0, 20),
+        ({"beta_fast": 4.0, "beta_slow": 0.5}, 8.0, 300),
+        ({"beta_fast": 4.0, "beta_slow": 0.5}, 1.5, 20),
+        ({"base": 500.0}, 8.0, 20),
+    ],
+)
 def test_yarn_equals_transformers(arguments: dict[str, float], factor: float, train_length: int) -> None:
     given = inputs(SHAPE, far_apart())
     rope = {"rope_type": "yarn", "rope_theta": arguments.get("base", 1e4), "factor": factor}

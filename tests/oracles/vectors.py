@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.oracles.cases import SPECIFICATIONS, encoding_and_case, expected
-from tests.oracles.loops import VECTORS, Case
+from tests.oracles.cases import encoding_and_case, expected, specifications
+from tests.oracles.loops import LOGITS, VECTORS, Case
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 
@@ -28,8 +28,7 @@ CONVENTIONS = {
 def document(choice: str) -> dict[str, Any]:
     """All vectors of an encoding."""
     kind = "vectors" if choice in VECTORS else "weights" if choice == "stick_breaking" else "logits"
-    specifications = [(arguments, causal) for name, arguments, causal in SPECIFICATIONS if name == choice]
-    cases = [_entry(arguments, causal, choice, kind) for arguments, causal in specifications]
+    cases = [_entry(arguments, causal, choice, kind) for arguments, causal in specifications(choice)]
     return {"encoding": choice, "conventions": CONVENTIONS, "cases": cases}
 
 
@@ -74,6 +73,6 @@ def text(choice: str) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for choice in dict.fromkeys(name for name, _, _ in SPECIFICATIONS):
+    for choice in (*VECTORS, *LOGITS):
         (FOLDER / f"{choice}.json").write_text(text(choice))
         print(FOLDER / f"{choice}.json")
