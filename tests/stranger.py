@@ -10,6 +10,7 @@ import csv
 import itertools
 import math
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,14 @@ def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[s
     return best, {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
 
+@cache
+def all_signs(count: int) -> np.ndarray:
+    return np.array(list(itertools.product([1, -1], repeat=count)))
+
+
 def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float, int]:
     """Mean difference over shared settings, the two-sided p-value over all flips of signs, and how many."""
     d = np.array([first[setting] - second[setting] for setting in first if setting in second])
-    signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
+    signs = all_signs(len(d))
     p = np.mean(np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - 1e-12)
     return float(d.mean()), float(p), len(d)

@@ -12,22 +12,19 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.models.packing import Packing
-from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.training.loop import batch_loss
 
-ENCODINGS = sorted(shipped("pe"))
+FORMS = [(name, "decoder") for name in shipped("pe")]
+# These compute something else where later keys are seen.
+FORMS += [(name, "encoder") for name in ("alibi_asymmetric", "shaw", "t5", "transformer_xl")]
 
 
-@pytest.mark.parametrize("model", ["decoder", "encoder"])
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(("encoding", "model"), FORMS)
 def test_packing_changes_no_loss_and_no_gradient(
     encoding: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        experiment = tiny(f"pe={encoding}", f"model={model}", "training.max_length=12")
-        network = experiment.untrained_model().double()
-    except (NotApplicable, UserError):
-        pytest.skip("not defined there")
+    experiment = tiny(f"pe={encoding}", f"model={model}", "training.max_length=12")
+    network = experiment.untrained_model().double()
     batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
     assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]

@@ -88,7 +88,7 @@ def test_every_part_measured_ends_in_the_table(
     monkeypatch.setattr(report, "long_evaluation", lambda tokens, encoding: (1.5, 20.0))
     before = matmul.current_backend()
     first = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
-    done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")  # replaces its own rows alone
+    done = script("benchmark", "parts=[lengths]", "repeats=2", f"out={tmp_path}")  # replaces its own rows
     matmul.set_backend(before)
     assert first.code == 0, first.err
     assert done.code == 0, done.err

@@ -29,7 +29,6 @@ from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED
 from tests.conftest import ROOT
 
 LENGTHS = (5, 10, 20, 40, 80)
-SUMMARIES = ("exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation")
 ENCODINGS = ("none", "sinusoidal", "learned", "learned_sinusoidal")
 CONCAT = ("sinusoidal(combine=concat)", "learned(combine=concat)")
 # One claim per row of the table the project grew from, by words of it.

@@ -16,7 +16,7 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor, split_parameters
+from pe_experiments.training.optimizer import learning_rate_factor, split_parameters
 
 
 def test_the_learning_rate_moves(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,34 +54,6 @@ def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float
 @pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (200, 20), (30_000, 100)])
 def test_warmup_fits_short_trials(tiny: Callable[..., Experiment], steps: int, warmup: int) -> None:
     assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
-
-
-@pytest.mark.parametrize("flat", [True, False])
-@pytest.mark.parametrize("choice", ["pe=learned", "pe=kerple_power", "pe=fox"])
-def test_steps_are_those_of_torch_adamw(tiny: Callable[..., Experiment], choice: str, flat: bool) -> None:
-    experiment = tiny(choice, "training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=30")
-    config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
-    mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
-    ours = TrainingOptimizer(mine, experiment.components["optimizer"], config, flat)
-    decayed, exempt = split_parameters(theirs)
-    groups = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, weight_decay=0.3)
-    for step in range(30):
-        for group in ours.param_groups:
-            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
-        ours.zero_grad()
-        batch_loss(mine, stream.batch(step)).backward()
-        norm = ours.clip_gradients(0.5)
-        ours.step()
-        optimizer.zero_grad()
-        batch_loss(theirs, stream.batch(step)).backward()
-        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
-        torch.testing.assert_close(norm, expected)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
-        optimizer.step()
-    for name, parameter in theirs.named_parameters():
-        torch.testing.assert_close(mine.get_parameter(name), parameter, rtol=1e-5, atol=1e-7)
 
 
 def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Experiment]) -> None:
@@ -128,15 +100,12 @@ def test_bfloat16_trains(tiny: Callable[..., Experiment]) -> None:
     assert result.status == "completed", result.result
 
 
-ALL_ENCODINGS = sorted(shipped("pe"))
+FORMS = [(name, "decoder") for name in shipped("pe")]
+# These compute something else where later keys are seen.
+FORMS += [(name, "encoder") for name in ("alibi_asymmetric", "shaw", "t5", "transformer_xl")]
 
 
-IN_ENCODERS = ("none", "learned", "sinusoidal", "rope", "rope_dynamic_ntk", "alibi", "t5", "shaw", "deberta")
-
-
-@pytest.mark.parametrize(
-    ("pe", "model"), [(pe, "decoder") for pe in ALL_ENCODINGS] + [(pe, "encoder") for pe in IN_ENCODERS]
-)
+@pytest.mark.parametrize(("pe", "model"), FORMS)
 def test_parts_of_a_batch_have_its_loss_and_gradient(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, pe: str, model: str
 ) -> None:

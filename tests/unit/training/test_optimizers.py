@@ -114,7 +114,7 @@ class StopAt(Display):
             raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("choice", ["sgd", "muon", "adafactor"])
+@pytest.mark.parametrize("choice", ["sgd", "adafactor"])  # Muon: test_trainer
 def test_a_resumed_run_is_that_which_was_never_stopped(
     choice: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

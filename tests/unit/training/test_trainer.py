@@ -45,11 +45,13 @@ class StopAt(Display):
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    "accumulated": ("trainer.accumulate_grad_batches=3", "positions=random_offset"),
-    "bf16": ("trainer.precision=bf16-mixed", "pe=rope"),
+    "accumulated, callback": (
+        "trainer.accumulate_grad_batches=3",
+        "positions=random_offset",
+        f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",
+    ),
+    "bf16, dropout": ("trainer.precision=bf16-mixed", "model=llama", "model.d_model=16", "model.dropout=0.2"),
     "float64": ("trainer.precision=64-true", "pe=rope"),
-    "dropout": ("model=llama", "model.d_model=16", "model.dropout=0.2", "pe=rope"),
-    "callback": (f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",),
     "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
 }
 
