@@ -26,13 +26,6 @@ class Fails(PositionalEncoding):
         raise RuntimeError("first line\nsecond line")
 
 
-class LosesARow(PositionalEncoding):
-    """Answers with one row too few."""
-
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        return x_BTD[1:]
-
-
 class Stops(PositionalEncoding):
     """Ends the program."""
 

@@ -31,44 +31,28 @@ HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 # what is typed -> words the one sentence must hold: key, value, what is allowed
 MISTAKES = {
     "unknown encoding": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "]),
-    "unknown task": (["task=copie"], ["task=copie", "Did you mean copy", "or one of "]),
     "a path for a task": (["task=/etc/passwd"], ["task=/etc/passwd is not a choice", "or one of "]),
-    "size of a model": (["model.d_modle=8"], ["model.d_modle", "Did you mean d_model?"]),
     "section left out": (["learning_rate=0.1"], ["learning_rate", "Did you mean training.learning_rate?"]),
-    "section left out, short key": (["steps=10"], ["steps", "Did you mean training.steps?"]),
     "section left out, misspelt": (["learning_rat=1"], ["Did you mean training.learning_rate?"]),
     "another section": (
         ["model.learning_rate=1"],
         ["model.learning_rate", "Did you mean training.learning_rate"],
     ),
-    "neither a dry run nor none": (["dry_run=maybe"], ["dry_run=maybe", "true or false"]),
     "a number for a dry run": (["dry_run=5"], ["dry_run=5", "true or false"]),
-    "no dry sweep either": (["-m", "seed=0,1", "dry_run=maybe"], ["dry_run=maybe", "true or false"]),
     "a truth for a label": (["label=true"], ["label=true", "text"]),
-    "a number for a label": (["label=5"], ["label=5", "text"]),
     "a number in quotes for a label": (["label='5'"], ["label=5", "a name with a letter"]),
     "no place for results": (["results_dir="], ["results_dir=", "at least one character"]),
     "infinite clipping": (["training.clip_norm=inf"], ["training.clip_norm=inf", "finite"]),
     "one column": (["model.d_model=1", "model.num_heads=1"], ["model.d_model=1", "constant", "2 or more"]),
     "too long to train": (["training.max_length=1000000000"], ["max_length=1000000000", "131071"]),
-    "a batch too long": (["training.max_length=100000"], ["of memory", "this machine has"]),
     "too many layers": (
         ["model.num_layers=20000", "model.d_model=4"],
         ["model.num_layers=20000", "at most 1000"],
     ),
     "too many parameters": (["model.num_layers=1000", "model.d_model=65536"], ["of memory", "num_layers"]),
-    "too wide": (["model.d_model=10000000"], ["of memory", "model.d_model"]),
     "too large a batch": ([f"training.batch_size={10**23}"], ["of memory", "training.batch_size"]),
     "a batch in floats": (["training.batch_size=1e23"], ["training.batch_size=1e+23", "whole number"]),
     "too many symbols": (["task.vocab_size=10000000"], ["task: vocab_size=10000000", "at most 262144"]),
-    "symbols beyond memory": (
-        ["task.vocab_size=200000", "training.max_length=1000", "training.batch_size=1000"],
-        ["of memory", "task.vocab_size"],
-    ),
-    "too many runs": (
-        ["-m", "seed=range(0,10000000)", "dry_run=true"],
-        ["10000000 runs", "hydra.launcher.max_runs=20000"],
-    ),
     "a range without values": (["-m", "seed=range(0,3,0)"], ["seed=range(0,3,0)", "is empty or infinite"]),
     "a range without end": (["-m", "seed=range(0,inf)"], ["seed=range(0,inf)", "is empty or infinite"]),
     "too long a warm-up": (
@@ -81,23 +65,14 @@ MISTAKES = {
         [r"logger.wandb.project=a\x1b[31mb", "without control characters"],
     ),
     "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
-    "a place of control characters": (["results_dir='a\x07b'"], [r"results_dir=a\x07b"]),
     "too much to check": (
         ["training.check_examples=1000000000000"],
         ["training.check_examples=1000000000000", "hours", "the limit of 24"],
     ),
     "too long to measure": (["evaluation.lengths=[130000]"], ["evaluation.lengths up to 130000", "hours"]),
-    "too long for another task": (
-        ["task=sqrt", "evaluation.lengths=[100000]"],
-        ["evaluation.lengths up to 100000", "hours"],
-    ),
     "too long for the streams": (["evaluation.lengths=[200000]"], ["=200000", "at most 131071"]),
     "too many examples": (["evaluation.examples=1000000000"], ["evaluation.examples", "at most 409600"]),
     "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
-    "looks ahead": (
-        ["pe=none", "pe._target_=tests.integration.outside.PoolsAll"],
-        ["pe: PoolsAll looks ahead", "looks_ahead = True"],
-    ),
     "of Hydra's own": (
         ["hydra.launcher.n_jobs=2"],
         ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"],
@@ -106,7 +81,6 @@ MISTAKES = {
         ["hydra.sweeper=optuna"],
         ["hydra.sweeper=optuna", "hydra/sweeper=optuna"],
     ),
-    "a sweeper that is not installed": (["-m", "hydra/sweeper=optuna"], ["hydra/sweeper=optuna", "grid"]),
     "a launcher that is not installed": (["-m", "hydra/launcher=dask"], ["hydra/launcher=dask", "processes"]),
     "a sweeper's setting": (["-m", "hydra.sweeper.n_trials=2"], ["hydra.sweeper.n_trials is not a setting"]),
     "the launcher of a single run": (["hydra.launcher.jobs=2"], ["hydra.launcher.jobs=2", "add -m"]),
@@ -117,24 +91,19 @@ MISTAKES = {
     "a reflex": (["experiment=mine"], ["experiment is not a setting", "sweep=NAME"]),
     "a resume": (["ckpt_path=last.ckpt"], ["ckpt_path is not a setting", "when its command is repeated"]),
     "by another name": (["pe=rotary"], ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"]),
-    "a model's name": (["pe=llama3"], ["pe=llama3", "Did you mean rope_llama3?"]),
     "a space after a comma": (["-m", "pe=none,", "rope"], ["'pe=none,'", "without spaces"]),
     "an argument of another choice": (["task.path=x"], ["task.path", "task=copy", "task=text has it"]),
     "a class without a module": (["pe._target_=mine"], ["pe._target_=mine", "the module and the class"]),
-    "a module that is not there": (["pe=nowhere.SqrtBias"], ["nowhere.SqrtBias", "there is no nowhere.py"]),
     "a class to come": (["pe=custom"], ["pe._target_ is missing", "my_module"]),
     "an argument without a plus": (["pe=mine.X", "pe.slope=1"], ["pe.slope", "+pe.slope=1"]),
     "a value taken away": (["~label"], ["'label' does not exist"]),
     "two sweeps": (["-m", "sweep=text,precision"], ["sweep=text,precision", "one value"]),
-    "two encodings": (["sweep=text", "pe=rope"], ["pe=rope", "bank/encoding=rope", "bank/encoding=own"]),
     "a task outside the bank": (["bank/setting=s1", "task=sort"], ["Sort is not in the bank", "majority"]),
-    "a task outside the bank, in a sweep": (["sweep=bank_v2", "task=sort"], ["Sort is not in the bank"]),
     "an encoding against itself": (["sweep=versus", "task=kth"], ["pe is missing", "pe=my_module"]),
     "unknown group": (["pee=none"], ["pee", "Did you mean pe"]),
     "unknown key": (["training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown top key": (["sede=3"], ["sede", "Did you mean seed"]),
     "as others call it": (["training.lr=0.1"], ["training.lr", "Did you mean training.learning_rate?"]),
-    "as others call it, section left out": (["lr=0.1"], ["Did you mean training.learning_rate?"]),
     "an argument as others call it": (["pe.theta=500000"], ["pe.theta", "Did you mean base? Allowed: base,"]),
     "a sweep of seeds": (
         ["seeds=0,1,2"],
@@ -143,7 +112,6 @@ MISTAKES = {
     "forced unknown key": (["+training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown argument": (["+pe.bass=3"], ["pe.bass", "Did you mean base"]),
     "argument of another encoding": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
-    "argument where none is taken": (["pe=none", "+pe.base=3"], ["pe.base", "takes no arguments"]),
     "wrong type": (["training.steps=abc"], ["training.steps=abc", "whole number"]),
     "fraction": (["training.steps=1.5"], ["training.steps=1.5", "whole number"]),
     "wrong type of an argument": (["pe.base=abc"], ["pe.base=abc", "a number"]),
@@ -153,7 +121,6 @@ MISTAKES = {
         ["pe.beyond=x", "untrained", "interpolate"],
     ),
     "out of range": (["training.learning_rate=-1"], ["training.learning_rate=-1", "more than 0"]),
-    "zero": (["training.batch_size=0"], ["training.batch_size=0", "1 or more"]),
     "range of an argument": (["pe.base=0.5"], ["base=0.5", "greater than 1"]),
     "range of a task's argument": (["task.vocab_size=1"], ["vocab_size=1", "at least 2"]),
     "heads": (["model.num_heads=5"], ["model.num_heads=5", "model.d_model=64", "allowed here: 1, 2, 4"]),
@@ -163,9 +130,7 @@ MISTAKES = {
     ),
     "no lengths": (["evaluation.lengths=[]"], ["evaluation.lengths", "at least one"]),
     "length zero": (["evaluation.lengths=[0,5]"], ["evaluation.lengths", "=0", "1 or more"]),
-    "negative length": (["evaluation.lengths=[-5]"], ["evaluation.lengths", "=-5", "1 or more"]),
     "fractional length": (["evaluation.lengths=[5.5]"], ["evaluation.lengths", "=5.5", "whole number"]),
-    "length as a word": (["evaluation.lengths=[five]"], ["evaluation.lengths", "=five", "whole number"]),
     "one length": (["evaluation.lengths=50"], ["evaluation.lengths=50", "list"]),
     "length the task cannot make": (
         ["task=precedence", "evaluation.lengths=[1]"],
@@ -186,17 +151,12 @@ MISTAKES = {
     "no such device": (["trainer.accelerator=gpu"], ["trainer.accelerator=gpu", "cpu or auto"]),
     "unwritable": (["results_dir=/proc/nowhere"], ["/proc/nowhere", "cannot"]),
     "a file in the way": ([f"results_dir={ROOT / 'LICENSE'}"], ["LICENSE", "cannot"]),
-    "causal-only encoding in an encoder": (
-        ["model=encoder", "pe=none", "pe._target_=tests.integration.outside.CausalOnly"],
-        ["CausalOnly", "causal", "model=decoder"],
-    ),
     "a list where one choice belongs": (
         ["pe=[none,learned]"],
         ["pe=[none,learned]", "one choice", "-m pe=none,learned"],
     ),
     "several without -m": (["pe=none,learned"], ["pe=none,learned", "-m"]),
     "no choice": (["pe=null"], ["pe=null", "alibi"]),
-    "empty choice": (["pe="], ["pe=", "alibi"]),
     "no such module": (
         ["pe=none", "pe._target_=nowhere.X"],
         ["pe._target_=nowhere.X", "there is no nowhere.py"],
@@ -210,9 +170,7 @@ MISTAKES = {
         ["training.steps=" + "x" * 5000],
         ["training.steps=xxx", "...: expected a whole number"],
     ),
-    "a long argument": (["x" * 5000], ["xxx...' is not key=value"]),
     "not key=value": (["nonsense"], ["nonsense", "key=value"]),
-    "no key": (["=3"], ["=3", "key=value"]),
     "hidden argument": (["+pe._base=3"], ["pe._base", "base"]),
     "not a number": (["pe.base=nan"], ["base=nan", "finite"]),
     "too many threads": (["trainer.threads=100000"], ["trainer.threads=100000", "cores; allowed: 1 to"]),
@@ -223,10 +181,6 @@ MISTAKES = {
         ["pe=none", "pe._target_=tests.integration.outside.Fails"],
         ["pe fails on a training batch", "first line second line"],
     ),
-    "an encoding that loses a row": (
-        ["pe=none", "pe._target_=tests.integration.outside.LosesARow"],
-        ["hidden states are [batch, tokens] = (63, ", "expected (64, "],
-    ),
     "an encoding that stops the program": (
         ["pe=none", "pe._target_=tests.integration.outside.Stops"],
         ["pe fails on a training batch", "Stops ends the program with SystemExit(0)"],
@@ -236,10 +190,7 @@ MISTAKES = {
     "the report of a single run": (["hydra.callbacks.report.tuned=[pe]"], ["report.tuned=[pe]", "add -m"]),
     "the folder of a single run": (["-m", "hydra.run.dir=x"], ["hydra.run.dir=x", "hydra.sweep.dir"]),
     "nothing in braces": (["pe={}"], ["pe={} changes nothing"]),
-    "nothing in braces, added": (["+training={}"], ["+training={} changes nothing"]),
     "two labels of a run": (["-m", "label=a,b"], ["label=b is the same run as label=a"]),
-    "two loggers of a run": (["-m", "logger=csv,none"], ["logger=none is the same run as logger=csv"]),
-    "two values for a sweep": (["-m", "dry_run=true,true"], ["dry_run=true,true", "one value"]),
     "runs on GPUs that are not used": (
         ["-m", "hydra.launcher.jobs_per_device=2", "trainer.accelerator=cpu"],
         ["hydra.launcher.jobs_per_device=2", "no GPU"],
@@ -273,7 +224,6 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
 
 OTHER_MISTAKES = {
     "results: a number": ("results", ["results_dir=5"], ["results_dir=5", "text"]),
-    "results: nowhere": ("results", ["results_dir=null"], ["results_dir=null", "text"]),
     "benchmark: threads": ("benchmark", ["threads=100000"], ["threads=100000", "allowed: 1 to"]),
     "benchmark: no parts": ("benchmark", ["parts=[]"], ["parts", "at least one"]),
     "check: arguments": (
@@ -281,7 +231,6 @@ OTHER_MISTAKES = {
         ["pe=rope", "against=rope", "against_arguments=5"],
         ["against_arguments=5", "names with values"],
     ),
-    "check: arguments of nothing": ("check_encoding", ["against_arguments=5"], ["against_arguments=5"]),
     "check: of no encoding": (
         "check_encoding",
         ["against_arguments={base:5}"],
@@ -295,26 +244,16 @@ OTHER_MISTAKES = {
     ),
     "compare: a number": ("compare", ["metric=5"], ["metric=5", "text"]),
     "compare: another folder": ("compare", ["study=../../etc"], ["study=../../etc", "first a letter"]),
-    "compare: the runs": ("compare", ["study=runs"], ["study=runs", "reserved"]),
     "compare: interpolation": ("compare", ["out='${nowhere}'"], ["nowhere", "cannot be read"]),
     "show: among the runs": ("show_encoding", ["out=results/runs/x"], ["out=results/runs/x", "outside"]),
     "show: a list": ("show_encoding", ["encodings=[[a]]"], ["encodings.0=['a']", "text"]),
-    "show: a mapping": ("show_encoding", ["encodings=[{a:1}]"], ["encodings.0={'a': 1}", "text"]),
-    "show: no list": ("show_encoding", ["encodings=rope"], ["encodings=rope", "list"]),
     "show: out": ("show_encoding", ["out=5"], ["out=5", "text"]),
-    "show: results": ("show_encoding", ["results_dir=5"], ["results_dir=5", "text"]),
     "show: both": (
         "show_encoding",
         ["encodings=[alibi]", "pe=rope"],
         ["pe=rope", "cannot be combined"],
     ),
-    "show: an argument": (
-        "show_encoding",
-        ["encodings=[alibi]", "pe.base=5"],
-        ["pe.base=5", "cannot be combined"],
-    ),
     "show: several": ("show_encoding", ["-m", "pe=rope,alibi"], ["-m is for train.py"]),
-    "compare: several": ("compare", ["-m", "study=a,b"], ["-m is for train.py"]),
     "compare: no encodings": ("compare", ["pe=[]"], ["encodings=[]", "at least one entry"]),
     "results: several": (
         "results",
@@ -324,7 +263,6 @@ OTHER_MISTAKES = {
     "results: of nothing": ("results", ["runs=3"], ["runs=3", "reproduce=STUDY"]),
     "evaluate: both": ("evaluate", ["run=a/b", "results_dir=c"], ["run=a/b is a path", "results_dir"]),
     "show: width": ("show_encoding", ["d_model=10000000"], ["d_model=10000000", "at most 4096"]),
-    "show: length": ("show_encoding", ["train_length=100000"], ["train_length=100000", "at most 2048"]),
 }
 
 
@@ -344,9 +282,7 @@ def test_a_run_says_what_its_encoding_leaves_out(script: Script, results: Path) 
     assert "Rope: channels rotate in pairs, so one of each head's 3 does not rotate\n" in outcome.out
 
 
-@pytest.mark.parametrize(
-    "mistake", ["range of an argument", "no such device", "table too short", "wrong type"]
-)
+@pytest.mark.parametrize("mistake", ["no such device", "table too short"])
 def test_a_dry_run_finds_the_same_mistakes(mistake: str, script: Script, results: Path) -> None:
     outcome = script("train", *MISTAKES[mistake][0], f"results_dir={results}", "dry_run=true")
     assert outcome.code == 1
@@ -729,7 +665,7 @@ def test_a_closed_pipe_ends_the_output_and_not_the_run(results: Path) -> None:
     assert json.loads((run / "result.json").read_text())["status"] == "completed"
 
 
-@pytest.mark.parametrize("name", ["train", "compare", "results", "show_encoding"])
+@pytest.mark.parametrize("name", ["train", "results"])
 def test_a_deleted_working_directory_is_one_sentence(
     name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT, TINY, Script
 
@@ -25,14 +23,6 @@ PARTS = "tests.integration.misbehaving"
 
 def outside(group: str, name: str) -> str:
     return f"{group}._target_=tests.integration.outside.{name}"
-
-
-@pytest.mark.parametrize("model", ["decoder", "encoder"])
-@pytest.mark.parametrize("encoding", shipped("pe"))
-def test_every_encoding_may_start(encoding: str, model: str, tiny: Tiny) -> None:
-    causal_only = model == "encoder" and load_component("pe", shipped("pe")[encoding]).cls.causal_only
-    with pytest.raises(NotApplicable) if causal_only else nullcontext():
-        preflight(tiny(f"pe={encoding}", f"model={model}"))
 
 
 @pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])

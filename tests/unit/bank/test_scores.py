@@ -112,9 +112,6 @@ def test_a_factor_turns_a_difference_around_if_almost_every_setting_says_so() ->
     assert turning_factors(pd.Series([0.3, -0.2] * 2), factors[:4]) == []  # of so few, chance makes some
 
 
-BASELINES = scores(high=[0.9] * 12, low=[0.1] * 12, rare=[1.0] * 6 + [NO] * 6)
-
-
 def test_the_best_of_equals_seems_better_than_some_other_too_often() -> None:
     """Calibrated, the nominal level of 0.05 is about 0.14 with twelve encodings, and itself with two."""
     assert 0.12 <= calibrated_p(0.05, 12, 12) <= 0.17

@@ -15,7 +15,6 @@ from pe_experiments.models import Transformer
 from pe_experiments.models.attention import Attention
 
 WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
-ORDER = torch.tensor([3, 1, 0, 2, 7, 9, 4, 5, 8, 6])
 
 
 def transformer(
@@ -23,29 +22,6 @@ def transformer(
 ) -> Transformer:
     shape = small_shape(causal, num_layers=layers)
     return Transformer(9, shape, encoding, initialisation="pytorch").double()
-
-
-def test_an_encoder_without_encoding_is_equivariant_and_its_pool_invariant() -> None:
-    model = transformer(causal=False)
-    torch.testing.assert_close(
-        model.hidden(WORDS[:, ORDER]), model.hidden(WORDS)[:, ORDER], rtol=0, atol=1e-6
-    )
-    torch.testing.assert_close(
-        model.hidden(WORDS[:, ORDER]).mean(1), model.hidden(WORDS).mean(1), rtol=0, atol=1e-6
-    )
-
-
-@pytest.mark.parametrize("encoding", [Sinusoidal, Learned])
-def test_an_absolute_encoding_breaks_the_symmetry(encoding: type[PositionalEncoding]) -> None:
-    model = transformer(False, encoding)
-    assert (model.hidden(WORDS[:, ORDER]).mean(1) - model.hidden(WORDS).mean(1)).abs().max() > 1e-3
-
-
-def test_one_causal_layer_cannot_tell_the_order_of_its_prefix_and_two_can() -> None:
-    prefix = torch.tensor([4, 2, 0, 3, 1, 8, 7, 6, 5, 9])  # the last token stays
-    one, two = transformer(True, layers=1), transformer(True, layers=2)
-    torch.testing.assert_close(one(WORDS[:, prefix])[:, -1], one(WORDS)[:, -1], rtol=0, atol=1e-9)
-    assert (two(WORDS[:, prefix])[:, -1] - two(WORDS)[:, -1]).abs().max() > 1e-4
 
 
 def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
@@ -97,14 +73,6 @@ def test_per_layer_encodings_get_an_instance_per_layer_and_their_context() -> No
     model = transformer(True, PerLayer, layers=3)
     model(WORDS)
     assert [encoding.seen for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
-
-
-def test_a_causal_only_encoding_refuses_an_encoder() -> None:
-    class CausalOnly(PositionalEncoding):
-        causal_only = True
-
-    with pytest.raises(ValueError, match="CausalOnly is defined for causal models only"):
-        transformer(False, CausalOnly)
 
 
 @pytest.mark.parametrize("style", ["gpt2", "pytorch"])

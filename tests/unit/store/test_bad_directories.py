@@ -91,7 +91,6 @@ def elsewhere(run: RunDirectory) -> None:
 MANY_ROWS = "step,loss\n" + "1,2\n" * 4_000_000
 BAD: dict[str, tuple[Spoil, str]] = {
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
-    "deep YAML in blocks": (lambda run: run.config.write_text("- " * 200_000), "nested more than 100 deep"),
     "aliases": (lambda run: run.config.write_text(aliases() + run.config.read_text()), "a YAML alias"),
     "a number without end": (
         lambda run: run.config.write_text("a: 1" + ":1" * 900_000),
@@ -99,7 +98,6 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "large YAML": (lambda run: sparse(run.config), r"it has 32,212.3 MB, and at most 2.1 MB are read"),
     "deep JSON": (lambda run: run.result.write_text("[" * 200_000), "nested too deep"),
-    "large JSON": (lambda run: sparse(run.result), "MB are read"),
     "an infinite seed": (lambda run: result(run, seed=float("inf")), "belongs to"),
     "a step that is none": (lambda run: result(run, finished_step=["x"]), "finished_step="),
     "nothing hashed": (lambda run: config(run, hashed=2), "is not a valid run directory"),
@@ -107,17 +105,12 @@ BAD: dict[str, tuple[Spoil, str]] = {
         lambda run: run.curve.write_text(run.curve.read_text().replace("1.0", "1e308", 1)),
         "larger than anything measured",
     ),
-    "a long seed": (lambda run: result(run, seed=10**30), "belongs to"),
-    "large CSV": (lambda run: sparse(run.curve), "MB are read"),
     "a pipe": (lambda run: piped(run.curve), "not a regular file"),
-    "a pipe as YAML": (lambda run: piped(run.config), "not a regular file"),
     "a folder": (lambda run: a_folder(run.result), "not a regular file"),
-    "a device": (lambda run: linked(run.curve, "/dev/zero"), "not a regular file"),
     "another's file": (lambda run: linked(run.config, "/etc/passwd"), "not a regular file"),
     "escape codes": (lambda run: result(run, label="\x1b[2Jrope"), "unprintable characters"),
     "no text": (lambda run: result(run, label=["rope"]), "is not a valid name"),
     "escape codes in YAML": (lambda run: config(run, label="\x1b[2Jrope"), "control characters"),
-    "half a character": (lambda run: result(run, label="a\ud800"), "unprintable characters"),
     "a certain guess": (lambda run: cells(run, "chance", "1.0"), "a chance is not valid"),
     "no examples": (lambda run: cells(run, "examples", ""), "a number of examples"),
     "half a length": (lambda run: cells(run, "content_length", "5.5"), "a length, a number"),
@@ -129,17 +122,19 @@ BAD: dict[str, tuple[Spoil, str]] = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
-    run, good = write_run(tiny("seed=1"), fading(1, 0)), write_run(tiny(), fading(1, 0))
-    spoil, sentence = BAD[bad]
-    spoil(run)
+def test_every_bad_directory_is_one_sentence_and_the_others_are_compared(tiny: Tiny) -> None:
+    good = write_run(tiny(), fading(1, 0))
+    runs = {bad: write_run(tiny(f"seed={seed}"), fading(1, 0)) for seed, bad in enumerate(BAD, start=1)}
+    for bad, (spoil, _) in BAD.items():
+        spoil(runs[bad])
     loaded = load_runs(good.path.parents[1])
     assert list(loaded.runs["name"]) == [good.name]
-    (reason,) = loaded.left_out.values()
-    assert re.search(sentence, reason), reason
-    assert reason.isprintable()
-    assert len(reason) < 500
+    assert loaded.left_out.keys() == {run.name for run in runs.values()}
+    for bad, (_, sentence) in BAD.items():
+        reason = loaded.left_out[runs[bad].name]
+        assert re.search(sentence, reason), (bad, reason)
+        assert reason.isprintable(), bad
+        assert len(reason) < 500, bad
 
 
 def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
@@ -220,7 +215,7 @@ def test_a_command_says_one_printable_sentence(tiny: Tiny, script: Script) -> No
     assert said.err.strip().isprintable()
 
 
-@pytest.mark.parametrize("weights", [[], None, {1: 2}, {"model.x": "y"}])
+@pytest.mark.parametrize("weights", [[], {1: 2}])
 def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     run.checkpoint.parent.mkdir()
@@ -256,8 +251,9 @@ def test_weights_that_no_run_writes_are_damaged(
     assert load_model(with_weights(tiny("seed=1"), lambda weights: weights).path)
 
 
-@pytest.mark.parametrize("column", ["exact_match", "exact_match_high", "token_accuracy"])
-@pytest.mark.parametrize("value", ["7.5", "-0.1", "nan"])
+@pytest.mark.parametrize(
+    ("column", "value"), [("exact_match", "7.5"), ("exact_match_high", "nan"), ("token_accuracy", "-0.1")]
+)
 def test_an_accuracy_is_from_0_to_1(column: str, value: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     cells(run, column, value)

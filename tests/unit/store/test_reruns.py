@@ -13,7 +13,6 @@ from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import run_status
-from pe_experiments.terminal.errors import UserError
 from tests.processes import killed_at
 from tests.synthetic import fading, write_run
 
@@ -90,15 +89,6 @@ def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
         assert not finished.checkpoint.exists()
     assert run_status(tiny()).state == "finished"
     assert content(finished.path) == before
-
-
-def test_nothing_is_put_back_from_behind_a_link(finished: RunDirectory, tiny: Tiny, tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "thesis.tex").write_text("years")
-    finished.path.with_name(f".{finished.name}.aside").symlink_to(tmp_path / "home")
-    with pytest.raises(UserError, match="is a link"):
-        run_status(tiny())
-    assert (tmp_path / "home" / "thesis.tex").exists()
 
 
 def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirectory) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.terminal import files
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import finish_replacing, make_folder, replace_together, write_atomically
 from tests.processes import killed_at
@@ -87,20 +86,3 @@ def test_killed_anywhere_a_set_is_the_old_one_or_the_new_one(tmp_path: Path) -> 
         "training.csv",
     ]
     assert operation > 8
-
-
-def test_a_set_is_not_written_through_a_link(tmp_path: Path) -> None:
-    made, folder, home = (tmp_path / name for name in ("made", "folder", "home"))
-    for base in (made / "figures", folder, home):
-        base.mkdir(parents=True)
-    (made / "runs.csv").write_text("new")
-    (made / "figures" / "a.png").write_text("new")
-    (folder / "runs.csv").write_text("old")
-    (folder / "figures").symlink_to(home)
-    with pytest.raises(UserError, match="figures is a link"):
-        replace_together(made, folder, [Path("runs.csv"), Path("figures/a.png")])
-    assert (folder / "runs.csv").read_text() == "old"
-    assert not list(home.iterdir())
-    (folder / files.READY).symlink_to(made)  # what lies behind it is not moved
-    finish_replacing(folder)
-    assert (made / "runs.csv").exists()
