@@ -11,16 +11,22 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+SUBMITIT = {"timeout_min": 240, "max_num_timeout": 10}
 # Slurm sends a warning half a minute before it ends a job; the run writes a checkpoint and is queued again.
 SLURM = {"slurm_array_parallelism": 64, "slurm_signal_delay_s": 30, "cpus_per_task": 1, "mem_gb": 8}
+CHOICES: dict[str, dict[str, Any]] = {
+    "processes": {"jobs": None, "jobs_per_device": 1},  # of this machine
+    "slurm": {**SUBMITIT, "parameters": SLURM},  # one job per run, through submitit
+    "submitit_local": {**SUBMITIT, "parameters": {"cpus_per_task": 1}},  # the same without a cluster
+    "ray": {"jobs": None, "address": None},  # one task per run
+}
 
 
 class RunLauncher(Launcher):
-    """Execute the runs of a sweep with the configured engine (`sweeps.engines`)."""
+    """Execute the runs of a sweep with the engine of this kind (`sweeps.engines`)."""
 
-    kind: str
-
-    def __init__(self, **settings: Any):
+    def __init__(self, kind: str, **settings: Any):
+        self.kind = kind
         self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
@@ -32,38 +38,7 @@ class RunLauncher(Launcher):
         return launch_runs(self, job_overrides, initial_job_idx)
 
 
-class ProcessesLauncher(RunLauncher):
-    """Run processes on this machine: one per core, or as many as fit its GPUs."""
-
-    kind = "processes"
-
-
-class SlurmLauncher(RunLauncher):
-    """Run one job per run on a Slurm cluster through submitit, queued again at its time limit."""
-
-    kind = "slurm"
-
-
-class SubmititLocalLauncher(RunLauncher):
-    """Run submitit's jobs without a cluster, to try out `SlurmLauncher`."""
-
-    kind = "submitit_local"
-
-
-class RayLauncher(RunLauncher):
-    """Run one Ray task per run, on this machine or on a running Ray cluster."""
-
-    kind = "ray"
-
-
-SUBMITIT = {"timeout_min": 240, "max_num_timeout": 10}
-CHOICES: dict[str, tuple[type[RunLauncher], dict[str, Any]]] = {
-    "processes": (ProcessesLauncher, {"jobs": None, "jobs_per_device": 1}),
-    "slurm": (SlurmLauncher, {**SUBMITIT, "parameters": SLURM}),
-    "submitit_local": (SubmititLocalLauncher, {**SUBMITIT, "parameters": {"cpus_per_task": 1}}),
-    "ray": (RayLauncher, {"jobs": None, "address": None}),
-}
-for name, (launcher, keys) in CHOICES.items():
-    target = {"_target_": f"{launcher.__module__}.{launcher.__name__}", "_convert_": "all"}
-    node = target | keys | {"max_runs": 20_000}
-    ConfigStore.instance().store(group="hydra/launcher", name=name, node=node, provider="pe_experiments")
+for kind, settings in CHOICES.items():
+    target = {"_target_": f"{__name__}.RunLauncher", "_convert_": "all", "kind": kind}
+    node = target | settings | {"max_runs": 20_000}
+    ConfigStore.instance().store(group="hydra/launcher", name=kind, node=node, provider="pe_experiments")
