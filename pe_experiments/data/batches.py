@@ -36,6 +36,11 @@ class Batch(NamedTuple):
     declared_B: Tensor
     positions_BP: Tensor
 
+    def rows(self, chosen: slice | Tensor) -> Batch:
+        """Return these rows; a single row of position ids, which all rows share, stays."""
+        *each, ids_BP = (*self,)
+        return Batch(*(tensor[chosen] for tensor in each), ids_BP if len(ids_BP) == 1 else ids_BP[chosen])
+
     def to(self, device: torch.device, **options: Any) -> Batch:
         return Batch(*(to_device(tensor, device, **options) for tensor in self))
 
@@ -64,13 +69,16 @@ class Source:
 
     def examples(self, split: Split, length: int, count: int, generator: torch.Generator) -> Sequences:
         """Return random examples of one input length as sequences."""
-        inputs_BN, targets_BM = self.task.for_split(split).sample(length, count, generator)
+        return self.sequences(*self.task.for_split(split).sample(length, count, generator))
+
+    def sequences(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
+        """Return examples as sequences, with the task's ids if the policy takes them."""
         rows = self.format.lay_out(inputs_BN, targets_BM)
         if not self.positions.task_ids:
             return rows
         provided = self.task.position_ids(inputs_BN, targets_BM)
         ids = next(provided[kind] for kind in self.positions.task_ids if kind in provided)
-        return replace(rows, ids_BT=self.format.lay_out_ids(ids, count))
+        return replace(rows, ids_BT=self.format.lay_out_ids(ids, len(inputs_BN)))
 
 
 class TrainingStream:
@@ -169,15 +177,15 @@ def rounded_up(count: int, step: int) -> int:
 
 def _part(batch: Batch, rows_b: Tensor) -> Batch:
     """Return these rows, longest first."""
-    lengths_b = batch.lengths_B[rows_b]
+    chosen = batch.rows(rows_b)
+    lengths_b = chosen.lengths_B
     index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
     real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
-    declared_b = batch.declared_B[rows_b]
-    positions_bP = batch.positions_BP if len(batch.positions_BP) == 1 else batch.positions_BP[rows_b]
+    declared_b, positions_bP = chosen.declared_B, chosen.positions_BP
     index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=positions_bP.shape[1] - 1)
     return Batch(
-        batch.tokens_BT[rows_b][:, index_t],
-        batch.labels_BT[rows_b][:, index_t].masked_fill(~real_bt, IGNORE),
+        chosen.tokens_BT[:, index_t],
+        chosen.labels_BT[:, index_t].masked_fill(~real_bt, IGNORE),
         lengths_b,
         declared_b,
         positions_bP[:, index_p],

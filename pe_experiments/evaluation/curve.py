@@ -88,7 +88,7 @@ def tally_by_example(
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
-            part = _rows(batch, start, start + rows)
+            part = batch.rows(slice(start, start + rows))
             if is_mine(index):
                 counts.append((index, _counts(model, part.to(device), eos, decoding)))
             index += 1
@@ -102,11 +102,6 @@ def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> tuple
     if decoding == "greedy":
         return _count(part, greedy_answers(model, part, eos), math.nan, eos)
     return _count(part, *forced_answers(model, part), eos)
-
-
-def _rows(batch: Batch, start: int, stop: int) -> Batch:
-    """Return these rows; a shared single row of position ids stays."""
-    return Batch(*(each if len(each) == 1 else each[start:stop] for each in batch))
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
@@ -247,7 +242,7 @@ class _Blocks:
         for block, start in enumerate(range(0, self.examples, BLOCK_EXAMPLES)):
             batch = self.source.evaluation_block(self.length, block)
             self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
-            rows = _rows(batch, 0, self.examples - start)
+            rows = batch.rows(slice(self.examples - start))
             depth_B = self.source.task.depth(self.source.format.inputs(rows.tokens_BT, self.length))
             if depth_B is not None:
                 self.depths.append(depth_B)

@@ -47,12 +47,9 @@ class TrainedModel:
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
         targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)
-        rows = source.format.lay_out(inputs_BN, targets_BM)
-        if kinds := source.positions.task_ids:
-            provided = task.position_ids(inputs_BN, targets_BM)
-            ids = next(provided[kind] for kind in kinds if kind in provided)
-            ids_BP = source.format.lay_out_ids(ids, len(inputs_BN))
-        else:
+        rows = source.sequences(inputs_BN, targets_BM)
+        ids_BP = rows.ids_BT
+        if ids_BP is None:
             draws = torch.Generator().manual_seed(source.seed)
             ids_BP = source.positions.evaluation_ids(rows.declared_B, source.train_length, draws)
         return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

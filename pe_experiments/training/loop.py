@@ -145,20 +145,9 @@ class Part(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
-class TrainingData(pl.LightningDataModule):
-    """The batches of a training from its present step on; batch i depends only on the seed and i."""
+class StepsFrom(IterableDataset[Part]):
+    """The batches of a training from step ``first`` on; batch i depends only on the seed and i."""
 
-    def __init__(self, batches: TrainingStream):
-        super().__init__()
-        self.batches = batches
-
-    def train_dataloader(self) -> DataLoader[Part]:
-        assert self.trainer is not None
-        steps = _StepsFrom(self.batches, self.trainer.global_step, self.trainer.accumulate_grad_batches)
-        return DataLoader(steps, batch_size=None)
-
-
-class _StepsFrom(IterableDataset[Part]):
     def __init__(self, batches: TrainingStream, first: int, accumulated: int):
         self.batches = batches
         self.first = first
@@ -170,9 +159,8 @@ class _StepsFrom(IterableDataset[Part]):
             drawn = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
             scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in drawn)
             for batch in drawn:
-                # All rows may share one row of position ids.
-                rows = Batch(*(each if len(each) == 1 else each[start::size] for each in batch))
-                yield Part(rows if size > 1 else batch, self.accumulated * size, scored)
+                rows = batch.rows(slice(start, None, size)) if size > 1 else batch
+                yield Part(rows, self.accumulated * size, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
@@ -358,8 +346,9 @@ def train_model(
         )
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            data = TrainingData(experiment.batches)
-            trainer.fit(module, datamodule=data, ckpt_path=checkpoint if first else None, weights_only=True)
+            steps = StepsFrom(experiment.batches, first, config.accumulate_grad_batches)
+            data = DataLoader(steps, batch_size=None)
+            trainer.fit(module, data, ckpt_path=checkpoint if first else None, weights_only=True)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning reacts to Ctrl-C
                 raise KeyboardInterrupt from error
