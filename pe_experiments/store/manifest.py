@@ -7,11 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from pydantic import BaseModel
 
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
-OF_A_CHOICE = ("encoding", "task", "model", "setting", "chosen")  # text values of an entry of ``tuning``
+
+class Choice(BaseModel):
+    """An entry of ``tuning``: the best value of an option for an encoding."""
+
+    encoding: str
+    task: str
+    model: str
+    setting: str
+    chosen: str
+    seed: Any
+    tried: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+
+
+class Manifest(BaseModel):
+    """The parts of a manifest that are read."""
+
+    runs: list[str]
+    tuning: list[Choice] = []
 
 
 def list_in_study(results_dir: Path, study: str, *names: str) -> None:
@@ -43,27 +62,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     try:
         content = read_json(path)
-        names = content["runs"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise TypeError("its runs are not names")
-        for choice in content.get("tuning", []):
-            _require_choice(choice)
+        Manifest.model_validate(content, strict=True)
         return content
     except FileNotFoundError as error:
         studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
         known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
         raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         cure = "delete it and run the sweep again"
         raise UserError(f"{path} is damaged ({type(error).__name__}); {cure}") from error
-
-
-def _require_choice(choice: dict[str, Any]) -> None:
-    """Raise a KeyError or TypeError unless this is an entry of ``tuning``."""
-    texts = [choice[key] for key in OF_A_CHOICE]
-    mappings = [choice.get(key, {}) for key in ("tried", "settings")]
-    valid = all(isinstance(value, str) for value in texts) and all(
-        isinstance(value, dict) for value in mappings
-    )
-    if not valid or "seed" not in choice:
-        raise TypeError("a tuned option has no encoding")
