@@ -14,11 +14,6 @@ from pe_experiments.configuration.overrides import key_of, several_values, unrea
 from pe_experiments.configuration.schema import Config, WandbConfig, moved_logger_key, not_a_setting
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
 
-RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
-# Keys that users of other Hydra and Lightning projects try first.
-HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
-          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
-          "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
@@ -41,23 +36,20 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
     text = "\n".join(str(part) for part in (error, error.__cause__) if part)
     for pattern, explanation in EXPLANATIONS.items():
         match = re.search(pattern, text, re.DOTALL)
-        if match:
-            if explanation is _unknown_key and command != "config":
-                known = {**read_choice("", command), **groups_of(command)}.keys() - {
-                    "defaults",
-                    "application",
-                }
-                return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
-            return explanation(match, typed)
+        if not match:
+            continue
+        if explanation is _unknown_key and command != "config":
+            known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
+            return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
+        if isinstance(explanation, str):
+            return UserError(explanation.format(**match.groupdict()))
+        return explanation(match, typed)
     return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
 
 
 def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     """Return the error for an unknown option; ``typed`` are all overrides."""
     section, _, argument = key.partition(".")
-    for habit in (section, key):
-        if habit in HABITS:
-            return UserError(f"{habit} is not a setting; {HABITS[habit]}")
     if section == "logger" and argument in WandbConfig.model_fields:
         return UserError(moved_logger_key(argument, text.partition("=")[2]))
     if section == "hydra":
@@ -119,26 +111,23 @@ def _several_values(match: re.Match[str], typed: Sequence[str]) -> UserError:
     return several_values(match["text"])
 
 
-def _has_a_value(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    return UserError(f"+{match['key']}: the key already has a value; omit the +")
-
-
 def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
     options = allowed(match["options"].split(", "))
     return UserError(f"{match['key']}={match['value']}: expected {options}")
 
 
-def _no_primary(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    return UserError(f"--config-name {match['name']}: this file does not exist in configs/")
-
-
-EXPLANATIONS: dict[str, Explanation] = {
+# How the messages of Hydra and OmegaConf are explained: by a function, or by a text with the named groups.
+EXPLANATIONS: dict[str, Explanation | str] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
     r"Could not load '(?P<group>[^'/\n]+)/(?P<choice>[^'\n]+)'": _unknown_among_several,
     r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
     r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": _several_values,
     r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
-    r"Could not append to config. An item is already at '(?P<key>[^']+)'": _has_a_value,
+    r"Could not append to config. An item is already at '(?P<key>[^']+)'": (
+        "+{key}: the key already has a value; omit the +"
+    ),
     r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*one of \[(?P<options>[^\]]*)\]": _not_one_of,
-    r"Cannot find primary config '(?P<name>[^']*)'": _no_primary,
+    r"Cannot find primary config '(?P<name>[^']*)'": (
+        "--config-name {name}: this file does not exist in configs/"
+    ),
 }

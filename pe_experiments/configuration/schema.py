@@ -135,16 +135,6 @@ class TrainerConfig(Section):
     threads: Count
     matmul: Literal["auto", "default", "onednn"]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _clipping_is_set_elsewhere(cls, section: Any) -> Any:
-        if isinstance(section, dict) and "gradient_clip_val" in section:
-            value = shown(section["gradient_clip_val"])
-            raise ValueError(
-                f"trainer.gradient_clip_val={value}: gradients are clipped by training.clip_norm"
-            )
-        return section
-
 
 class WandbConfig(Section):
     """Weights & Biases (`logger.wandb`); without a mode nothing is logged."""
@@ -375,8 +365,18 @@ def _expected(error: Any) -> str:
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
 
 
+RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
+# Keys that users of other Hydra and Lightning projects try first.
+HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
+          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
+          "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
+
+
 def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     """Return the error for an unknown key."""
+    for habit in (where[0], ".".join(where)):
+        if habit in HABITS:
+            return f"{habit} is not a setting; {HABITS[habit]}"
     return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
 
 
