@@ -9,19 +9,16 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.training.device import use_device
-from pe_experiments.training.preflight import parameters
+from pe_experiments.training.preflight import forward_operations, parameters
 
 TIMED_STEPS = 3  # after one warm-up step
 
 
 def operations(experiment: Experiment) -> float:
-    """Return operations of one training step, up to a factor, from products of weights and attention."""
-    config, shape, task = experiment.config, experiment.shape, experiment.task
-    lengths = experiment.train_lengths
-    tokens = [experiment.format.tokens(n, task.target_length(n)) for n in lengths]
-    mean, mean_square = sum(tokens) / len(tokens), sum(t * t for t in tokens) / len(tokens)
-    row = 6 * parameters(experiment) * mean + 12 * mean_square * shape.d_model * shape.num_layers
-    return config.training.batch_size * row
+    """Return operations of one training step, up to a factor; the backward pass takes two forward passes."""
+    size, lengths = parameters(experiment), experiment.train_lengths
+    forward = sum(forward_operations(experiment, size, length) for length in lengths) / len(lengths)
+    return 3 * experiment.config.training.batch_size * forward
 
 
 def seconds_per_step(experiment: Experiment) -> float:

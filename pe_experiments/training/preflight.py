@@ -61,7 +61,7 @@ def preflight(experiment: Experiment) -> list[str]:
         with user_errors("pe", f"fails {where}"), torch.no_grad():
             _require_finite(model.train(training), tried, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
-        _refuse_looking_ahead(model.eval(), _rows(batch, torch.arange(ROWS) % len(batch.tokens_BT)), source)
+        _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
     _refuse_optimizer(experiment, model)
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
     remarks = [(encoding, encoding.remark or overridden_hooks(encoding)[1]) for encoding in encodings]
@@ -110,7 +110,7 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
 
 def refuse_long_measurements(experiment: Experiment) -> None:
     """Raise an error if the evaluation is estimated to take more than a day; training has no limit."""
-    config, shape, task, size = experiment.config, experiment.shape, experiment.task, parameters(experiment)
+    config, size = experiment.config, parameters(experiment)
     gpu = config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     speed = 1e13 if gpu else 1e10 * config.trainer.threads  # operations per second, at least
     evaluated, checked = config.evaluation.examples, config.training.check_examples
@@ -118,12 +118,19 @@ def refuse_long_measurements(experiment: Experiment) -> None:
         ("evaluation.examples", evaluated, "evaluation.lengths", experiment.evaluation_lengths),
         ("training.check_examples", checked, "training.max_length", experiment.train_lengths[-1:]),
     ):
-        rows = (experiment.format.tokens(n, task.target_length(task.nearest_length(n) or n)) for n in lengths)
-        work = sum(2 * tokens * size + 4 * tokens**2 * shape.d_model * shape.num_layers for tokens in rows)
-        hours = examples * work / speed / 3600
+        hours = (
+            examples * sum(forward_operations(experiment, size, length) for length in lengths) / speed / 3600
+        )
         if hours > 24:
             over = f"with {key} up to {max(lengths)} takes about {hours:.2g} hours by an estimate"
             raise UserError(f"{name}={examples} {over}, above the limit of 24; lower either")
+
+
+def forward_operations(experiment: Experiment, size: int, length: int) -> int:
+    """Return operations on an example, up to a factor, in a model of ``size`` parameters."""
+    task, shape = experiment.task, experiment.shape
+    tokens = experiment.format.tokens(length, task.target_length(task.nearest_length(length) or length))
+    return 2 * tokens * size + 4 * tokens**2 * shape.d_model * shape.num_layers
 
 
 def parameters(experiment: Experiment) -> int:
@@ -238,18 +245,12 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
         raise ValueError(f"{names} looks ahead: in a decoder, {how} largest logit); {cure}")
 
 
-def _rows(batch: Batch, rows_b: Tensor) -> Batch:
-    ids_BP = batch.positions_BP.expand(len(batch.tokens_BT), -1)
-    return Batch(*(whole[rows_b] for whole in (*batch[:4], ids_BP)))
-
-
 def _both_ends(batch: Batch) -> Batch:
     """Return the first row; of a long row, its first tokens and its last four at their distance."""
-    row = _rows(batch, torch.tensor([0]))
-    every = torch.arange(int(row.lengths_B[0]))
+    tokens_BT, labels_BT, lengths_B, _, positions_BP = batch.rows(slice(1))
+    every = torch.arange(int(lengths_B[0]))
     tried = every if len(every) <= TRIED_TOKENS else torch.cat([every[: TRIED_TOKENS - 4], every[-4:]])
     length_B = torch.tensor([len(tried)])
-    tokens_BT, labels_BT, _, _, positions_BP = row
     return Batch(tokens_BT[:, tried], labels_BT[:, tried], length_B, length_B, positions_BP[:, tried])
 
 
