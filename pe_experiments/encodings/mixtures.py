@@ -4,13 +4,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    Invariance,
-    ModelShape,
-    PositionalEncoding,
-    acts_at_embedding,
-)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import Invariance, acts_at_embedding
 
 MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 

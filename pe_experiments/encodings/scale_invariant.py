@@ -3,13 +3,8 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    ModelShape,
-    PositionalEncoding,
-    at_least_float32,
-    in_float64,
-)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.terminal.argument_checks import above
 
 

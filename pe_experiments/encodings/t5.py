@@ -5,13 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    ModelShape,
-    PositionBias,
-    at_least_float32,
-    in_float64,
-)
+from pe_experiments.encodings import AttentionContext, ModelShape
+from pe_experiments.encodings.base import PositionBias, at_least_float32, in_float64
 from pe_experiments.terminal.errors import NotApplicable
 
 

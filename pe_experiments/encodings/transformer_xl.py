@@ -5,13 +5,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    ModelShape,
-    PositionalEncoding,
-    at_least_float32,
-    float64_device,
-)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, float64_device
 from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.terminal.argument_checks import above
 

@@ -6,13 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import (
-    AttentionContext,
-    ModelShape,
-    PositionalEncoding,
-    at_least_float32,
-    in_float64,
-)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, in_float64
 
 KEYS = 8  # keys computed at a time
 

@@ -47,8 +47,7 @@ class Loggers:
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
         for name in ("csv", "tensorboard"):
             if getattr(wanted, name) is not None:
-                shutil.rmtree(directory.path / name, ignore_errors=True)
-                self._add(name, _in_directory(name, directory))
+                self._add(name, _in_directory(name, directory.path))
         if wanted.mlflow is not None:
             config, name = status.experiment.config, status.run.name
             if directory is not status.run:
@@ -163,8 +162,10 @@ def _start_wandb(mode: Literal["offline", "online"], dir: Path, **settings: Any)
         raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
-def _in_directory(name: str, directory: RunDirectory) -> Logger:
-    where: dict[str, Any] = {"save_dir": directory.path, "name": name, "version": ""}
+def _in_directory(name: str, folder: Path) -> Logger:
+    """Return a logger of files in the folder, which replace earlier ones."""
+    shutil.rmtree(folder / name, ignore_errors=True)
+    where: dict[str, Any] = {"save_dir": folder, "name": name, "version": ""}
     if name == "csv":
         return CSVLogger(**where, flush_logs_every_n_steps=1)
     _require("tensorboard")
@@ -203,11 +204,8 @@ def _require(package: str) -> None:
 
 def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
     """Return loggers of an evaluation that no training of ours precedes, such as a pretrained model's."""
-    loggers: list[Logger] = []
-    for kind in ("csv", "tensorboard"):
-        if getattr(config, kind) is not None:
-            shutil.rmtree(folder / kind, ignore_errors=True)
-            loggers.append(_in_directory(kind, RunDirectory(folder)))
+    wanted = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
+    loggers = [_in_directory(kind, folder) for kind in wanted]
     if config.mlflow is not None:
         loggers.append(_mlflow(config.mlflow, name, results_dir))
     if config.wandb and config.wandb.mode:
