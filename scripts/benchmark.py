@@ -5,18 +5,17 @@ python scripts/benchmark.py [parts=[small,peers,encodings,loop,lengths]] [repeat
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
-
-from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.commands.command_line import command
 
 
-def main(config: DictConfig) -> None:
+def main(settings: dict[str, Any]) -> None:
     # The study is beside the package; scripts/results.py would shadow the folder results.
     sys.path[0] = str(Path(__file__).parents[1])
     from results.benchmark.report import benchmark
 
-    benchmark(settings_of(config))
+    benchmark(settings)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,13 @@
 python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 """
 
-from omegaconf import DictConfig
+from typing import Any
 
-from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import validated
 
 
-def main(config: DictConfig) -> None:
-    settings = settings_of(config)
+def main(settings: dict[str, Any]) -> None:
     from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
     if not check_task(validated(TaskSettings, settings)):

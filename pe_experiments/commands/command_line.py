@@ -39,31 +39,31 @@ class Stopped(BaseException):
 
 
 class Task:
-    """The function of a command as Hydra calls it."""
+    """The function of a command as Hydra calls it; it takes the settings as plain values."""
 
-    def __init__(self, function: Callable[[DictConfig], Any]):
+    def __init__(self, function: Callable[[dict[str, Any]], Any]):
         self.function = function
         self.__module__ = function.__module__  # from which Hydra derives the name of the job
 
     def __call__(self, config: DictConfig) -> Any:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            return self.function(config)
         try:
-            return self.function(config)
+            return self.function(_settings(config))
         except Exception as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise
             raise Stopped from error
 
 
 def command(
     name: str,
     usage: str | None,
-    function: Callable[[DictConfig], Any],
+    function: Callable[[dict[str, Any]], Any],
     config: str | None = None,
     prepare: Callable[[list[str]], list[str]] = list,
 ) -> Callable[[], NoReturn]:
     """Return the entry point of ``scripts/NAME.py``, a Hydra application with primary configuration CONFIG.
 
-    ``function`` is called with the composed configuration. Every mistake becomes one line on stderr;
+    ``function`` is called with the composed settings. Every mistake becomes one line on stderr;
     ``HYDRA_FULL_ERROR=1`` shows the traceback. ``prepare`` changes the arguments before Hydra reads them.
     """
     primary = config or name
@@ -131,7 +131,7 @@ def _complain(text: str, code: int = 1) -> int:
     return code
 
 
-def settings_of(config: DictConfig) -> dict[str, Any]:
+def _settings(config: DictConfig) -> dict[str, Any]:
     """Return the composed configuration as plain values; raise an error for keys that Hydra ignores."""
     hydra_config = HydraConfig.get()
     if hydra_config.mode != RunMode.MULTIRUN:

@@ -6,12 +6,11 @@ python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only t
 
 import gc
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from omegaconf import DictConfig
 from pydantic import Field
 
-from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
@@ -28,9 +27,9 @@ class CompareSettings(Section):
     metric: Words | None
 
 
-def main(config: DictConfig) -> None:
+def main(settings: dict[str, Any]) -> None:
     gc.set_threshold(1_000_000)  # the collector would repeatedly scan all loaded data
-    asked = validated(CompareSettings, settings_of(config)).model_dump()
+    asked = validated(CompareSettings, settings).model_dump()
     from pe_experiments.comparison.compare import compare, show
 
     asked["pe"] = asked.pop("encodings")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, settings_of, show_result
+from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.compose import changed_sections, unchangeable
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
@@ -28,8 +27,8 @@ class EvaluateSettings(Section):
     trust: bool
 
 
-def main(config: DictConfig) -> None:
-    settings, typed = settings_of(config), list(HydraConfig.get().overrides.task)
+def main(settings: dict[str, Any]) -> None:
+    typed = list(HydraConfig.get().overrides.task)
     path, changes, trust = evaluation_asked(settings, typed)
     from pe_experiments.run import evaluate_run
 

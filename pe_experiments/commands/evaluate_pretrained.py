@@ -4,16 +4,15 @@ python scripts/evaluate_pretrained.py model=FOLDER text=FOLDER 'rope=[as_is,yarn
 python scripts/evaluate_pretrained.py model=FILE.gguf              on Python's standard library
 """
 
-from omegaconf import DictConfig
+from typing import Any
 
-from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import validated
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 
 
-def main(config: DictConfig) -> None:
-    settings = settings_of(config)
+def main(settings: dict[str, Any]) -> None:
     settings["model"] = settings.pop("path")
     if settings["model"] == "???":
         raise UserError("model is missing; for example model=FOLDER, which holds config.json and safetensors")

@@ -7,12 +7,11 @@ python scripts/results.py reproduce=text runs=2     train two published runs aga
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from omegaconf import DictConfig
 from pydantic import Field
 
-from pe_experiments.commands.command_line import command, settings_of
+from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import Folder, Section, Study, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
@@ -29,8 +28,8 @@ class ResultsSettings(Section):
     runs: Annotated[int, Field(ge=1)] | None
 
 
-def main(config: DictConfig) -> None:
-    asked = validated(ResultsSettings, settings_of(config))
+def main(settings: dict[str, Any]) -> None:
+    asked = validated(ResultsSettings, settings)
     from pe_experiments.published import blocks, pages, publish, reproduce
 
     chosen = {"check=true": asked.check, "publish": asked.publish, "reproduce": asked.reproduce}

@@ -4,17 +4,17 @@ python scripts/show_encoding.py pe=sinusoidal
 python scripts/show_encoding.py 'encodings=[sinusoidal,learned]'
 """
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from typing import Any
 
-from pe_experiments.commands.command_line import command, settings_of
+from hydra.core.hydra_config import HydraConfig
+
+from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import validated
 from pe_experiments.terminal.errors import UserError
 
 
-def main(config: DictConfig) -> None:
-    settings = settings_of(config)
+def main(settings: dict[str, Any]) -> None:
     typed = [text for text in HydraConfig.get().overrides.task if key_of(text).partition(".")[0] == "pe"]
     if typed and settings["encodings"] is not None:
         raise UserError(f"{typed[0]}: cannot be combined with encodings=...")

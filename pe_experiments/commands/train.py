@@ -8,12 +8,13 @@ python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      
 python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class
 """
 
+from typing import Any
+
 import yaml  # type: ignore[import-untyped]
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, settings_of, show_result
+from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import check
 from pe_experiments.terminal.console import Lines, say
@@ -23,9 +24,8 @@ METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_
            "loss_in_distribution": "loss in distribution"}  # fmt: skip
 
 
-def train(config: DictConfig) -> float:
+def train(settings: dict[str, Any]) -> float:
     """Run one configuration; return its validation loss, which a Hydra sweeper minimises."""
-    settings = settings_of(config)
     if settings["init_from"] is not None:
         from pe_experiments.store.parent import continued
 
