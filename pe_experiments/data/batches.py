@@ -60,16 +60,12 @@ class Source:
         """Return block ``block`` of the evaluation examples of input length ``length``."""
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
-        rows = self.examples("evaluation", length, BLOCK_EXAMPLES, generator)
+        rows = self.sequences(*self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator))
         ids_BP = rows.ids_BT
         if ids_BP is None:
             draws = stream(self.seed, "evaluation positions", index)
             ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, draws)
         return _trimmed(rows, ids_BP)
-
-    def examples(self, split: Split, length: int, count: int, generator: torch.Generator) -> Sequences:
-        """Return random examples of one input length as sequences."""
-        return self.sequences(*self.task.for_split(split).sample(length, count, generator))
 
     def sequences(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         """Return examples as sequences, with the task's ids if the policy takes them."""
@@ -118,17 +114,13 @@ class TrainingStream:
         return _trimmed(chosen, ids_BP)
 
     def _sequences(self, draw: int) -> Sequences:
-        source = self.source
-        generator = stream(source.seed, self.split, self.first_draw + draw)
-        lengths_R = self._lengths(generator)
-        rows = len(lengths_R)
+        source, rows = self.source, BATCHES_PER_DRAW * self.batch_size
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
         labels_RT = torch.full((rows, source.train_length), IGNORE)
         tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
-        for length in lengths_R.unique().tolist():
-            of_length = (lengths_R == length).nonzero()[:, 0]
-            sequences = source.examples(self.split, length, len(of_length), generator)
+        for of_length, inputs_BN, targets_BM in self.examples(draw):
+            sequences = source.sequences(inputs_BN, targets_BM)
             width = sequences.tokens_BT.shape[1]
             tokens_RT[of_length, :width] = sequences.tokens_BT
             labels_RT[of_length, :width] = sequences.labels_BT
@@ -147,14 +139,15 @@ class TrainingStream:
         drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
         return drawn.repeat_interleave(self.batch_size)
 
-    def inputs(self, draw: int, longest: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield each length up to ``longest`` with its rows of a draw and their input symbols [rows, N]."""
+    def examples(self, draw: int, longest: int | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the rows [B] of each input length, up to ``longest``, in a draw, with inputs and targets."""
         generator = stream(self.source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
-        for length in lengths_R[lengths_R <= longest].unique().tolist():
-            where = (lengths_R == length).nonzero()[:, 0]
-            yield length, where, task.sample(length, len(where), generator)[0]
+        for length in lengths_R.unique().tolist():
+            if longest is None or length <= longest:
+                rows_B = (lengths_R == length).nonzero()[:, 0]
+                yield rows_B, *task.sample(length, len(rows_B), generator)
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:

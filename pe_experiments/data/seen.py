@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from pe_experiments.data.batches import BATCHES_PER_DRAW, BLOCK_EXAMPLES, Source, TrainingStream
-from pe_experiments.data.randomness import block_index, stream
 
 MOST_EXAMPLES = 200_000  # training examples drawn, which takes about a second
 
@@ -30,17 +29,15 @@ def seen_in_training(
     rows = min(steps * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
     for draw in range(-(-rows // per_draw)):
-        for length, where, inputs_RN in batches.inputs(draw, max(trained)):
+        for rows_B, inputs_BN, _ in batches.examples(draw, max(trained)):
+            length = inputs_BN.shape[1]
             if keys := sought.get(length):
-                trained_on = inputs_RN[where < rows - draw * per_draw]
+                trained_on = inputs_BN[rows_B < rows - draw * per_draw]
                 inputs_of[length] |= keys.intersection(map(bytes, trained_on.numpy()))
     return counts | {length: sum(key in inputs_of[length] for key in keys) for length, keys in wanted.items()}
 
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
-    """Return the inputs of `Source.evaluation_block` before layout."""
-    task, blocks = source.task.for_split("evaluation"), []
-    for block in range(-(-examples // BLOCK_EXAMPLES)):
-        generator = stream(source.seed, "evaluation", block_index(length, block))
-        blocks.append(task.sample(length, BLOCK_EXAMPLES, generator)[0])
-    return list(map(bytes, torch.cat(blocks)[:examples].numpy()))
+    blocks = [source.evaluation_block(length, block) for block in range(-(-examples // BLOCK_EXAMPLES))]
+    inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, length) for block in blocks])
+    return list(map(bytes, inputs_EN[:examples].numpy()))

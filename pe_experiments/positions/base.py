@@ -49,5 +49,12 @@ class PositionPolicy:
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 
+def sorted_ids(drawn_BP: Tensor, declared_B: Tensor, above: float) -> Tensor:
+    """Return ids below ``above`` in ascending order per row; padding repeats the last one."""
+    padding_BP = torch.arange(drawn_BP.shape[1]) >= declared_B[:, None]
+    ids_BP = drawn_BP.masked_fill(padding_BP, above).sort(dim=-1).values
+    return torch.minimum(ids_BP, ids_BP.gather(-1, declared_B[:, None] - 1))
+
+
 class Consecutive(PositionPolicy):
     """Ids 0 .. n-1 for every row, in training and in evaluation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pe_experiments.positions.base import PositionPolicy
+from pe_experiments.positions.base import PositionPolicy, sorted_ids
 from pe_experiments.terminal.argument_checks import above
 
 
@@ -28,10 +28,7 @@ class RandomFloat(PositionPolicy):
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())
         drawn_BP = torch.rand(len(declared_B), longest, generator=generator, dtype=torch.float64)
-        real_BP = torch.arange(longest) < declared_B[:, None]
-        ids_BP = drawn_BP.masked_fill(~real_BP, 1.0).sort(dim=-1).values
-        last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
-        return torch.minimum(ids_BP, last_B1) * self._end(train_length)  # padding repeats the last one
+        return sorted_ids(drawn_BP, declared_B, 1.0) * self._end(train_length)
 
     def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         middles_P = torch.arange(int(declared_B.max()), dtype=torch.float64) + 0.5

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.positions.base import PositionPolicy
+from pe_experiments.positions.base import PositionPolicy, sorted_ids
 from pe_experiments.terminal.argument_checks import at_least, one_of
 
 Evaluation = Literal["draw", "consecutive"]
@@ -81,13 +81,9 @@ class RandomSubset(PositionPolicy):
         return self._draw(declared_B, generator)
 
     def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
-        longest = int(declared_B.max())
         # The order is random, so that the first n are a random subset.
-        drawn_BP = distinct(len(declared_B), longest, self.max_positions, generator)
-        real_BP = torch.arange(longest) < declared_B[:, None]
-        ids_BP = drawn_BP.masked_fill(~real_BP, self.max_positions).sort(dim=-1).values
-        last_B1 = ids_BP.gather(-1, declared_B[:, None] - 1)
-        return torch.minimum(ids_BP, last_B1)  # padding repeats the last id
+        drawn_BP = distinct(len(declared_B), int(declared_B.max()), self.max_positions, generator)
+        return sorted_ids(drawn_BP, declared_B, self.max_positions)
 
 
 def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
