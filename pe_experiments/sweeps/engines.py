@@ -139,22 +139,12 @@ class Worker:
 
 def serve(orders: Connection, gpu: str | None) -> None:
     """Execute incoming orders until the launching process ends."""
-    for number in OF_THE_LAUNCHER:
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_launcher, daemon=True).start()
+    process.follow_parent(*OF_THE_LAUNCHER)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     importlib.import_module("pe_experiments.training.loop")  # needed by every run
     while True:
         orders.send(outcome_of(orders.recv()))
-
-
-def _end_with_launcher() -> None:
-    """End this process immediately when the launching process has ended."""
-    launcher = multiprocessing.parent_process()
-    assert launcher
-    launcher.join()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def outcome_of(order: Order) -> Outcome:

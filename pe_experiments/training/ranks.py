@@ -185,21 +185,12 @@ def _follow(
     arguments: tuple[Any, ...],
 ) -> None:
     """Do the work of a rank other than 0 in a separate process, which ends when rank 0 does."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # only rank 0 handles signals
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_rank_0, daemon=True).start()
+    process.follow_parent(signal.SIGINT, signal.SIGTERM)
     process.own(command)
     ranks = Ranks(trainer, device, local_rank, port)
     ranks.join()
     work(ranks, *arguments)
     distributed.destroy_process_group()
-
-
-def _end_with_rank_0() -> None:
-    rank_0 = multiprocessing.parent_process()
-    assert rank_0
-    rank_0.join()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
