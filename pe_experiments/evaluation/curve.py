@@ -90,18 +90,12 @@ def tally_by_example(
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
             if is_mine(index):
-                counts.append((index, _counts(model, part.to(device), eos, decoding)))
+                counts.append((index, _count(model, part.to(device), eos, decoding)))
             index += 1
             done += len(part.tokens_BT)
             show(done)
     parts = gathered(counts)
     return sum((counted for counted, _ in parts), Tally()), torch.cat([by_example for _, by_example in parts])
-
-
-def _counts(model: Backbone, part: Batch, eos: int, decoding: Decoding) -> tuple[Tally, Tensor]:
-    if decoding == "greedy":
-        return _count(part, greedy_answers(model, part, eos), math.nan, eos)
-    return _count(part, *forced_answers(model, part), eos)
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
@@ -144,7 +138,11 @@ def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(batch: Batch, answers_BT: Tensor, loss_sum: float, eos: int) -> tuple[Tally, Tensor]:
+def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> tuple[Tally, Tensor]:
+    if decoding == "greedy":
+        answers_BT, loss_sum = greedy_answers(model, batch, eos), math.nan
+    else:
+        answers_BT, loss_sum = forced_answers(model, batch)
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
