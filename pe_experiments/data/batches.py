@@ -38,8 +38,9 @@ class Batch(NamedTuple):
 
     def rows(self, chosen: slice | Tensor) -> Batch:
         """Return these rows; a single row of position ids, which all rows share, stays."""
-        *each, ids_BP = (*self,)
-        return Batch(*(tensor[chosen] for tensor in each), ids_BP if len(ids_BP) == 1 else ids_BP[chosen])
+        tokens_BT, labels_BT, lengths_B, declared_B, ids_BP = self
+        ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[chosen]
+        return Batch(tokens_BT[chosen], labels_BT[chosen], lengths_B[chosen], declared_B[chosen], ids_BP)
 
     def to(self, device: torch.device, **options: Any) -> Batch:
         return Batch(*(to_device(tensor, device, **options) for tensor in self))
