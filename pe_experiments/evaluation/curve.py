@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -40,9 +40,11 @@ class Tally:
     right_tokens: int = 0
     scored: int = 0
     loss_sum: float = 0.0
+    by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        mine, theirs = vars(self), vars(other)
+        return Tally(**{name: value + theirs[name] for name, value in mine.items()})
 
     @property
     def exact_match(self) -> float:
@@ -58,6 +60,7 @@ class Tally:
         return self.loss_sum / self.scored
 
 
+@torch.no_grad()
 def tally(
     model: Backbone,
     batches: Iterable[Batch],
@@ -71,20 +74,8 @@ def tally(
     length in a format that feeds back. ``show`` is called with the number of finished examples. On several
     devices each computes some of the parts, and all return the same counts.
     """
-    return tally_by_example(model, batches, eos, decoding, show)[0]
-
-
-@torch.no_grad()
-def tally_by_example(
-    model: Backbone,
-    batches: Iterable[Batch],
-    eos: int,
-    decoding: Decoding = "teacher_forcing",
-    show: Callable[[int], None] = lambda done: None,
-) -> tuple[Tally, Tensor]:
-    """Return `tally`, and for each of E examples its exact match, correct tokens and tokens, [E, 3]."""
     device, done, index = next(model.parameters()).device, 0, 0
-    counts: list[tuple[int, tuple[Tally, Tensor]]] = []
+    counts: list[tuple[int, Tally]] = []
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
@@ -94,8 +85,7 @@ def tally_by_example(
             index += 1
             done += len(part.tokens_BT)
             show(done)
-    parts = gathered(counts)
-    return sum((counted for counted, _ in parts), Tally()), torch.cat([by_example for _, by_example in parts])
+    return sum(gathered(counts), Tally())
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
@@ -138,7 +128,7 @@ def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> tuple[Tally, Tensor]:
+def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally:
     if decoding == "greedy":
         answers_BT, loss_sum = greedy_answers(model, batch, eos), math.nan
     else:
@@ -147,7 +137,7 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> tuple
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
     exact_B = all_right(batch.labels_BT, answers_BT)
-    counted = Tally(
+    return Tally(
         examples=len(scored_BT),
         exact=int(exact_B.sum()),
         without_end=int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
@@ -155,8 +145,8 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> tuple
         right_tokens=int(right_BT.sum()),
         scored=int(scored_BT.sum()),
         loss_sum=loss_sum,
+        by_example=[torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()],
     )
-    return counted, torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
@@ -190,8 +180,9 @@ def extrapolation_curve(
         def shown(here: int, before: int = index * examples) -> None:
             show(before + here)
 
-        counts, by_example_E3 = tally_by_example(model, blocks, source.format.eos, decoding, shown)
+        counts = tally(model, blocks, source.format.eos, decoding, shown)
         if blocks.depths:
+            by_example_E3 = torch.cat(counts.by_example)
             keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
         low, high = wilson_interval(counts.exact, counts.examples)
         yield point(source, length, content_length, max_length, blocks.largest_id) | {
