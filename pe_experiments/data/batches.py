@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,8 +42,8 @@ class Batch(NamedTuple):
         ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[chosen]
         return Batch(tokens_BT[chosen], labels_BT[chosen], lengths_B[chosen], declared_B[chosen], ids_BP)
 
-    def to(self, device: torch.device, **options: Any) -> Batch:
-        return Batch(*(to_device(tensor, device, **options) for tensor in self))
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(to_device(tensor, device) for tensor in self))
 
 
 @dataclass(frozen=True)

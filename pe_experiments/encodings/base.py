@@ -264,12 +264,16 @@ class PositionalEncoding(nn.Module):
         q_BHTK, k_BHSK = self.rotate(q_BHTK, k_BHSK, at)
         return self.softmax_weights(q_BHTK, k_BHSK, at)
 
+    def scaled_logits(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
+        """Return q . k / sqrt(head_dim), BHTS in float32 or better. This is not a hook."""
+        return at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the masked softmax of rotated q and k. This is not a hook; override `weights`."""
-        logits_BHTS = (q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT
+        logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         mask = at.once(additive_mask)
         bias = self.bias(q_BHTK, k_BHSK, at)
-        return torch.softmax(at_least_float32(logits_BHTS) + (mask if bias is None else mask + bias), dim=-1)
+        return torch.softmax(logits_BHTS + (mask if bias is None else mask + bias), dim=-1)
 
 
 class PositionBias(PositionalEncoding):
@@ -331,11 +335,22 @@ def float64_device(device: torch.device | None) -> torch.device | None:
     return torch.device("cpu") if device is not None and device.type in WITHOUT_FLOAT64 else device
 
 
-def to_device(x: Tensor, device: torch.device, **options: Any) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Return ``x`` on ``device``; float64 becomes float32 on a device without float64."""
     if x.dtype == torch.float64 and device.type in WITHOUT_FLOAT64:
         x = x.float()
-    return x.to(device, **options)
+    return x.to(device)
+
+
+def require_whole(positions: Tensor, without: str) -> None:
+    """Raise `NotApplicable` for fractional positions; ``without`` says what has nothing for them."""
+    if positions.is_floating_point():
+        raise NotApplicable(f"pe: {without} for fractional positions; use whole ones")
+
+
+def by_distance(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
+    """Return the score of each query and key, BHTS, from the scores of the query with R rows of a table."""
+    return scores_BHTR.gather(-1, row_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:

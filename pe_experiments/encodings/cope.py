@@ -35,7 +35,7 @@ class Cope(PositionalEncoding):
         self.table_RK = nn.Parameter(torch.zeros(self.rows, shape.head_dim))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        logits_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         # Mask before computing gates: the gate of a later token would reveal that token.
         gates_BHTS = logits_BHTS.sigmoid() * at.visible_BTS[:, None]
         count_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=self.max_position)

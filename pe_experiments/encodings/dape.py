@@ -45,7 +45,7 @@ class Dape(PositionalEncoding):
         )
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        a_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        a_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         added = self.added.bias(q_BHTK, k_BHSK, at)
         assert added is not None
         b_BHTS = added.to(a_BHTS.dtype).expand_as(a_BHTS)

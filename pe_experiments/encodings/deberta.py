@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, by_distance, require_whole
 from pe_experiments.terminal.argument_checks import at_least, one_of
-from pe_experiments.terminal.errors import NotApplicable
 
 KeyIndex = Literal["paper", "released"]
 
@@ -49,8 +49,7 @@ class Deberta(PositionalEncoding):
         return q_BHTK * 3**-0.5, k_BHSK  # the sum has three terms
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        if at.relative_positions_BTS.is_floating_point():
-            raise NotApplicable("pe: DeBERTa's table has no rows for fractional positions; use whole ones")
+        require_whole(at.relative_positions_BTS, "DeBERTa's table has no rows")
         scale = self.shape.head_dim**-0.5
         heads = (self.shape.num_heads, self.shape.head_dim)
         tables = (self.positions_RD @ part[at.layer] for part in (self.key_map_LDD, self.query_map_LDD))
@@ -58,8 +57,7 @@ class Deberta(PositionalEncoding):
         c2p_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
         p2c_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
         from_query_BTS, from_key_BST = at.once(self._rows)
-        c2p = c2p_BHTR.gather(-1, from_query_BTS[:, None].expand(*c2p_BHTR.shape[:3], -1))
-        p2c = p2c_BHSR.gather(-1, from_key_BST[:, None].expand(*p2c_BHSR.shape[:3], -1)).mT
+        c2p, p2c = by_distance(c2p_BHTR, from_query_BTS), by_distance(p2c_BHSR, from_key_BST).mT
         return at_least_float32(c2p) + at_least_float32(p2c)
 
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, by_distance, require_whole
 from pe_experiments.terminal.argument_checks import at_least
-from pe_experiments.terminal.errors import NotApplicable
 
 
 class LearnedRelative(PositionalEncoding):
@@ -42,14 +42,12 @@ class LearnedRelative(PositionalEncoding):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         assert at.x_BSD is not None, "learned relative logits need the hidden state of the layer"
         distance_BTS = -at.relative_positions_BTS
-        if distance_BTS.is_floating_point():
-            raise NotApplicable("pe: LearnedRelative has no bias for fractional distances; use whole ones")
+        require_whole(distance_BTS, "LearnedRelative has no bias")
         queries_BTD = at.x_BSD[:, at.first_query : at.first_query + q_BHTK.shape[2]]
         with torch.autocast(q_BHTK.device.type, enabled=False):
             weights_BTW = self.mix(queries_BTD.to(self.mix.weight.dtype))
             weights_BHTR = weights_BTW.unflatten(-1, (self.shape.num_heads, self.d_rel)).transpose(1, 2)
             bias_BHTE = at_least_float32(weights_BHTR @ self.profiles_RE)
-        column_BTS = distance_BTS.clamp(0, self.extent - 1)
-        bias_BHTS = bias_BHTE.gather(-1, column_BTS[:, None].expand(*bias_BHTE.shape[:3], -1))
+        bias_BHTS = by_distance(bias_BHTE, distance_BTS.clamp(0, self.extent - 1))
         outside_BTS = (distance_BTS < 0) | (distance_BTS >= self.extent)
         return bias_BHTS.masked_fill(outside_BTS[:, None], 0.0)

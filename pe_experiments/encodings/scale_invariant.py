@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import at_least_float32, in_float64
+from pe_experiments.encodings.base import in_float64
 from pe_experiments.terminal.argument_checks import above
 
 
@@ -31,7 +31,7 @@ class ScaleInvariant(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         gain_B1TS, shift_B1TS = at.once(self._gain_and_shift)
-        logits_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         return torch.addcmul(shift_B1TS, gain_B1TS - 1, logits_BHTS)
 
     def _gain_and_shift(self, at: AttentionContext) -> tuple[Tensor, Tensor]:

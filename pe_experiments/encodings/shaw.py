@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import at_least_float32, by_distance, require_whole
 from pe_experiments.terminal.argument_checks import at_least
-from pe_experiments.terminal.errors import NotApplicable
 
 
 class Shaw(PositionalEncoding):
@@ -37,9 +37,8 @@ class Shaw(PositionalEncoding):
         self.table_RK = nn.Parameter(nn.init.xavier_uniform_(torch.empty(self.rows, shape.head_dim)))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        if at.relative_positions_BTS.is_floating_point():
-            raise NotApplicable("pe: Shaw's table has no rows for fractional positions; use whole ones")
+        require_whole(at.relative_positions_BTS, "Shaw's table has no rows")
         row_BTS = (at.relative_positions_BTS + self.max_distance).clamp(0, self.rows - 1)
         query_BHTK = q_BHTK * self.shape.head_dim**-0.5
         scores_BHTR = at_least_float32(query_BHTK @ self.table_RK.T.to(q_BHTK.dtype))
-        return scores_BHTR.gather(-1, row_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
+        return by_distance(scores_BHTR, row_BTS)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.terminal.argument_checks import one_of
 
 Remainder = Literal["nothing", "self"]
@@ -34,7 +34,7 @@ class StickBreaking(PositionalEncoding):
         self.remainder = one_of(Remainder, "remainder", remainder)
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        z_BHTS = at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        z_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         queries = torch.arange(q_BHTK.shape[2], device=z_BHTS.device) + at.first_query
         own_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
         masked_B1TS = (~at.visible_BTS | own_TS)[:, None]

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias, at_least_float32, in_float64
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.encodings.base import PositionBias, at_least_float32, in_float64, require_whole
 
 
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:
@@ -65,8 +64,7 @@ class T5Bias(PositionBias):
         self.table = nn.Parameter(torch.zeros(num_buckets, shape.num_heads))
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        if at.q_positions_BT.is_floating_point():
-            raise NotApplicable("pe: T5 has no bucket for fractional positions; use whole ones")
+        require_whole(at.q_positions_BT, "T5 has no bucket")
         bucket_BTS = distance_bucket(
             at.relative_positions_BTS, self.num_buckets, self.max_distance, self.shape.causal
         )

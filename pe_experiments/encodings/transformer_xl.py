@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import at_least_float32, float64_device
+from pe_experiments.encodings.base import at_least_float32, by_distance, float64_device
 from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.terminal.argument_checks import above
 
@@ -59,7 +59,7 @@ class TransformerXL(PositionalEncoding):
             table_RHK = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
             table_HKR = table_RHK.permute(1, 2, 0)
             scores_BHTR = query_BHTK.to(table_HKR.dtype) @ table_HKR
-        return scores_BHTR.gather(-1, index_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
+        return by_distance(scores_BHTR, index_BTS)
 
     def _split(self, query_BHTK: Tensor, at: AttentionContext) -> Tensor:
         """Return query . W R(i - j) by sin(i - j) = sin i cos j - cos i sin j, and cos likewise."""
