@@ -42,7 +42,7 @@ from pe_experiments.terminal.console import Display, Lines, complain, duration, 
 from pe_experiments.terminal.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from hydra_plugins.pe_experiments.launchers import RunLauncher
+    from hydra_plugins.pe_experiments.sweeps import RunLauncher
 
 MOST_NAMED = 10  # listed failed runs per reason
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run

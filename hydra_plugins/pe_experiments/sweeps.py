@@ -1,4 +1,7 @@
-"""Launchers that skip finished runs, resume interrupted ones and isolate runs from each other."""
+"""How a sweep is run: a sweeper that launches every combination once, and launchers.
+
+The launchers skip finished runs, resume interrupted ones and isolate runs from each other.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
@@ -38,7 +43,28 @@ class RunLauncher(Launcher):
         return launch_runs(self, job_overrides, initial_job_idx)
 
 
+class GridSweeper(Sweeper):
+    """Launch the product of ``hydra.sweeper.params`` and typed values, which replace params."""
+
+    def __init__(self, params: dict[str, Any] | None = None):
+        self.params = dict(params or {})
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
+        from pe_experiments.sweeps.expansion import expand
+
+        jobs = expand(arguments, self.params, self.hydra_context.config_loader, self.config)
+        return self.launcher.launch(jobs, initial_job_idx=0)
+
+
+def _store(group: str, name: str, cls: type, **options: Any) -> None:
+    node = {"_target_": f"{__name__}.{cls.__name__}", **options}
+    ConfigStore.instance().store(name, node, f"hydra/{group}", provider="pe_experiments")
+
+
+_store("sweeper", "grid", GridSweeper, params={})
 for kind, settings in CHOICES.items():
-    target = {"_target_": f"{__name__}.RunLauncher", "_convert_": "all", "kind": kind}
-    node = target | settings | {"max_runs": 20_000}
-    ConfigStore.instance().store(group="hydra/launcher", name=kind, node=node, provider="pe_experiments")
+    _store("launcher", kind, RunLauncher, _convert_="all", kind=kind, **settings, max_runs=20_000)
