@@ -9,6 +9,16 @@ from torch.nn import functional as F
 from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
 
 
+def forget_gate(width: int, gates: int, initial_bias: float) -> nn.Linear:
+    """Return the map from hidden states to gates, before their sigmoid; w is drawn from N(0, 0.02^2)."""
+    if not math.isfinite(initial_bias):
+        raise ValueError(f"initial_bias={initial_bias} must be a finite number")
+    gate = nn.Linear(width, gates)
+    nn.init.normal_(gate.weight, std=0.02)
+    nn.init.constant_(gate.bias, initial_bias)
+    return gate
+
+
 class Forgetting(PositionalEncoding):
     """Bias sum_{s=j+1..i} ln f_s on the logit of query i and key j, f_s = sigmoid(w_h . x_s + b_h).
 
@@ -29,11 +39,7 @@ class Forgetting(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, *, initial_bias: float = 0.0):
         super().__init__(shape)
-        if not math.isfinite(initial_bias):
-            raise ValueError(f"initial_bias={initial_bias} must be a finite number")
-        self.gate = nn.Linear(shape.d_model, shape.num_heads)
-        nn.init.normal_(self.gate.weight, std=0.02)
-        nn.init.constant_(self.gate.bias, initial_bias)
+        self.gate = forget_gate(shape.d_model, shape.num_heads, initial_bias)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         assert at.x_BSD is not None, "FoX needs the hidden state of the layer"

@@ -1,13 +1,12 @@
 """Wall attention (Pai et al. 2026): a forget gate for every channel."""
 
-import math
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import at_least_float32, in_float64
+from pe_experiments.encodings.forgetting import forget_gate
 
 KEYS = 8  # keys computed at a time
 
@@ -33,11 +32,7 @@ class Wall(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, *, initial_bias: float = 8.0):
         super().__init__(shape)
-        if not math.isfinite(initial_bias):
-            raise ValueError(f"initial_bias={initial_bias} must be a finite number")
-        self.gate = nn.Linear(shape.d_model, shape.num_heads * shape.head_dim)
-        nn.init.normal_(self.gate.weight, std=0.02)
-        nn.init.constant_(self.gate.bias, initial_bias)
+        self.gate = forget_gate(shape.d_model, shape.num_heads * shape.head_dim, initial_bias)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the change of the scaled q . k by the gates, BHTS."""
