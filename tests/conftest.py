@@ -56,9 +56,8 @@ def results(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-@pytest.fixture
-def tiny(results: Path) -> Callable[..., Experiment]:
-    """Resolves a tiny experiment with overrides on top."""
+def tiny_in(results: Path) -> Callable[..., Experiment]:
+    """Return a function that resolves a tiny experiment with overrides on top."""
     from pe_experiments.configuration.compose import composed
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.configuration.schema import check
@@ -67,6 +66,11 @@ def tiny(results: Path) -> Callable[..., Experiment]:
         return resolve(check(composed("config", [*TINY, f"results_dir={results}", *overrides])))
 
     return make
+
+
+@pytest.fixture
+def tiny(results: Path) -> Callable[..., Experiment]:
+    return tiny_in(results)
 
 
 class Outcome(NamedTuple):

@@ -24,7 +24,7 @@ SlurmdPort=$node
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge
-AuthInfo=socket=$folder/munge.socket,cred_expire=10
+AuthInfo=socket=$folder/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
@@ -42,7 +42,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 KillWait=5
 MinJobAge=300
-SchedulerParameters=requeue_delay=1,sched_interval=5,bf_interval=5
+SchedulerParameters=sched_interval=1,bf_interval=1
 NodeName=$(hostname -s) NodeAddr=127.0.0.1 CPUs=$(nproc) RealMemory=$(free -m | awk '/^Mem/ {print $2 - 200}') State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF

@@ -118,6 +118,7 @@ def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
         assert not any(key.startswith("_") or key == "defaults" for key in section), name
 
 
+Expanded = list[tuple[Composer, list[str]]]
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {
     "bank_v2": "bank/v2", "bank_mirrored": "bank/mirrored", "bank_edges": "bank/edges",
@@ -144,6 +145,17 @@ def commands_of(preset: str) -> list[str]:
     return [f"sweep={preset}", *(command for command in more if not re.search("study=|my_module", command))]
 
 
+def with_every_value(runs: Expanded) -> Expanded:
+    """As many of the runs as it takes for every value of each override."""
+    seen: set[str] = set()
+    chosen = []
+    for composer, run in runs:
+        if not seen.issuperset(run):
+            seen.update(run)
+            chosen.append((composer, run))
+    return chosen
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow) if name.startswith("bank_") else name for name in SWEEPS],
@@ -151,15 +163,14 @@ def commands_of(preset: str) -> list[str]:
 def test_every_run_of_a_prepared_sweep_can_be_carried_out(name: str) -> None:
     """Every choice it names exists and nothing in it is a mistake: some run has each of its settings."""
     own = " pe=rope" if name == "versus" else ""
+    expanded = []
     for command in commands_of(name):
         composer, runs, config = runs_of(command + own)
         assert config.hydra.mode == RunMode.MULTIRUN
         assert config.study == STUDIES.get(name, name.replace("text_", "text/"))
-        seen: set[str] = set()
-        for run in runs:
-            if not seen.issuperset(run):
-                seen.update(run)
-                resolve(check(composer.compose(run)))
+        expanded += [(composer, run) for run in runs]
+    for composer, run in with_every_value(expanded):
+        resolve(check(composer.compose(run)))
 
 
 PUBLISHED: dict[str, list[str]] = {}
@@ -179,12 +190,21 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         for row in provenance[["name", "trained", "data"]].itertuples(index=False)
     }
     assert keys.keys() <= published.keys()
+    expanded = []
     for command in (command for preset in PUBLISHED[study] for command in commands_of(preset)):
         composer, runs, _ = runs_of(command)
-        for run in runs:
-            identity = identify(resolve(check(composer.compose(run))))
-            keys.pop(config_key(identity.trained, identity.hashed["data"]), None)
-    assert not keys  # published and not expanded
+        expanded += [(composer, run) for run in runs]
+    complete = len(keys) == len({tuple(run) for _, run in expanded})
+    if complete:
+        expanded = with_every_value(expanded)
+    found = set()
+    for composer, run in expanded:
+        identity = identify(resolve(check(composer.compose(run))))
+        found.add(config_key(identity.trained, identity.hashed["data"]))
+    if complete:
+        assert not found - keys.keys()  # expanded and not published
+    else:
+        assert not keys.keys() - found  # published and not expanded
 
 
 def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None:

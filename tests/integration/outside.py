@@ -42,10 +42,10 @@ class Kills(PositionalEncoding):
 
 
 class Slow(PositionalEncoding):
-    """Takes a tenth of a second per layer and step longer where the environment says so."""
+    """Takes a tenth of a second per layer and step longer while the file exists that SLOW_TRAINING names."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
-        if self.training and torch.is_grad_enabled() and "SLOW_TRAINING" in os.environ:
+        if self.training and torch.is_grad_enabled() and os.path.exists(os.environ.get("SLOW_TRAINING", "")):
             time.sleep(0.1)
 
 

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from pe_experiments.comparison.runs import read_runs
+from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import check
 from pe_experiments.published.archive import write_archive
+from pe_experiments.store.manifest import list_in_study
 from tests.conftest import ROOT, Outcome
 from tests.processes import run_script
+from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
 Script = Callable[..., Outcome]
-SMALL = (
+TASKS, SETTINGS, RATES = ("kth", "copy"), ("s0", "s1", "s2"), (0.003, 0.001)
+TINY = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
     "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",
-    "task=kth,copy", "bank/setting=s0,s1,s2,s3,s4",
 )  # fmt: skip
+SMALL = (*TINY, f"task={','.join(TASKS)}", f"bank/setting={','.join(SETTINGS)}")
 MINE = ("pe=custom", "pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2")
+
+
+def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
+    """Every run of an encoding in the small bank; the last is that of the last task at the last rate."""
+    for task, setting, rate in product(TASKS, SETTINGS, RATES):
+        varied = (f"task={task}", f"bank/setting={setting}", f"training.learning_rate={rate}")
+        yield resolve(check(composed("config", [*TINY, *varied, *encoding, f"results_dir={results}"])))
 
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results directory with a small bank, of which nothing but the CSVs is left."""
+    """A results directory with a small bank of runs that nobody trained; only the CSVs are left."""
     results = tmp_path_factory.mktemp("bank")
-    command = ("sweep=bank_v2", *SMALL, "bank/encoding=none,alibi", f"results_dir={results}")
-    done = run_script(ROOT / "scripts" / "train.py", *command, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    for encoding in ("none", "alibi"):
+        for experiment in experiments(results, f"bank/encoding={encoding}"):
+            list_in_study(results, "bank/v2", write_run(experiment, fading(0.4, 0.1)).name)
     runs = read_runs(results, "bank/v2")
     shutil.rmtree(results / "bank")
     write_archive(runs, results / "bank" / "v2")
@@ -38,30 +52,33 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script, tmp_path: Path) -> None:
-    results = shutil.copytree(bank, tmp_path / "results")
-    narrowed = ("bank/encoding=none,rope", "bank/setting=s0,s1,s2", "dry_run=true", f"results_dir={results}")
-    outcome = script("train", "sweep=bank_v2", *SMALL, *narrowed)
+def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script) -> None:
+    asked = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
+    outcome = script("train", *asked)
     assert outcome.code == 0, outcome.err
     assert "24 runs: 12 published, 12 new" in outcome.out
-    assert "24 runs: 24 new" in script("train", "sweep=bank_v2", *SMALL, *narrowed, "rerun=true").out
+    assert "24 runs: 24 new" in script("train", *asked, "rerun=true").out
 
 
 def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     bank: Path, script: Script, tmp_path: Path
 ) -> None:
+    """One run of each task is left to train."""
     results = shutil.copytree(bank, tmp_path / "results")
+    for number, experiment in enumerate(experiments(results, *MINE), 1):
+        if number % (len(SETTINGS) * len(RATES)):
+            write_run(experiment, fading(0.4, 0.1))
     outcome = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
-    assert "the page comes when kth is finished (10 of 20 runs)" in outcome.out
+    assert "the page comes when kth is finished (1 of 2 runs)" in outcome.out
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope-0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
     assert sorted(zip(verdicts["task"], verdicts["baseline"], strict=True)) == [
         ("copy", "alibi"), ("copy", "none"), ("kth", "alibi"), ("kth", "none"),
     ]  # fmt: skip
-    assert set(verdicts["settings"]) == {5}
+    assert set(verdicts["settings"]) == {len(SETTINGS)}
     page = (folder / "report.html").read_text()
     assert page.index("<figure>") < page.index("<h2>Verdicts</h2>")
     assert "did not learn the task often enough, like <b>2</b> (alibi, none)" in page
@@ -74,14 +91,14 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
 def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Path, tmp_path: Path) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
     text = (ROOT / "tests" / "integration" / "outside.py").read_text()
-    command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", "task=kth"]
-    command += [word for word in SMALL if not word.startswith("task=")] + [f"results_dir={results}"]
+    command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
+    command += ["bank/setting=s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
     for factor in ("1", "2", "1"):  # and back: the runs of both sources are there
         source = text.replace("return -self.slope", f"return {factor} * -self.slope")
         (tmp_path / "mine.py").write_text(source)
         outcome = run_script(*command, cwd=tmp_path)
         assert outcome.returncode == 0, outcome.stderr
-        assert "5 configurations were run on 1 tasks" in outcome.stdout
+        assert "1 configurations were run on 1 tasks" in outcome.stdout
     renamed = run_script(*command, "label=other", cwd=tmp_path)
     assert "finished already" in renamed.stdout + renamed.stderr
     assert (results / "versus" / "other" / "verdicts.csv").exists()
@@ -106,11 +123,10 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_run(
-    bank: Path, script: Script, tmp_path: Path, arguments: tuple[str, ...], sentence: str
+    bank: Path, script: Script, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    results = shutil.copytree(bank, tmp_path / "results")
-    outcome = script("train", "sweep=versus", *SMALL, *arguments, f"results_dir={results}")
+    outcome = script("train", "sweep=versus", *SMALL, *arguments, f"results_dir={bank}")
     assert outcome.code == 1
     assert sentence in outcome.err
     assert outcome.err.count("error: ") == 1
-    assert not (results / "runs").exists()
+    assert not (bank / "runs").exists()

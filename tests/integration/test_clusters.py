@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +14,18 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.store.directory import RunDirectory
-from tests.conftest import ROOT, TINY, Script
-from tests.integration.test_sweeps import TRAIN, everything, wait_for
+from tests.conftest import ROOT, TINY
+from tests.integration.test_sweeps import PATIENCE, TRAIN, everything, wait_for
+from tests.processes import run_script
 
 pytestmark = pytest.mark.slow
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd", "srun")
 LIBRARIES = {"submitit_local": "submitit", "slurm": "submitit", "ray": "ray"}
-SETTINGS = {"slurm": ["hydra.launcher.parameters.mem_gb=2"]}
+SWEEP = [
+    *TINY, "training.steps=60", "-m", "pe=none", "study=s",
+    "pe._target_=tests.integration.outside.Slow,tests.integration.outside.Recency",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -47,69 +52,80 @@ def engine(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def train(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: Ray stays in the one that started it."""
-    return subprocess.run(
-        [*TRAIN, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, env=os.environ | environment
-    )
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the sweep leaves where no engine is asked for."""
+    results = tmp_path_factory.mktemp("local")
+    done = run_script(*TRAIN[1:], *SWEEP, "hydra.launcher.jobs=1", f"results_dir={results}", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    tables = everything(results)
+    assert len(tables) == 2 * 2 + 2
+    return tables
 
 
-@pytest.mark.parametrize("engine", LIBRARIES, indirect=True)
-def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, script: Script) -> None:
-    arguments = [*TINY, "training.steps=30", "-m", "pe=none,learned", "study=s"]
-    assert script("train", *arguments, f"results_dir={tmp_path / 'local'}").code == 0
-    done = train(
-        *arguments, *SETTINGS.get(engine, []), f"results_dir={tmp_path / engine}", f"hydra/launcher={engine}"
+@pytest.mark.parametrize("engine", ["submitit_local", "ray"], indirect=True)
+def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, local: dict[str, bytes]) -> None:
+    """A Ray that the command starts listens to this machine alone."""
+    code = "from pe_experiments.commands.train import run\nrun()"
+    if engine == "ray":
+        code = (
+            "import ray\n"
+            "shutdown = ray.shutdown\n"
+            "ray.shutdown = lambda: (print('address:', ray.util.get_node_ip_address()), shutdown())\n"
+        ) + code
+    arguments = [*SWEEP, f"results_dir={tmp_path}", f"hydra/launcher={engine}"]
+    done = subprocess.run(  # a process of its own: Ray stays in the one that started it
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": trained, finished") == 2
-    assert everything(tmp_path / engine) == everything(tmp_path / "local")
-    assert len(everything(tmp_path / engine)) == 2 * 2 + 2
-    assert not list((tmp_path / engine).glob(".launched/*"))
+    assert everything(tmp_path) == local
+    assert not list(tmp_path.glob(".launched/*"))
+    assert engine != "ray" or "address: 127.0.0.1\n" in done.stdout
 
 
 @pytest.mark.parametrize("engine", ["submitit_local"], indirect=True)
 def test_jobs_of_this_machine_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
-    arguments = [*TINY, "training.steps=1000000", "-m", "pe=none,learned", f"results_dir={tmp_path}"]
+    arguments = [*TINY, "training.steps=1000000", "-m", "pe=none", f"results_dir={tmp_path}"]
     command = [*TRAIN, *arguments, f"hydra/launcher={engine}"]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: len(list(tmp_path.glob("runs/*/metrics.csv"))) == 2, running)
-    runs = [RunDirectory(path) for path in tmp_path.glob("runs/*")]
-    assert all(run.in_use for run in runs)
+    wait_for(lambda: list(tmp_path.glob("runs/*/metrics.csv")), running)
+    (run,) = map(RunDirectory, tmp_path.glob("runs/*"))
+    assert run.in_use
     running.kill()
     running.wait()
-    end = time.monotonic() + 20
-    while any(run.in_use for run in runs):
-        assert time.monotonic() < end, "a job goes on without its launcher"
-        time.sleep(0.2)
-
-
-@pytest.mark.parametrize("engine", ["ray"], indirect=True)
-def test_a_ray_of_ours_listens_to_this_machine_alone(engine: str) -> None:
-    code = (
-        "from pe_experiments.configuration.schema import RayConfig\n"
-        "from pe_experiments.sweeps.engines import RayEngine\n"
-        "engine = RayEngine(RayConfig(max_runs=1, jobs=1, address=None), 1)\n"
-        "import ray\n"
-        "print(ray.util.get_node_ip_address())\n"
-        "engine.end()\n"
-    )
-    done = subprocess.run([TRAIN[0], "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "127.0.0.1\n", done.stderr
+    end = time.monotonic() + PATIENCE
+    while run.in_use:
+        assert time.monotonic() < end, "the job goes on without its launcher"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("engine", ["slurm"], indirect=True)
-def test_a_job_that_hits_its_time_limit_is_queued_again_and_resumes(
-    engine: str, tmp_path: Path, script: Script
+def test_a_job_that_slurm_warns_of_its_time_limit_is_queued_again_and_resumes(
+    engine: str, tmp_path: Path, local: dict[str, bytes]
 ) -> None:
-    """The limit of a minute is Slurm's shortest; the training takes forty seconds and more, asleep."""
-    arguments = [*TINY, "training.steps=220", "-m", "pe._target_=tests.integration.outside.Slow", "study=s"]
-    assert script("train", *arguments, f"results_dir={tmp_path / 'whole'}").code == 0
-    limits = ["hydra.launcher.timeout_min=1", "hydra.launcher.parameters.slurm_signal_delay_s=25"]
-    results = [f"results_dir={tmp_path / engine}", f"hydra/launcher={engine}", *SETTINGS[engine], *limits]
-    done = train(*arguments, *results, SLOW_TRAINING="yes")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert ": resumed, finished" in done.stdout
-    assert "resuming at step" in done.stdout
-    assert everything(tmp_path / engine) == everything(tmp_path / "whole")
-    assert len(everything(tmp_path / engine)) == 2 + 2
+    """Slurm's shortest limit is a minute: the test sends the signal that the job asks for instead."""
+    slow = tmp_path / "slow"
+    slow.touch()
+    results = [f"results_dir={tmp_path}", f"hydra/launcher={engine}", "hydra.launcher.parameters.mem_gb=2"]
+    running = subprocess.Popen(
+        [*TRAIN, *SWEEP, *results],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"SLOW_TRAINING": str(slow)},
+    )
+    wait_for(lambda: list(tmp_path.glob("runs/*Slow*/checkpoints/last.ckpt")), running)
+    (submission,) = tmp_path.glob(".launched/*/submission_file_*.sh")
+    assert {"#SBATCH --time=240", "#SBATCH --signal=USR2@30"} <= set(submission.read_text().splitlines())
+    (first,) = submission.parent.glob("*_0_submitted.pkl")
+    subprocess.run(["scancel", "--signal=USR2", first.name.removesuffix("_submitted.pkl")], check=True)
+    slow.unlink()
+    output, _ = running.communicate()
+    assert running.returncode == 0, output
+    assert ": resumed, finished" in output
+    assert ": trained, finished" in output
+    assert "resuming at step" in output
+    assert everything(tmp_path) == local
+    assert not list(tmp_path.glob(".launched/*"))

@@ -12,11 +12,9 @@ import pytest
 
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
-from pe_experiments.configuration.compose import composed
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import check
-from tests.conftest import TINY, Outcome
+from tests.conftest import TINY, Outcome, tiny_in
 from tests.synthetic import fading, write_run, write_study
 
 Script = Callable[..., Outcome]
@@ -26,10 +24,7 @@ Tiny = Callable[..., Experiment]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("compare") / "results"
-
-    def make(*overrides: str) -> Experiment:
-        return resolve(check(composed("config", [*TINY, f"results_dir={results}", *overrides])))
-
+    make = tiny_in(results)
     write_study(make, seeds=2)
     write_run(make("pe=rope", "pe.base=500"), fading(1, 0.1))
     return results

@@ -190,14 +190,12 @@ def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
 
 @pytest.mark.slow
 def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
-    options = [*TINY, "training.steps=1500", "pe=learned", "positions=random_offset"]
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "train.py"),
-        *options,
-        f"results_dir={tmp_path / 'killed'}",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    options = ("training.steps=600", "pe=learned", "positions=random_offset")
+    typed = [*TINY, *options, f"results_dir={tmp_path / 'killed'}"]
+    code = "from pe_experiments.training import loop; loop.CHECKPOINT_SECONDS = 0.0; "
+    code += "from pe_experiments.commands.train import run; run()"
+    command = [sys.executable, "-c", code, *typed]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, cwd=ROOT)
     deadline = time.monotonic() + 300
     while not list((tmp_path / "killed").glob("runs/*/checkpoints/last.ckpt")):
         assert time.monotonic() < deadline, "no checkpoint came"
@@ -205,10 +203,10 @@ def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tin
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    done = run_script(*command[1:], cwd=ROOT)
+    done = run_script(ROOT / "scripts" / "train.py", *typed, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
-    whole = run_experiment(tiny(*options[len(TINY) :]))
+    whole = run_experiment(tiny(*options))
     (killed,) = (tmp_path / "killed" / "runs").iterdir()
     assert killed.name == whole.directory.name
     assert curves(RunDirectory(killed)) == curves(whole.directory)
