@@ -11,6 +11,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,7 @@ class _Serving(ForkServerContext):
 
 
 KILLED = 77  # exit code
+PATIENCE = 600  # seconds that a busy machine may take for what an idle one does at once
 # In place of ``multiprocessing.get_context("spawn")``.
 CONTEXT = _Serving()
 CONTEXT.set_forkserver_preload(LIBRARIES)
@@ -65,6 +67,15 @@ def run_script(
         out, err = (output.read_text() for output in outputs)
     assert process.exitcode is not None
     return subprocess.CompletedProcess(command, process.exitcode, out, err)
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Return when a condition holds; the process must not end before."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert process is None or process.poll() is None, "it ended too early"
+        assert time.monotonic() < deadline, "nothing happens"
+        time.sleep(0.02)
 
 
 def killed_at(operation: int, work: Callable[[], object]) -> bool:

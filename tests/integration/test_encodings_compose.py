@@ -76,7 +76,6 @@ def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
     assert contract.returncode == 0, contract.stdout + contract.stderr
     assert contract.stdout.count(".") == 5  # the contract in both forms, docstring, seed and width
     assert "\n  odd " in run("scripts/train.py", "--help")
-    assert "odd distances are pushed away" in run("scripts/show_encoding.py", "--help")
     assert "odd, before training" in run("scripts/show_encoding.py", "pe=odd", "d_model=32")
     assert "results/runs/copy-decoder-odd-s0" in run("scripts/train.py", "pe=odd", *TINY)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT, TINY, Script
+from tests.processes import wait_for
 
 Tiny = Callable[..., Experiment]
 PARTS = "tests.integration.misbehaving"
@@ -107,9 +107,7 @@ def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
         env=os.environ | {"SLOW_TRAINING": str(ROOT)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while not list(results.glob("runs/*/checkpoints/last.ckpt")):
-        assert running.poll() is None
-        time.sleep(0.05)
+    wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
     running.send_signal(signal.SIGINT)
     assert running.communicate()[1].startswith("error: interrupted; the same command goes on")
     assert running.returncode == 130

@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -19,13 +18,12 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.terminal import console
 from tests.conftest import ROOT, TINY, Outcome
-from tests.processes import run_script
+from tests.processes import run_script, wait_for
 from tests.synthetic import fading, write_run
 
 Script = Callable[..., Outcome]
 TRAIN = [sys.executable, str(ROOT / "scripts" / "train.py")]
 FOUR = ("-m", "pe=none,learned", "positions=consecutive,random_offset", "study=s")
-PATIENCE = 120  # seconds that a busy machine may take for what is quick on an idle one
 
 
 def everything(results: Path) -> dict[str, bytes]:
@@ -41,12 +39,6 @@ def everything(results: Path) -> dict[str, bytes]:
 
 def stamps(results: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in results.glob("runs/*/result.json")}
-
-
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    while not condition():
-        assert process.poll() is None, "it ended too early"
-        time.sleep(0.02)
 
 
 def children(pid: int) -> list[int]:
@@ -120,8 +112,7 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
     assert process.returncode == 130
     assert err.startswith("error: interrupted; the same command goes on")
     assert err.count("\n") == 1, err
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        time.sleep(0.05)  # the test would hang: they must end by themselves
+    wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert not (results / ".launched").exists()
     listed = script("train", *arguments, "dry_run=true")
     assert listed.out.count("\ninterrupted ") + listed.out.startswith("interrupted ") >= 1
@@ -235,10 +226,7 @@ def test_workers_end_with_a_killed_launching_process(moment: str, results: Path)
     workers = children(process.pid)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + PATIENCE
-    while any(map(alive, workers)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [worker for worker in workers if alive(worker)]
+    wait_for(lambda: not any(map(alive, workers)))
 
 
 def alive(pid: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
 from tests.conftest import TINY
 from tests.integration.test_runs_survive import StopAt
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow
 Tiny = Callable[..., Experiment]
@@ -55,10 +55,13 @@ def records(path: Path) -> Iterator[Any]:
 def mirror(directory: RunDirectory) -> tuple[list[dict[str, Any]], dict[str, Any], list[Any]]:
     """History rows, summary and all records of the one offline run of a directory."""
     (path,) = directory.path.glob("wandb/offline-run-*/run-*.wandb")
-    deadline = time.monotonic() + 10
-    while not (found := list(records(path))) or not any(r.HasField("exit") for r in found):
-        assert time.monotonic() < deadline, "the file was never finished"
-        time.sleep(0.05)
+    found: list[Any] = []
+
+    def finished() -> bool:
+        found[:] = records(path)
+        return any(record.HasField("exit") for record in found)
+
+    wait_for(finished)  # wandb's own process writes it
     history = [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for record in found
