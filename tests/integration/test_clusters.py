@@ -27,6 +27,17 @@ SWEEP = [
 ]  # fmt: skip
 
 
+# Before Ray is ended it says where it listens.
+ADDRESS = """
+from pe_experiments.sweeps.engines import RayEngine
+end = RayEngine.end
+def end_and_tell(engine):
+    print("address:", engine._ray.util.get_node_ip_address())
+    end(engine)
+RayEngine.end = end_and_tell
+"""
+
+
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Slurm cluster that sbatch finds, until the last of these tests."""
@@ -67,11 +78,7 @@ def test_every_engine_gives_the_same_tables(engine: str, tmp_path: Path, local: 
     """A Ray that the command starts listens to this machine alone."""
     code = "from pe_experiments.commands.train import run\nrun()"
     if engine == "ray":
-        code = (
-            "import ray\n"
-            "shutdown = ray.shutdown\n"
-            "ray.shutdown = lambda: (print('address:', ray.util.get_node_ip_address()), shutdown())\n"
-        ) + code
+        code = ADDRESS + code
     arguments = [*SWEEP, f"results_dir={tmp_path}", f"hydra/launcher={engine}"]
     done = subprocess.run(  # a process of its own: Ray stays in the one that started it
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT
@@ -113,10 +120,12 @@ def test_a_job_that_slurm_warns_of_its_time_limit_is_queued_again_and_resumes(
         env=os.environ | {"SLOW_TRAINING": str(slow)},
     )
     wait_for(lambda: list(tmp_path.glob("runs/*Slow*/checkpoints/last.ckpt")), running)
-    (submission,) = tmp_path.glob(".launched/*/submission_file_*.sh")
+    (submission,) = tmp_path.glob(".launched/*/*_submission.sh")
     assert {"#SBATCH --time=240", "#SBATCH --signal=USR2@30"} <= set(submission.read_text().splitlines())
     (first,) = submission.parent.glob("*_0_submitted.pkl")
     subprocess.run(["scancel", "--signal=USR2", first.name.removesuffix("_submitted.pkl")], check=True)
+    (run,) = map(RunDirectory, tmp_path.glob("runs/*Slow*"))
+    wait_for(lambda: not run.in_use, running)
     slow.unlink()
     output, _ = running.communicate()
     assert running.returncode == 0, output

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT, TINY, Script
+from tests.integration import misbehaving
 from tests.processes import wait_for
 
 Tiny = Callable[..., Experiment]
-PARTS = "tests.integration.misbehaving"
+PARTS = misbehaving.__name__
 
 
 def outside(group: str, name: str) -> str:
@@ -115,18 +117,22 @@ def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "promise", "measured"),
     [
-        ("AheadFar", "FAILS in the decoder: no look-ahead"),
-        ("Exits", "FAILS with RuntimeError: Exits ends the program with SystemExit(0)"),
-        ("EditsPositions", "FAILS in the decoder: inputs keep their values and their gradient"),
-        ("SetsTheSeedInEvaluation", "draws from or seeds torch's global generator"),
+        ("AheadFar", "no look-ahead", ""),
+        ("Exits", "equal calls give equal results", "Exits ends the program with SystemExit(0)"),
+        ("EditsPositions", "inputs keep their values and their gradient", ""),
+        (
+            "SetsTheSeedInEvaluation",
+            "equal calls give equal results",
+            "draws from or seeds torch's global generator",
+        ),
     ],
 )
-def test_check_encoding_finds_it_too(name: str, said: str, script: Script) -> None:
-    done = script("check_encoding", f"pe._target_={PARTS}.{name}")
-    assert done.code == 1
-    assert said in done.out
+def test_the_contract_finds_it_too(name: str, promise: str, measured: str) -> None:
+    result = CHECKS[promise](Subject(getattr(misbehaving, name)))
+    assert result.holds is False
+    assert measured in result.measured
 
 
 def test_a_module_that_ends_the_program_is_named(

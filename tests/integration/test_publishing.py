@@ -11,17 +11,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from omegaconf import OmegaConf
 
 from pe_experiments.comparison import compare
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import pages, read_archive
 from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import CONFIG_DIR, READY
-from tests.conftest import Outcome
+from pe_experiments.terminal.files import READY
+from tests.conftest import Outcome, tiny_in
 from tests.synthetic import write_study
 
 Script = Callable[..., Outcome]
@@ -46,15 +44,31 @@ def names_of(results: Path, study: str = "small") -> list[str]:
     return sorted(pd.read_csv(results / study / "provenance.csv")["name"])
 
 
-@pytest.fixture
-def written(tiny: Callable[..., Experiment], results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study of nine runs that nobody trained."""
-    monkeypatch.setattr(pages, "SHIPPED", results)  # whose code is run
-    write_study(tiny, seeds=3)
+    results = tmp_path_factory.mktemp("finished") / "results"
+    write_study(tiny_in(results), seeds=3)
     for run in runs_of(results):
         list_in_study(results, "small", run.name)
     (results / "small" / "study.py").write_text(PAGES)
     return results
+
+
+@pytest.fixture
+def written(finished: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(pages, "SHIPPED", results)  # whose code is run
+    return shutil.copytree(finished, results)
+
+
+@pytest.fixture(scope="module")
+def published(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the study after it was published."""
+    results = shutil.copytree(finished, tmp_path_factory.mktemp("published") / "results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "SHIPPED", results)
+        publish("small", results)
+    return results / "small"
 
 
 def test_a_study_may_have_a_version(written: Path) -> None:
@@ -81,9 +95,8 @@ def test_edited_and_unknown_sources_are_refused(written: Path, recorded: dict[st
     assert not (written / "small" / "runs.csv").exists()
 
 
-@pytest.mark.parametrize("sweep", ["tutorial_claims", "text_depth"])
-def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Path, sweep: str) -> None:
-    study = str(OmegaConf.load(CONFIG_DIR / "sweep" / f"{sweep}.yaml")["study"])
+def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Path) -> None:
+    sweep, study = "text_depth", "text/depth"
     for run in runs_of(written):
         list_in_study(written, study, run.name)
     everything = [run.name for run in runs_of(written)]
@@ -214,23 +227,23 @@ def without(path: Path, text: str, count: int) -> None:
     ],
 )
 def test_a_set_that_disagrees_on_its_runs_is_refused(
-    written: Path, file: str, count: int, sentence: str
+    published: Path, tmp_path: Path, file: str, count: int, sentence: str
 ) -> None:
-    publish("small", written)
-    name = names_of(written)[-1]
-    without(written / "small" / file, name, count)
+    folder = shutil.copytree(published, tmp_path / "small")
+    name = names_of(tmp_path)[-1]
+    without(folder / file, name, count)
     with pytest.raises(UserError, match=sentence.format(name=name)):
-        read_archive(written / "small")
+        read_archive(folder)
 
 
-def test_an_accuracy_above_one_is_refused(written: Path) -> None:
-    publish("small", written)
-    path = written / "small" / "curves.csv"
+def test_an_accuracy_above_one_is_refused(published: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(published, tmp_path / "small")
+    path = folder / "curves.csv"
     curves = pd.read_csv(path)
     curves.loc[0, "exact_match"] = 7.5
     curves.to_csv(path, index=False)
     with pytest.raises(UserError, match=r"curves\.csv has a value of exact_match outside 0 to 1"):
-        read_archive(written / "small")
+        read_archive(folder)
 
 
 @pytest.mark.parametrize("named", ["../x", "/tmp/x", "a/../b", ".."])
