@@ -121,25 +121,13 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
 
 def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
     options = [option for option in TINY if not option.startswith("logger")]
-    outcome = script("train", "-m", *options, f"results_dir={results}", "pe=none,sinusoidal")
+    many = ("-m", "pe=none,sinusoidal", "hydra.launcher.jobs=1")
+    outcome = script("train", *many, *options, f"results_dir={results}")
     assert outcome.code == 0, outcome.err
     runs = list((results / "runs").iterdir())
     assert len(runs) == 2
     for path in runs:
         check_mirror(RunDirectory(path))
-
-
-def test_a_resumed_run_is_one_wandb_run_with_the_whole_history(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
-    options = ("logger=wandb", "training.steps=30")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
-    result = run_experiment(tiny(*options))
-    assert result.result["resumed_from"] == 24
-    check_mirror(result.directory)
 
 
 def test_an_evaluation_gets_a_mirror_of_its_own(tiny: Tiny) -> None:
@@ -161,10 +149,9 @@ def group_of(directory: RunDirectory) -> str:
 
 def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None:
     """Weights & Biases shows the mean of a group, which must not be one over trainings to 6 and to 5."""
-    settings = ("seed=0", "seed=1", "training.max_length=5", "pe=none")
-    groups = [group_of(run_experiment(tiny("logger=wandb", one)).directory) for one in settings]
-    assert groups[0] == groups[1]
-    assert len(set(groups)) == 3
+    settings = ("seed=0", "seed=1", "training.max_length=5")
+    first, same, other = (group_of(run_experiment(tiny("logger=wandb", one)).directory) for one in settings)
+    assert first == same != other
 
 
 def test_a_long_label_is_cut_to_what_weights_and_biases_takes(tiny: Tiny) -> None:
@@ -215,7 +202,7 @@ READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
 
 
 @pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
-@pytest.mark.parametrize("names", [["csv"], ["tensorboard"], ["mlflow"], ["wandb", "csv", "tensorboard"]])
+@pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"]])
 def test_every_logger_holds_a_resumed_run_under_the_same_names(
     names: list[str], tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,9 +213,10 @@ def test_every_logger_holds_a_resumed_run_under_the_same_names(
         run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
     result = run_experiment(tiny(*options))
     assert result.result["resumed_from"] == 24
-    if "wandb" in names:
-        check_mirror(result.directory)
-    for name in names[names[0] == "wandb" :]:
+    for name in names:
+        if name == "wandb":
+            check_mirror(result.directory)
+            continue
         values = READ[name](result.directory)
         curve, metrics = read_csv(result.directory.curve), read_csv(result.directory.metrics)
         assert values["extrapolation/exact_match"] == [
