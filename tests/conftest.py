@@ -73,6 +73,14 @@ def tiny(results: Path) -> Callable[..., Experiment]:
     return tiny_in(results)
 
 
+@pytest.fixture
+def checkpoint_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pe_experiments.training import loop
+
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+
+
 class Outcome(NamedTuple):
     code: int
     out: str

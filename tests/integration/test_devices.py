@@ -22,11 +22,12 @@ from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.tasks.text import FEWEST_BYTES
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import loop, ranks
+from pe_experiments.training import ranks
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.ranks import Ranks
 from tests.conftest import ROOT, TINY
 from tests.integration.test_tracking import check_mirror, mirror
+from tests.interrupted import StopAt
 from tests.processes import PATIENCE, run_script, wait_for
 
 pytestmark = pytest.mark.slow
@@ -119,12 +120,11 @@ class Kills(Display):
             other.kill()
 
 
+@pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("again", [TWO, (CPU,)])
 def test_a_killed_process_ends_the_run_which_resumes(
     again: tuple[str, ...], tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
     monkeypatch.setattr(ranks, "NOTICE_SECONDS", PATIENCE)  # past which the process ends itself
     options = ("training.steps=30", "trainer.precision=64-true")
     whole = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'whole'}"))
@@ -138,14 +138,9 @@ def test_a_killed_process_ends_the_run_which_resumes(
     assert_equal_runs(whole, resumed, 1e-9)
 
 
-class Interrupts(Display):
-    def step(self, done: int) -> None:
-        raise KeyboardInterrupt
-
-
 def test_ctrl_c_leaves_no_process(tiny: Tiny) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny(*TWO), Interrupts())
+        run_experiment(tiny(*TWO), StopAt(1, KeyboardInterrupt()))
     wait_for(lambda: not multiprocessing.active_children())
 
 

@@ -14,22 +14,11 @@ from pe_experiments.run import RunResult, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal import console
-from pe_experiments.training import loop
 from tests.conftest import TINY, Script, tiny_in
+from tests.interrupted import StopAt
 
 Tiny = Callable[..., Experiment]
 Extend = Callable[..., RunResult]
-
-
-class StopAt(console.Display):
-    """Interrupts a training at a step."""
-
-    def __init__(self, step: int):
-        self.at = step
-
-    def step(self, done: int) -> None:
-        if done == self.at:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +43,15 @@ def files(run: RunDirectory) -> list[bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_child_that_was_interrupted_ends_as_if_it_had_not_been(
-    parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
     typed = {"pe": "rope_yarn", "training.max_length": 12, "training.steps": 25}
     whole = extended(parent, results_dir=str(tmp_path / "whole"), **typed)
     for step in (5, 17):  # before its first checkpoint, when it begins from the parent again, and after
         with pytest.raises(KeyboardInterrupt):
-            extended(parent, StopAt(step), **typed)
+            extended(parent, StopAt(step, KeyboardInterrupt()), **typed)
     again = extended(parent, **typed)
     assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
     assert files(again.directory) == files(whole.directory)

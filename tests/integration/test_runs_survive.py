@@ -27,6 +27,7 @@ from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
 from tests.conftest import ROOT, TINY
+from tests.interrupted import StopAt
 from tests.processes import run_script, wait_for
 from tests.synthetic import fading, write_run
 
@@ -34,25 +35,8 @@ Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
 
 
-class StopAt(console.Display):
-    """Raises at a step, as a crash or Ctrl-C would."""
-
-    def __init__(self, step: int, error: BaseException):
-        self.at, self.error = step, error
-
-    def step(self, done: int) -> None:
-        if done == self.at:
-            raise self.error
-
-
 def curves(run: RunDirectory) -> list[bytes]:
     return [(run.path / name).read_bytes() for name in CURVES]
-
-
-@pytest.fixture
-def checkpoint_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
 
 
 def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:

@@ -21,9 +21,8 @@ from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import loop as training
 from tests.conftest import TINY
-from tests.integration.test_runs_survive import StopAt
+from tests.interrupted import StopAt
 from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow
@@ -202,12 +201,9 @@ READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
 
 
 @pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
+@pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"]])
-def test_every_logger_holds_a_resumed_run_under_the_same_names(
-    names: list[str], tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(training, "CHECKPOINT_SHARE", 1e9)
+def test_every_logger_holds_a_resumed_run_under_the_same_names(names: list[str], tiny: Tiny) -> None:
     options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))

@@ -1,0 +1,16 @@
+"""Runs that end at a step."""
+
+from __future__ import annotations
+
+from pe_experiments.terminal.console import Display
+
+
+class StopAt(Display):
+    """Raises at a step, as a crash or Ctrl-C would."""
+
+    def __init__(self, step: int, error: BaseException):
+        self.at, self.error = step, error
+
+    def step(self, done: int) -> None:
+        if done == self.at:
+            raise self.error
