@@ -14,11 +14,14 @@ from tests.conftest import ROOT, Script
 
 DOCS = ROOT / "docs"
 PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if "\n```bash\n" in page.read_text()]
-# Of every training: a key that is typed twice counts as it is typed last.
-SHORT = (
-    "training.steps=10", "training.check_examples=20", "evaluation.examples=20",
-    "evaluation.lengths=[6,12,48]", "seed=0", "logger=none",
-)  # fmt: skip
+# Words that are added to a script's: of a key that is typed twice the last counts.
+SHORT = {
+    "train.py": (
+        "training.steps=10", "training.check_examples=20", "evaluation.examples=20",
+        "evaluation.lengths=[6,12,48]", "seed=0", "logger=none",
+    ),
+    "evaluate_pretrained.py": ("logger=none",),
+}  # fmt: skip
 
 
 def shell(command: str) -> str:
@@ -46,8 +49,7 @@ def test_the_first_example_of_a_page_runs(
             shell(command)
             continue
         words = shell(f"printf '%s\\0' {command.removeprefix('python scripts/')}").split("\0")[:-1]
-        short = SHORT if words[0] == "train.py" else ()
-        done = script(words[0].removesuffix(".py"), *words[1:], *short)
+        done = script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ()))
         assert done.code == 0, done.err
     finished = "pretrained_models/*/report.html" if name == "pretrained.md" else "runs/*/result.json"
     assert list(tmp_path.glob(f"results/{finished}"))
