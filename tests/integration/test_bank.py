@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.published.archive import write_archive
 from pe_experiments.store.manifest import list_in_study
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, Script
 from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
-Script = Callable[..., Outcome]
 TASKS, SETTINGS, RATES = ("kth", "copy"), ("s0", "s1", "s2"), (0.003, 0.001)
 TINY = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",

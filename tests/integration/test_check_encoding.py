@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Outcome
+from tests.conftest import Outcome, Script
 from tests.integration import implementations, public_bugs
-
-Script = Callable[..., Outcome]
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,9 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.status import run_status
-from tests.conftest import ROOT, TINY, Outcome
+from tests.conftest import ROOT, TINY, Script
 from tests.synthetic import fading, write_run
 
-Script = Callable[..., Outcome]
 Tiny = Callable[..., Experiment]
 HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 

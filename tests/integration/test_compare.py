@@ -14,10 +14,9 @@ from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
-from tests.conftest import TINY, Outcome, tiny_in
+from tests.conftest import TINY, Script, tiny_in
 from tests.synthetic import fading, write_run, write_study
 
-Script = Callable[..., Outcome]
 Tiny = Callable[..., Experiment]
 
 

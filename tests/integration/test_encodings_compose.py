@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ import torch
 import yaml
 
 from pe_experiments.store.checkpoint import read_checkpoint
-from tests.conftest import ROOT, TINY, Outcome
+from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
-
-Script = Callable[..., Outcome]
 
 ENCODING = '''
 """Keys at odd distances are pushed away."""

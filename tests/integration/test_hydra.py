@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ import yaml
 
 from pe_experiments.store.csv_files import validation_loss
 from pe_experiments.store.directory import RunDirectory
-from tests.conftest import ROOT, TINY, Outcome
+from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
 
-Script = Callable[..., Outcome]
 TRAIN = str(ROOT / "scripts" / "train.py")
 
 

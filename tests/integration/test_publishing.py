@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
-from tests.conftest import Outcome, tiny_in
+from tests.conftest import Script, tiny_in
 from tests.synthetic import write_study
 
-Script = Callable[..., Outcome]
 pytestmark = pytest.mark.slow
 PAGES = (
     "from pe_experiments.published import read_archive\n\n\n"

@@ -17,11 +17,10 @@ import pytest
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.terminal import console
-from tests.conftest import ROOT, TINY, Outcome
+from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script, wait_for
 from tests.synthetic import fading, write_run
 
-Script = Callable[..., Outcome]
 TRAIN = [sys.executable, str(ROOT / "scripts" / "train.py")]
 FOUR = ("-m", "pe=none,learned", "positions=consecutive,random_offset", "study=s")
 
