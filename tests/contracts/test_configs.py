@@ -146,12 +146,13 @@ def commands_of(preset: str) -> list[str]:
 
 
 def with_every_value(runs: Expanded) -> Expanded:
-    """As many of the runs as it takes for every value of each override."""
-    seen: set[str] = set()
+    """As many of the runs as it takes for every value of each override of a command."""
+    seen: set[tuple[Composer, str]] = set()
     chosen = []
     for composer, run in runs:
-        if not seen.issuperset(run):
-            seen.update(run)
+        values = {(composer, text) for text in run}
+        if values - seen:
+            seen |= values
             chosen.append((composer, run))
     return chosen
 
