@@ -82,7 +82,7 @@ class WrongAnswers(Copy):
 
 
 class ExitsLate(PositionalEncoding):
-    """Ends the program after some steps of training, where nothing that is tried before can see it."""
+    """Misbehaves after some steps of training, where nothing that is tried before can see it."""
 
     calls = 0
 
