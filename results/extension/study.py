@@ -15,7 +15,6 @@ from scipy import stats
 from pe_experiments.comparison.statistics import ALPHA, Interval, holm, t_interval
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import markdown_table, read_archive, with_settings
-from pe_experiments.published.archive import FILES
 from pe_experiments.store.directory import DIVERGED
 
 SEEDS = range(5)  # of the plan; its pilot has another
@@ -41,9 +40,6 @@ Test = tuple[Model, Model, int]  # two models, and the context length at which t
 
 def read_models(folder: Path) -> pd.DataFrame:
     """Return a row per run of the plan: its model, steps, seed, learning rate and bits per byte by context length."""
-    columns = ["model", "steps", "seed", "rate", *LENGTHS]
-    if not (folder / FILES[-1]).exists():  # not published yet: all numbers are NaN
-        return pd.DataFrame(columns=columns, dtype=float)
     runs = read_archive(folder)
     lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
     bits = lines.pivot(index="name", columns="length", values="bits_per_byte").reindex(columns=LENGTHS)
@@ -51,7 +47,9 @@ def read_models(folder: Path) -> pd.DataFrame:
     rows = rows[(rows["task"] == "text") & rows["seed"].isin(SEEDS)]
     rows[LENGTHS] = rows[LENGTHS].mask(rows["status"] == DIVERGED, UNIFORM)
     models = map(model_name, rows["label"], rows["max_length"])
-    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[columns]
+    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[
+        ["model", "steps", "seed", "rate", *LENGTHS]
+    ]
 
 
 def model_name(label: str, max_length: int) -> str:
@@ -174,10 +172,8 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def pages(folder: Path) -> None:
-    """Draw the figure of the answer, once there are runs."""
+    """Draw the figure of the answer."""
     bits = bits_by_seed(read_models(folder))
-    if bits.empty:
-        return
     looks = {words: styles(WORDS)[change] for change, words in WORDS.items()}
     figure = Figure(figsize=(7.2, 3.9), layout="constrained")
     for axes, length in zip(figure.subplots(1, 2), (EXTENDED, LONGEST), strict=True):
