@@ -12,7 +12,8 @@ def runs(label: str, rate: float, score: float, loss: float, steps: int = 100) -
     return [
         {
             "task": "copy", "label": label, "setting": setting, "rate": rate, "steps": steps,
-            "name": f"{label}-{rate}-{steps}-{setting}", "score": score + 0.001 * setting, "learned": score > 0,
+            "name": f"{label}-{rate}-{steps}-{setting}",
+            "score": score + 0.001 * setting, "learned": score > 0,
             "loss_in_distribution": loss, "exact_match_in_distribution": 1.0 if score else 0.5,
         }
         for setting in SETTINGS
