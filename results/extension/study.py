@@ -17,7 +17,6 @@ from pe_experiments.published import (
     read_archive,
     with_settings,
 )
-from pe_experiments.published.archive import FILES
 
 SEEDS = range(5)  # of the plan; its pilot has another
 FEWEST_SEEDS = 4  # for a test
@@ -41,15 +40,14 @@ Test = tuple[Model, Model, int]  # two models, and the context length at which t
 
 def read_models(folder: Path) -> pd.DataFrame:
     """Return a row per run of the plan: its model, steps, seed, learning rate and bits per byte by context length."""
-    columns = ["model", "steps", "seed", "rate", *LENGTHS]
-    if not (folder / FILES[-1]).exists():  # not published yet: all numbers are NaN
-        return pd.DataFrame(columns=columns, dtype=float)
     runs = read_archive(folder)
     rows = with_settings(runs, steps="training.steps", rate="training.learning_rate")
     rows = rows.join(bits_per_byte(runs, LENGTHS), on="name")
     rows = rows[(rows["task"] == "text") & rows["seed"].isin(SEEDS)]
     models = map(model_name, rows["label"], rows["max_length"])
-    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[columns]
+    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))[
+        ["model", "steps", "seed", "rate", *LENGTHS]
+    ]
 
 
 def model_name(label: str, max_length: int) -> str:
@@ -160,10 +158,8 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def pages(folder: Path) -> None:
-    """Draw the figure of the answer, once there are runs."""
+    """Draw the figure of the answer."""
     bits = bits_by_seed(read_models(folder))
-    if bits.empty:
-        return
     looks = {words: styles(WORDS)[change] for change, words in WORDS.items()}
     figure = Figure(figsize=(7.2, 3.9), layout="constrained")
     for axes, length in zip(figure.subplots(1, 2), (EXTENDED, LONGEST), strict=True):

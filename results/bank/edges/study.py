@@ -17,7 +17,6 @@ from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.archive import select_runs
 
 BANK = Path(__file__).parents[1] / "v2"
-AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
 VIEWS = {"left out": float("nan"), "0": 0.0}  # what an unlearned configuration counts
 WORDS = {verdicts.BETTER: "lower", verdicts.NOT_SEPARATED: "tied", verdicts.WORSE: "higher"}  # than the best
 
@@ -25,7 +24,7 @@ WORDS = {verdicts.BETTER: "lower", verdicts.NOT_SEPARATED: "tied", verdicts.WORS
 def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return the scores of the bank's runs, of runs at a new rate, and of runs with more steps.
 
-    Each run has a row with ``rate, steps, loss`` and the columns of `score_table`.
+    The columns are those of `score_table`, and steps, loss and exact match at the training lengths.
     """
     bank = scored(read_archive(BANK), ["rate"])
     further = scored(read_archive(folder), ["task", "label", "rate", "steps"])
@@ -33,17 +32,18 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return bank, further[further["steps"] == usual], further[further["steps"] > usual]
 
 
-def scored(runs: Runs, alike: list[str]) -> pd.DataFrame:
+def scored(runs: Runs, groups: list[str]) -> pd.DataFrame:
     """Return a row per run with its scores, whether or not it is the better of two rates.
 
-    Runs with the same values of ``alike`` are scored together, which needs all their encodings in each configuration.
+    Runs with the same values of ``groups`` are scored together; a configuration that not all encodings of a group
+    have run is left out.
     """
     floors = pd.read_csv(BANK / FLOORS)
     rows = with_settings(runs, rate=RATE, steps="training.steps")
     tables = []
-    for _, group in rows.groupby(alike):
+    for _, group in rows.groupby(groups):
         selected = select_runs(runs, runs.runs["name"].isin(group["name"]))
-        tables.append(score_table(selected, floors, (SCORE, AT_2X, AT_4X)))
+        tables.append(score_table(selected, floors))
     columns = rows.set_index("name")[["steps", "loss_in_distribution", "exact_match_in_distribution"]]
     return pd.concat(tables, ignore_index=True).join(columns, on="name")
 
@@ -68,8 +68,8 @@ def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
     for (task, label, rate), group in rates.groupby(["task", "label", "rate"]):
         chosen = after[after["name"].isin(group["name"])]
         means = []
-        for table_of in (before, after):
-            ours = table_of[(table_of["task"] == task) & (table_of["label"] == label)]
+        for chosen_runs in (before, after):
+            ours = chosen_runs[(chosen_runs["task"] == task) & (chosen_runs["label"] == label)]
             means.append(ours[SCORE].where(ours["learned"], 0).mean())
         rows.append(
             {
