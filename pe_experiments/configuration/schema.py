@@ -101,7 +101,7 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
     check_every: Count
-    check_examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
+    check_examples: Count
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
 
     @model_validator(mode="after")

@@ -9,17 +9,16 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.training.device import use_device
-from pe_experiments.training.preflight import parameters
+from pe_experiments.training.preflight import forward_operations, parameters
 
 TIMED_STEPS = 3  # after one warm-up step
 
 
 def operations(experiment: Experiment) -> float:
     """Return operations of one training step, up to a factor; the backward pass takes two forward passes."""
-    shape, task, size = experiment.shape, experiment.task, parameters(experiment)
-    tokens = [experiment.format.tokens(n, task.target_length(n)) for n in experiment.train_lengths]
-    forward = [2 * t * size + 4 * t**2 * shape.d_model * shape.num_layers for t in tokens]
-    return 3 * experiment.config.training.batch_size * sum(forward) / len(forward)
+    size, lengths = parameters(experiment), experiment.train_lengths
+    forward = sum(forward_operations(experiment, size, length) for length in lengths) / len(lengths)
+    return 3 * experiment.config.training.batch_size * forward
 
 
 def seconds_per_step(experiment: Experiment) -> float:

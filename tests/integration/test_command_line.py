@@ -66,8 +66,9 @@ MISTAKES = {
     "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
     "too much to check": (
         ["training.check_examples=1000000000000"],
-        ["training.check_examples=1000000000000", "at most 409600"],
+        ["training.check_examples=1000000000000", "hours", "the limit of 24"],
     ),
+    "too long to measure": (["evaluation.lengths=[130000]"], ["evaluation.lengths up to 130000", "hours"]),
     "too long for the streams": (["evaluation.lengths=[200000]"], ["=200000", "at most 131071"]),
     "too many examples": (["evaluation.examples=1000000000"], ["evaluation.examples", "at most 409600"]),
     "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
