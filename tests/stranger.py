@@ -159,13 +159,13 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
 Bank = dict[str, dict[str, dict[int, dict[str, float]]]]  # by task, encoding, setting and measure
 
 
-def bank_runs(folder: Path) -> Bank:
+def bank_runs(folder: Path, floors_of: Path | None = None) -> Bank:
     """Of a bank of paired settings ``score``, ``2x``, ``4x``, and whether the task was ``learned``.
 
     Of the two rates the one with the lower loss in distribution; settings in which all have run at both.
     """
     runs, floors = read_csv(folder / "runs.csv"), defaultdict(float)
-    for row in read_csv(folder / "floors.csv"):
+    for row in read_csv((floors_of or folder) / "floors.csv"):
         floors[row["task"], int(row["setting"]), int(row["content_length"])] = float(row["floor"])
     points: dict[str, dict[int, float]] = defaultdict(dict)
     for row in read_csv(folder / "curves.csv"):
@@ -208,9 +208,17 @@ def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[s
     """The highest mean of those that learned three quarters; difference and adjusted p of each such other."""
     often = {name: own for name, own in values.items() if len(own) >= 0.75 * settings}
     best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
-    tests = {name: sign_flip_p(often[best], own) for name, own in often.items() if name != best}
+    return best, against_others(often, best, settings)
+
+
+def against_others(values: Values, first: str, settings: int = 12) -> dict[str, tuple[float, float]]:
+    """Difference and adjusted p of each other encoding that learned three quarters, if the first did, too."""
+    often = {name: own for name, own in values.items() if len(own) >= 0.75 * settings}
+    if first not in often:
+        return {}
+    tests = {name: sign_flip_p(often[first], own) for name, own in often.items() if name != first}
     adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
-    return best, {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
+    return {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
 
 @cache

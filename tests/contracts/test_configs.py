@@ -121,7 +121,7 @@ def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
 Expanded = list[tuple[Composer, list[str]]]
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {
-    "bank_v2": "bank/v2", "bank_mirrored": "bank/mirrored", "bank_edges": "bank/edges",
+    **{f"bank_{name}": f"bank/{name}" for name in ("v2", "mirrored", "edges", "new")},
     "text_depth": "text/depth", "text_rope": "text/rope",
     **{f"replicate_{name}": f"replications/{name}" for name in ("gu", "huang", "path", "ruoss")},
     **{f"replicate_{name}": "replications/conditions"

@@ -1,0 +1,159 @@
+"""Encodings that joined the bank later, each against the bank's twelve in the same configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.bank import verdicts
+from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
+from pe_experiments.comparison.words import number
+from pe_experiments.drawing import save
+from pe_experiments.published import read_archive, table
+from pe_experiments.published.archive import select_runs
+from pe_experiments.published.pages import load_study
+
+BANK = Path(__file__).parents[1] / "v2"
+TASKS = ["copy", "lag", "induction", "flip_flop"]
+SETTINGS = 12
+RUNS = len(TASKS) * SETTINGS * 2  # of an encoding: at two learning rates
+RECOMMENDED = ["fox", "kerple_log"]
+MEAN = "mean"  # over the tasks, unlearned configurations as 0
+
+
+def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
+    """Return the scores of the bank and of the new encodings, and the names of these.
+
+    An encoding is left out until all its runs are there.
+    """
+    floors, tables = pd.read_csv(BANK / FLOORS), []
+    for archive in (read_archive(BANK), read_archive(folder)):
+        counts = archive.runs[archive.runs["task"].isin(TASKS)].groupby("label").size()
+        complete = archive.runs["label"].isin(counts[counts == RUNS].index)
+        chosen = select_runs(archive, complete & archive.runs["task"].isin(TASKS))
+        tables.append(score_table(chosen, floors))
+    return pd.concat(tables, ignore_index=True), sorted(set(tables[1]["label"]))
+
+
+def matrices(scores: pd.DataFrame, unlearned: float = np.nan) -> dict[str, pd.DataFrame]:
+    """Return the scores [configurations, encodings] by task."""
+    return {task: scores_by_setting(scores[scores["task"] == task], SCORE, unlearned) for task in TASKS}
+
+
+def mean_over_tasks(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean scores [configurations, encodings] over the tasks, unlearned configurations as 0."""
+    total: Any = sum(matrices(scores, unlearned=0.0).values())
+    return total / len(TASKS)
+
+
+def summary(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return mean scores [encodings, mean and tasks], unlearned configurations as 0, the highest first."""
+    means = {MEAN: mean_over_tasks(scores).mean()}
+    means |= {task: matrix.mean() for task, matrix in matrices(scores, unlearned=0.0).items()}
+    return pd.DataFrame(means).sort_values(MEAN, ascending=False)
+
+
+def against_recommended(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
+    """Return a row per new and recommended encoding: their difference in the mean over the tasks, and its test."""
+    matrix, rows = mean_over_tasks(scores), []
+    for label in new:
+        for other, one in verdicts.verdicts_on(matrix[[label, *RECOMMENDED]], label).items():
+            ahead = int((matrix[label] > matrix[other]).sum())
+            rows.append({"encoding": label, "other": other, "verdict": one.verdict, "ahead": ahead})
+            rows[-1] |= {"difference": one.interval.estimate, "p": one.p}
+            rows[-1] |= {"low": one.interval.low, "high": one.interval.high}
+    return pd.DataFrame(rows)
+
+
+def by_task(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
+    """Return a row per new encoding, task and encoding of the bank: the verdict, where both learned the task."""
+    rows = []
+    for label in new:
+        others = [name for name in scores["label"].unique() if name not in new]
+        for task, matrix in matrices(scores).items():
+            for other, one in verdicts.verdicts_on(matrix[[label, *others]], label).items():
+                rows.append({"encoding": label, "task": task, "other": other, "verdict": one.verdict})
+                rows[-1] |= {"settings": one.settings, "difference": one.interval.estimate, "p": one.p}
+                rows[-1] |= {"low": one.interval.low, "high": one.interval.high}
+    return pd.DataFrame(rows)
+
+
+def pages(folder: Path) -> None:
+    """Draw the mean scores of all encodings; write ``scores.csv`` and ``verdicts.csv``."""
+    scores, new = load(folder)
+    scores[scores["label"].isin(new)].to_csv(folder / "scores.csv", index=False)
+    decided = against_recommended(scores, new).assign(task=MEAN, settings=SETTINGS)
+    columns = ["encoding", "task", "other", "verdict", "settings", "p", "difference", "low", "high"]
+    pd.concat([decided, by_task(scores, new)])[columns].to_csv(folder / "verdicts.csv", index=False)
+    means = summary(scores)
+    figure = Figure(figsize=(7.2, 0.8 + 0.2 * len(means)), layout="constrained")
+    axes = figure.subplots()
+    load_study(BANK).draw_matrix(axes, means, "Blues", 0, 1)
+    for (row, column), value in np.ndenumerate(means.to_numpy()):
+        colour = "white" if value > 0.55 else "black"
+        axes.text(column, row, number(value), color=colour, fontsize=7, ha="center", va="center")
+    for words, label in zip(axes.get_yticklabels(), means.index, strict=True):
+        words.set_fontweight("bold" if label in new else "normal")
+    save(figure, folder / "figures", "answer")
+
+
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables and the numbers of the page."""
+    scores, new = load(folder)
+    means = summary(scores)
+    found: dict[str, Any] = {
+        f"{label}/{task}": means.loc[label, task] for label in means.index for task in means
+    }
+    order = [label for label in means.index if label in new]
+    return found | {
+        "count": len(new),
+        "recommendation": recommendation_table(against_recommended(scores, order)),
+        "verdicts": verdict_table(by_task(scores, order)),
+        "views": view_table(scores, order),
+    }
+
+
+def recommendation_table(rows: pd.DataFrame) -> str:
+    """Return a row per new encoding: its difference from each recommended one."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows.to_dict("records"):
+        change = f"{row['difference']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}], p = {row['p']:.3f}"
+        cells.setdefault(f"`{row['encoding']}`", {})[f"minus `{row['other']}`"] = change
+    return table(pd.DataFrame([{"encoding": label} | own for label, own in cells.items()]))
+
+
+def verdict_table(rows: pd.DataFrame) -> str:
+    """Return a row per new encoding and task: the bank's encodings by verdict."""
+    lines = []
+    for (label, task), group in rows.groupby(["encoding", "task"], sort=False):
+        named = {
+            words: ", ".join(f"`{other}`" for other in group.loc[group["verdict"] == verdict, "other"]) or "–"
+            for words, verdict in (
+                ("higher than", verdicts.BETTER),
+                ("tied with", verdicts.NOT_SEPARATED),
+                ("lower than", verdicts.WORSE),
+            )
+        }
+        left = group.loc[~group["verdict"].isin(verdicts.TESTED), "other"]
+        compared = {"not compared with": ", ".join(f"`{other}`" for other in left) or "–"}
+        lines.append({"encoding": f"`{label}`", "task": task} | named | compared)
+    return table(pd.DataFrame(lines))
+
+
+def view_table(scores: pd.DataFrame, new: Iterable[str]) -> str:
+    """Return ``0.10 / 0.13 (9 of 12)`` by new encoding and task: unlearned as 0, and left out."""
+    as_zero, alone = matrices(scores, unlearned=0.0), matrices(scores)
+    rows = []
+    for label in new:
+        row = {"0 / left out": f"`{label}`"}
+        for task in TASKS:
+            count = alone[task][label].count()
+            row[task] = f"{number(as_zero[task][label].mean())} / {number(alone[task][label].mean())}"
+            row[task] += "" if count == SETTINGS else f" ({count} of {SETTINGS})"
+        rows.append(row)
+    return table(pd.DataFrame(rows))
