@@ -81,6 +81,7 @@ def test_a_device_that_is_not_here_is_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choice", [choice for choice in CHOICES if not choice.startswith("task=") and choice not in NOT_HERE]
 )
@@ -94,6 +95,7 @@ FAMILIES = {section["_target_"].rpartition(".")[0]: task for task, section in sh
 FORMS = [(task, "decoder") for task in shipped("task")] + [(task, "encoder") for task in FAMILIES.values()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "model"), FORMS)
 def test_every_task_trains_and_one_of_each_family_in_both_forms(
     task: str, model: str, tiny: Callable[..., Experiment]

@@ -28,6 +28,7 @@ def test_there_are_tasks_for_those_in_a_hurry() -> None:
     assert len(QUICK) >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_recipes_are_complete_commands(name: str) -> None:
     recipe = CARDS[name].recipe.split()

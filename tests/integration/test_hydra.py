@@ -27,6 +27,7 @@ def here(
     return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment)
 
 
+@pytest.mark.slow
 def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     job = script("train", "--cfg", "job", "pe=rope", "seed=3")
     assert job.code == 0, job.err
@@ -113,7 +114,7 @@ def search(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["processes", "joblib", "basic"])
+@pytest.mark.parametrize("launcher", ["processes", "joblib"])
 def test_another_sweeper_gets_the_loss_on_the_training_lengths(
     launcher: str, tmp_path: Path, search: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_shortcuts_are_remarked_on() -> None:
     assert any("follows from one input symbol" in said for said in remarks_on(SeedsTakenModulo()))
 
 
+@pytest.mark.slow
 def test_a_task_of_long_inputs_alone_is_checked() -> None:
     task = Lag(k=1000)
     assert failures(task) == {}

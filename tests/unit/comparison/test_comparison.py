@@ -517,6 +517,7 @@ def levels(tiny: Tiny, means: dict[str, tuple[float, float]]) -> Path:
     return run.path.parents[1]
 
 
+@pytest.mark.slow
 def test_the_table_for_a_paper_marks_what_did_not_learn_and_the_best(tiny: Tiny) -> None:
     folder = levels(tiny, {
         "pe=rope positions=random_subset": (1.0, 0.9), "pe=alibi": (1.0, 0.899), "pe=sinusoidal": (1.0, 0.3),
@@ -541,6 +542,7 @@ def test_the_table_for_a_paper_marks_what_did_not_learn_and_the_best(tiny: Tiny)
     assert r"{\scriptsize \citep{su2021roformer,ruoss2023randomized}}" in rows
 
 
+@pytest.mark.slow
 def test_the_best_is_compared_with_the_others_alone(tiny: Tiny) -> None:
     """Five seeds against five: 10 tests of all pairs could separate nothing, the 4 of the best can."""
     for place, encoding in enumerate(("none", "sinusoidal", "learned", "rope", "alibi")):

@@ -48,6 +48,7 @@ def needle_runs(tiny: Tiny) -> Path:
     return Path(experiment.config.results_dir)
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_the_mean_of_each_encoding(needle_runs: Path, tmp_path: Path) -> None:
     made = compare(needle_runs, out=tmp_path / "out")
     by_title = {protocol.title: made.depths(protocol) for protocol in made.protocols}

@@ -119,6 +119,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [*FORMS, *SETTINGS], ids=" ".join)
 def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Callable[..., Experiment]) -> None:
     model, encoding, *others = choice

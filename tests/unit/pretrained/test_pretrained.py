@@ -237,6 +237,7 @@ def test_the_command_prints_a_table_and_leaves_a_page(
     assert again.out.startswith("found finished")
 
 
+@pytest.mark.slow
 def test_wandb_is_offline_unless_asked(
     script: Callable[..., Outcome], llama: Path, text: Path, results: Path
 ) -> None:
@@ -246,6 +247,7 @@ def test_wandb_is_offline_unless_asked(
     assert len(list(results.glob("pretrained_models/*/wandb/offline-run-*/*.wandb"))) == 1
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_sentence(
     script: Callable[..., Outcome], llama: Path, text: Path, results: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

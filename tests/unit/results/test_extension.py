@@ -110,6 +110,7 @@ def holm_adjusted(ps: list[float]) -> list[float]:
     return adjusted
 
 
+@pytest.mark.slow
 def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(five: tuple[Path, Bits]) -> None:
     folder, bits = five
     values = extension.blocks(folder)

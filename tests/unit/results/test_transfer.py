@@ -53,6 +53,7 @@ def test_the_p_value_is_that_of_scipy() -> None:
     assert made.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable
 
 
+@pytest.mark.slow
 def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
     one, other, given = np.random.default_rng(4).normal(size=(3, 12))
     other = other + one
@@ -64,6 +65,7 @@ def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
     assert made.p == pytest.approx(np.mean(np.array(drawn) >= made.rho), abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     values = np.random.default_rng(8).normal(size=12)
     one, other = scores(values, 0.5, 0), scores(values, 1.0, 1)

@@ -59,6 +59,7 @@ def test_the_published_audits_are_those_of_this_code(audits: pd.DataFrame) -> No
     assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "margin"), [(2, 6e-5), (4, 0.044), (8, 0.645), (16, 1.01), (64, 1.47)])
 def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, margin: float) -> None:
     assert value(audits, f"closest two positions, d={width}, float32") == pytest.approx(margin, rel=0.02)

@@ -51,6 +51,7 @@ def finished(tiny: Tiny) -> RunDirectory:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["completed", "diverged", "error"])
 def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
     status: str, finished: RunDirectory, tiny: Tiny
@@ -101,6 +102,7 @@ def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirec
     assert list(load_runs(finished.path.parents[1]).runs["name"]) == [finished.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backwards", [True, False])
 def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
     backwards: bool, finished: RunDirectory, tiny: Tiny, monkeypatch: pytest.MonkeyPatch

@@ -272,6 +272,7 @@ def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
     ending.join()
 
 
+@pytest.mark.slow
 def test_a_run_is_carried_out_where_the_sweep_was_started(tmp_path: Path) -> None:
     here, path = os.getcwd(), list(sys.path)
     try:

@@ -68,6 +68,7 @@ def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
     return [kind(matrices, weight_decay=0.0, **settings), optim.AdamW(others, weight_decay=0.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("name", shipped("optimizer"))
 def test_steps_are_those_of_torch(name: str, flat: bool, tiny: Tiny) -> None:
@@ -114,6 +115,7 @@ class StopAt(Display):
             raise RuntimeError("boom")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["sgd", "adafactor"])  # Muon: test_trainer
 def test_a_resumed_run_is_that_which_was_never_stopped(
     choice: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
