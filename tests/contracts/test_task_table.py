@@ -67,7 +67,7 @@ def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no chance")
 
     monkeypatch.setattr("pe_experiments.tasks.copying.Copy.chance", broken)
-    place = "test_task_table.py:66, in broken"
+    place = f"test_task_table.py:{broken.__code__.co_firstlineno + 1}, in broken"
     assert catalogue.main() == f"error: task=copy cannot be described: RuntimeError: no chance ({place})"
 
 

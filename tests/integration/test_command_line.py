@@ -205,6 +205,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     mistake: str, script: Script, results: Path
@@ -265,6 +266,7 @@ OTHER_MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", OTHER_MISTAKES)
 def test_a_mistake_in_another_script_is_one_sentence(mistake: str, script: Script) -> None:
     name, arguments, words = OTHER_MISTAKES[mistake]

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_is_that_which_was_never_stopped(
     case: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
