@@ -154,7 +154,7 @@ def drawing(formats: Sequence[str] | None = None) -> Iterator[None]:
 
 def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF, or in the formats of `drawing`."""
-    if layout := figure.get_layout_engine():  # once, for all three
+    if layout := figure.get_layout_engine():  # once, for all formats
         layout.execute(figure)
         figure.set_layout_engine(None)
     paths = [folder / f"{slug}.{kind}" for kind in _formats.get()]

@@ -1,5 +1,7 @@
 """Read many run directories into tables; exclude invalid or unfinished runs and record the reason."""
 
+from __future__ import annotations
+
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
-from pe_experiments.configuration.schema import PARTS
+from pe_experiments.configuration.schema import LONGEST, MOST_EXAMPLES, PARTS
 from pe_experiments.evaluation.summary import guessing_loss, summarise
-from pe_experiments.store.csv_files import Row, read_curve, read_metrics
+from pe_experiments.store.csv_files import MOST, Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
@@ -21,10 +23,10 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
+MOST_SEED = (1 << 63) - 1  # the largest that a table holds
+MOST_LENGTHS = 1_000  # evaluated lengths of a run
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
-TEXT = ["length", "bits_per_byte", "accuracy"]  # numbers in text.csv, and in depth.csv
-DEPTH = ["length", "depth", "examples", "exact_match", "token_accuracy"]
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
@@ -108,14 +110,6 @@ def read_runs(
     curves["in_summary"] = shared(curves)
     training = {name: _training(run.directory, left_out) for name, run in runs.items()}
     labels = set(table["label"])
-    text, depth = [], []
-    for name, run in runs.items():
-        text.append(_table(run.directory.path / "text.csv", TEXT, name, left_out))
-        for directory in (run.directory, *run.evaluations):
-            depth.append(_table(directory.path / "depth.csv", DEPTH, name, left_out))
-    depths = pd.concat(depth, ignore_index=True)
-    if len(depths):  # an evaluation may repeat lengths of the run
-        depths = depths.drop_duplicates(["name", "length", "depth"], ignore_index=True)
     return Runs(
         runs=summarised(table, curves),
         curves=curves,
@@ -123,8 +117,8 @@ def read_runs(
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
-        text=pd.concat(text, ignore_index=True),
-        depth=depths,
+        text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
+        depth=pd.concat([_depth(run, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -177,23 +171,23 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError(f"its result.json belongs to {of_result}, and its config.yaml to {of_config}")
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged: a section is not a mapping")
-    examples = result["evaluation"]["examples"]
+    examples = _whole(result["evaluation"]["examples"], MOST_EXAMPLES, 1)
     protocol, encoding = comparison_keys(identity["hashed"], examples, tuned)
     row = {
         "name": directory.name,
         "label": str(result["label"]),
-        "seed": result["seed"],
+        "seed": _whole(result["seed"], MOST_SEED),
         "task": str(result["task"]),
         "model": str(result["model"]),
         "status": result["status"],
-        "max_length": max(saved["derived"]["train_lengths"]),
+        "max_length": max(_lengths(saved["derived"]["train_lengths"])),
         "protocol": protocol,
         "encoding": encoding,
-        **{key: result.get(key) for key in RESULTS},
+        **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
-        lengths = saved["derived"]["evaluation_lengths"]
-        return _Run(directory, row, {length: {} for length in lengths}, saved, examples)
+        lengths = _lengths(saved["derived"]["evaluation_lengths"], MOST_LENGTHS)
+        return _Run(directory, row, {n: {} for n in lengths}, saved, examples)
     curve = {point["content_length"]: point for point in _sound_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples)
     with _or_left_out(f"{directory.name}/evaluations", left_out):
@@ -225,6 +219,22 @@ def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> 
     return short_hash([shared, hashed["data"], examples]), short_hash(compared)
 
 
+def _whole(value: Any, most: int, least: int = 0) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{shown(value)}: expected a whole number from {least} to {most}")
+    return value
+
+
+def _lengths(values: Any, most: int = LONGEST) -> list[int]:
+    if not isinstance(values, list) or not 0 < len(values) <= most:
+        raise ValueError(f"lengths must be a list of 1 to {most} numbers")
+    return [_whole(length, LONGEST, 1) for length in values]
+
+
+def _finite(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and abs(value) <= MOST else None
+
+
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     """Add the lengths of a later evaluation; exclude it if it differs in more than its lengths."""
     result = later.read_result()
@@ -245,22 +255,44 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
 
 def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
     rows = read_curve(directory.curve)
+    damaged = f"{directory.curve} is damaged"
+    # Language models have no exact match.
+    accuracies = ACCURACIES if any(row["exact_match"] is not None for row in rows) else ("token_accuracy",)
+    for value in (row[key] for row in rows for key in accuracies):
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise UserError(f"{damaged}: an accuracy is missing or outside 0 to 1; add rerun=true")
     if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        raise UserError(f"{directory.curve} is damaged: its lengths differ from result.json; add rerun=true")
+        raise UserError(f"{damaged}: its lengths differ from result.json; add rerun=true")
     return rows
 
 
 def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
     """Return the training curve; exclude a damaged one."""
     with _or_left_out(f"{directory.name}/{directory.metrics.name}", left_out):
-        return [
-            {key: float(row.get(key, "nan")) for key in TRAINING} for row in read_metrics(directory.metrics)
-        ]
+        metrics = read_metrics(directory.metrics)
+        rows = [{key: float(row.get(key, "nan")) for key in TRAINING} for row in metrics]
+        if any(math.isinf(value) for row in rows for value in row.values()):
+            raise ValueError("a value is infinite")
+        return rows
     return []
 
 
+def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
+    """Return the rows of ``text.csv``; exclude a damaged one."""
+    numbers = ["length", "bits_per_byte", "accuracy"]
+    return _table(directory.path / "text.csv", numbers, directory.name, left_out)
+
+
+def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
+    """Return the rows of ``depth.csv`` of a run and its later evaluations; exclude a damaged one."""
+    paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
+    numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
+    table = pd.concat([_table(path, numbers, run.directory.name, left_out) for path in paths])
+    return table.drop_duplicates(["length", "depth"]) if len(table) else table
+
+
 def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of a CSV file of a run, preceded by its name; empty if it is missing or damaged."""
+    """Return the rows of a CSV file of a run, with its name as first column; empty without the file."""
     with _or_left_out(f"{name}/{path.name}", left_out):
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))

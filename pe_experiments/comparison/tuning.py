@@ -50,7 +50,9 @@ def _grid_row(run: Any, setting: str) -> Row:
 
 
 def choose(grid: pd.DataFrame) -> Choice:
-    """Return the value with the lowest mean loss; values with fewer seeds than others are not considered.
+    """Return the value with the lowest mean loss; of equal ones the smallest.
+
+    Values with fewer seeds than others are not considered.
 
     Args:
         grid: a row per run with the columns `TUNED` and `TRIED`; the loss of a diverged run is missing or

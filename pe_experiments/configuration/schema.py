@@ -375,7 +375,7 @@ HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path
 def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     """Return the error for an unknown key."""
     for habit in (where[0], ".".join(where)):
-        if habit in HABITS:
+        if habit in HABITS and schema is Config:  # of train.py
             return f"{habit} is not a setting; {HABITS[habit]}"
     return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
 

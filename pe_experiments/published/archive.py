@@ -141,7 +141,7 @@ def _refuse_torn(tables: Mapping[str, pd.DataFrame]) -> None:
     """Raise a ValueError if the tables have different runs, or a curve lacks lengths."""
     names = set(tables["runs.csv"]["name"])
     for file, table in tables.items():
-        named = set(table.get("name", ()))
+        named = set(table["name"]) if len(table) else set()
         # A run may have diverged before its first check, and few runs have text or depths.
         missing = names - named if file in ("curves.csv", "provenance.csv") else set()
         if differing := sorted(missing | (named - names)):

@@ -54,12 +54,14 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     config = launcher.config
     if "training" not in config:
         raise UserError("-m is for train.py; the other commands take one value of each key")
+    typed = [text.lstrip("+") for text in config.hydra.overrides.hydra]
+    if any(text.startswith("hydra.launcher.kind") for text in typed):
+        raise UserError("hydra.launcher.kind is not a setting; a launcher is chosen with hydra/launcher=NAME")
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
     if len(runs) > settings.max_runs:
         raise UserError(
             f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise the limit"
         )
-    typed = [text.lstrip("+") for text in config.hydra.overrides.hydra]
     if of_one_run := [text for text in typed if text.startswith("hydra.run.")]:
         raise UserError(f"{of_one_run[0]} is an option of a single run; for a sweep set hydra.sweep.dir")
     # Only these options of Hydra affect the choices of a run; others may belong to a preset.

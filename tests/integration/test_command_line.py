@@ -80,6 +80,10 @@ MISTAKES = {
         ["hydra.sweeper=optuna"],
         ["hydra.sweeper=optuna", "hydra/sweeper=optuna"],
     ),
+    "the kind of a launcher": (
+        ["-m", "hydra.launcher.kind=slurm"],
+        ["hydra.launcher.kind", "hydra/launcher=NAME"],
+    ),
     "a launcher that is not installed": (["-m", "hydra/launcher=dask"], ["hydra/launcher=dask", "processes"]),
     "a sweeper's setting": (["-m", "hydra.sweeper.n_trials=2"], ["hydra.sweeper.n_trials is not a setting"]),
     "the launcher of a single run": (["hydra.launcher.jobs=2"], ["hydra.launcher.jobs=2", "add -m"]),
@@ -242,6 +246,7 @@ OTHER_MISTAKES = {
         ["repeats=1000000000000"],
         ["repeats=1000000000000", "at most 1000"],
     ),
+    "compare: a habit of train.py": ("compare", ["+ckpt=1"], ["ckpt is not a setting", "Allowed: baseline"]),
     "compare: a number": ("compare", ["metric=5"], ["metric=5", "text"]),
     "compare: another folder": ("compare", ["study=../../etc"], ["study=../../etc", "first a letter"]),
     "compare: interpolation": ("compare", ["out='${nowhere}'"], ["nowhere", "cannot be read"]),

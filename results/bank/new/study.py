@@ -62,11 +62,7 @@ def against_recommended(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFram
     """Return a row per new and recommended encoding: their difference in the mean over the tasks, and its test."""
     matrix, rows = mean_over_tasks(scores), []
     for label in new:
-        for other, one in verdicts.verdicts_on(matrix[[label, *RECOMMENDED]], label).items():
-            ahead = int((matrix[label] > matrix[other]).sum())
-            rows.append({"encoding": label, "other": other, "verdict": one.verdict, "ahead": ahead})
-            rows[-1] |= {"difference": one.interval.estimate, "p": one.p}
-            rows[-1] |= {"low": one.interval.low, "high": one.interval.high}
+        rows += difference_rows(matrix[[label, *RECOMMENDED]], label, MEAN)
     return pd.DataFrame(rows)
 
 
@@ -76,20 +72,27 @@ def by_task(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
     for label in new:
         others = [name for name in scores["label"].unique() if name not in new]
         for task, matrix in matrices(scores).items():
-            for other, one in verdicts.verdicts_on(matrix[[label, *others]], label).items():
-                rows.append({"encoding": label, "task": task, "other": other, "verdict": one.verdict})
-                rows[-1] |= {"settings": one.settings, "difference": one.interval.estimate, "p": one.p}
-                rows[-1] |= {"low": one.interval.low, "high": one.interval.high}
+            rows += difference_rows(matrix[[label, *others]], label, task)
     return pd.DataFrame(rows)
+
+
+def difference_rows(matrix: pd.DataFrame, label: str, task: str) -> list[dict[str, Any]]:
+    """Return a row for every other encoding of a matrix [configurations, encodings]."""
+    return [
+        {
+            "encoding": label, "task": task, "other": other, "verdict": one.verdict, "settings": one.settings,
+            "p": one.p, "difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high,
+        }
+        for other, one in verdicts.verdicts_on(matrix, label).items()
+    ]  # fmt: skip
 
 
 def pages(folder: Path) -> None:
     """Draw the mean scores of all encodings; write ``scores.csv`` and ``verdicts.csv``."""
     scores, new = load(folder)
     scores[scores["label"].isin(new)].to_csv(folder / "scores.csv", index=False)
-    decided = against_recommended(scores, new).assign(task=MEAN, settings=SETTINGS)
-    columns = ["encoding", "task", "other", "verdict", "settings", "p", "difference", "low", "high"]
-    pd.concat([decided, by_task(scores, new)])[columns].to_csv(folder / "verdicts.csv", index=False)
+    decided = pd.concat([against_recommended(scores, new), by_task(scores, new)])
+    decided.to_csv(folder / "verdicts.csv", index=False)
     means = summary(scores)
     figure = Figure(figsize=(7.2, 0.8 + 0.2 * len(means)), layout="constrained")
     axes = figure.subplots()
@@ -106,9 +109,9 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     scores, new = load(folder)
     means = summary(scores)
-    found: dict[str, Any] = {
-        f"{label}/{task}": means.loc[label, task] for label in means.index for task in means
-    }
+    found: dict[str, Any] = {}
+    for task, column in means.items():
+        found |= {f"{label}/{task}": value for label, value in column.items()}
     order = [label for label in means.index if label in new]
     return found | {
         "count": len(new),
