@@ -159,16 +159,19 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
 Bank = dict[str, dict[str, dict[int, dict[str, float]]]]  # by task, encoding, setting and measure
 
 
-def bank_runs(folder: Path, floors_of: Path | None = None) -> Bank:
+def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = ()) -> Bank:
     """Of a bank of paired settings ``score``, ``2x``, ``4x``, and whether the task was ``learned``.
 
-    Of the two rates the one with the lower loss in distribution; settings in which all have run at both.
+    Of two or more rates the one with the lowest loss in distribution; settings in which all have run at two.
+    Runs with words of ``without`` in their command do not count.
     """
-    runs, floors = read_csv(folder / "runs.csv"), defaultdict(float)
-    for row in read_csv((floors_of or folder) / "floors.csv"):
+    runs = [row for folder in folders for row in read_csv(folder / "runs.csv")]
+    runs = [row for row in runs if not any(words in row["command"] for words in without)]
+    floors: dict[tuple[str, int, int], float] = defaultdict(float)
+    for row in read_csv((floors_of or folders[0]) / "floors.csv"):
         floors[row["task"], int(row["setting"]), int(row["content_length"])] = float(row["floor"])
     points: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in read_csv(folder / "curves.csv"):
+    for row in (row for folder in folders for row in read_csv(folder / "curves.csv")):
         points[row["name"]][int(row["content_length"])] = float(row["exact_match"])
     pairs: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
@@ -176,10 +179,10 @@ def bank_runs(folder: Path, floors_of: Path | None = None) -> Bank:
     encodings = {run["label"] for run in runs}
     found: Bank = defaultdict(lambda: defaultdict(dict))
     for (task, setting), own in pairs.items():
-        if set(own) != encodings or any(len(two) != 2 for two in own.values()):
+        if set(own) != encodings or any(len(several) < 2 for several in own.values()):
             continue
-        for label, two in own.items():
-            run = min(two, key=lambda one: float(one["loss_in_distribution"]))
+        for label, several in own.items():
+            run = min(several, key=lambda one: float(one["loss_in_distribution"]))
             first, curve = int(run["max_length"]), points[run["name"]]
             above = {}
             for n in sorted(n for n in curve if first <= n <= 8 * first):

@@ -155,10 +155,15 @@ def pages(folder: Path) -> None:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return the tables of the page."""
+    """Return the tables and the numbers of the page."""
     bank, rates, longer = load(folder)
-    return {
-        "rates": table(rate_rows(bank, rates)),
+    scores = rate_rows(bank, rates)
+    found: dict[str, Any] = {}
+    for row in scores.to_dict("records"):
+        name = f"{row['task']}/{row['encoding'].strip('`')}"
+        found |= {name: row["score"], f"{name}/new": row["with the new rate"]}
+    return found | {
+        "rates": table(scores),
         "verdicts": table(changed_verdicts(bank, rates)),
         "steps": table(step_rows(bank, longer)),
     }

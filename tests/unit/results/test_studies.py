@@ -27,7 +27,7 @@ from tests.synthetic import write_study
 
 RESULTS = ROOT / "results"
 STUDIES = (
-    "bank/v2", "extension", "implementations", "precision", "replications", "text",
+    "bank/v2", "bank/edges", "extension", "implementations", "precision", "replications", "text",
     "transfer", "tutorial_claims",
 )  # fmt: skip
 
