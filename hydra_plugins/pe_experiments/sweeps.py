@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 SUBMITIT = {"timeout_min": 240, "max_num_timeout": 10}
 # Slurm sends a warning half a minute before it ends a job; the run writes a checkpoint and is queued again.
 SLURM = {"slurm_array_parallelism": 64, "slurm_signal_delay_s": 30, "cpus_per_task": 1, "mem_gb": 8}
-CHOICES: dict[str, dict[str, Any]] = {
+LAUNCHERS: dict[str, dict[str, Any]] = {
     "processes": {"jobs": None, "jobs_per_device": 1},  # of this machine
     "slurm": {**SUBMITIT, "parameters": SLURM},  # one job per run, through submitit
     "submitit_local": {**SUBMITIT, "parameters": {"cpus_per_task": 1}},  # the same without a cluster
@@ -66,5 +66,5 @@ def _store(group: str, name: str, cls: type, **options: Any) -> None:
 
 
 _store("sweeper", "grid", GridSweeper, params={})
-for kind, settings in CHOICES.items():
+for kind, settings in LAUNCHERS.items():
     _store("launcher", kind, RunLauncher, _convert_="all", kind=kind, **settings, max_runs=20_000)

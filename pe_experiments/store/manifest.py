@@ -13,7 +13,7 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
 
-class Choice(BaseModel):
+class TunedOption(BaseModel):
     """An entry of ``tuning``: the best value of an option for an encoding."""
 
     encoding: str
@@ -30,7 +30,7 @@ class Manifest(BaseModel):
     """The parts of a manifest that are read."""
 
     runs: list[str]
-    tuning: list[Choice] = []
+    tuning: list[TunedOption] = []
 
 
 def list_in_study(results_dir: Path, study: str, *names: str) -> None:

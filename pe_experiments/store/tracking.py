@@ -47,7 +47,7 @@ class Loggers:
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
         for name in ("csv", "tensorboard"):
             if getattr(wanted, name) is not None:
-                self._add(name, _in_directory(name, directory.path))
+                self._add(name, _fresh_logger(name, directory.path))
         if wanted.mlflow is not None:
             config, name = status.experiment.config, status.run.name
             if directory is not status.run:
@@ -162,7 +162,7 @@ def _start_wandb(mode: Literal["offline", "online"], dir: Path, **settings: Any)
         raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
-def _in_directory(name: str, folder: Path) -> Logger:
+def _fresh_logger(name: str, folder: Path) -> Logger:
     """Return a logger of files in the folder, which replace earlier ones."""
     shutil.rmtree(folder / name, ignore_errors=True)
     where: dict[str, Any] = {"save_dir": folder, "name": name, "version": ""}
@@ -205,7 +205,7 @@ def _require(package: str) -> None:
 def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
     """Return loggers of an evaluation that no training of ours precedes, such as a pretrained model's."""
     wanted = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
-    loggers = [_in_directory(kind, folder) for kind in wanted]
+    loggers = [_fresh_logger(kind, folder) for kind in wanted]
     if config.mlflow is not None:
         loggers.append(_mlflow(config.mlflow, name, results_dir))
     if config.wandb and config.wandb.mode:
