@@ -33,6 +33,8 @@ FROM_SCRATCH = {
     PARENT: "RoPE at 256 (parents)", SCRATCH: "RoPE at 1,024", ALIBI: "ALiBi at 256", FOX: "FoX at 256",
 }  # fmt: skip
 MODELS = [*product(WORDS, STEPS), *FROM_SCRATCH]  # with their steps
+SYMBOLS = [20, 40, 80, 160]  # of copying and needle; trained on 20, then on 80
+TASK_MODELS = [("parent", 2500), *product(("rope", "rope_linear", "rope_yarn", "none"), (0, 250))]
 
 Model = tuple[str, int]  # and its steps
 Test = tuple[Model, Model, int]  # two models, and the context length at which they are compared
@@ -124,6 +126,25 @@ def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
     return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
 
 
+def task_values(folder: Path) -> dict[str, Any]:
+    """Return exact match on copying and needle as a table, and how many parents learned each task."""
+    runs = read_archive(folder)
+    curves = runs.curves.pivot(index="name", columns="content_length", values="exact_match")
+    rows = with_settings(runs, steps="training.steps").join(curves, on="name")
+    rows["model"] = [*map(model_name, rows["label"], rows["max_length"])]
+    rows["steps"] = rows["steps"].replace(1, 0)
+    means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean().T
+    lines = []
+    for task, (model, steps) in product(("copy", "needle"), TASK_MODELS):
+        words = "RoPE at 20 (parents)" if model == "parent" else WORDS[model]
+        cells = [f"{value:.2f}" for value in means[task, model, steps]]
+        lines.append([task, words, f"{steps:,}", *cells])
+    learned = rows[rows["model"] == "parent"].groupby("task")["solved_in_distribution"].sum()
+    counts = {f"{task}_learned": int(count) for task, count in learned.items()}
+    headings = ["task", "change", "steps", *(f"at {length}" for length in SYMBOLS)]
+    return counts | {"tasks": markdown_table(headings, lines)}
+
+
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the sentences.
 
@@ -154,7 +175,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         name = f"{model}_at_{length}" if (model, steps) in FROM_SCRATCH else f"{model}_{steps}_at_{length}"
         values[name] = means[model, steps, length]
         values[f"{name}_minus_scratch"] = means[model, steps, length] - means[(*SCRATCH, length)]
-    return values
+    return values | task_values(Path(__file__).parent / "tasks")
 
 
 def pages(folder: Path) -> None:
