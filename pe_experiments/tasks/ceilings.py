@@ -18,8 +18,7 @@ def mode_share(length: int, vocab_size: int) -> float:
     """
     if length == 1 or vocab_size == 1:
         return 1.0
-    counts = np.arange(length + 1)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, length + 1)))])
+    counts, log_factorial = np.arange(length + 1), log_factorials(length)
     rate = length / vocab_size
     poisson = np.exp(counts * np.log(rate) - rate - log_factorial)
     total = np.exp(length * np.log(length) - length - log_factorial[length])
@@ -52,9 +51,13 @@ def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
     return float(mode_shares(np.arange(shortest, longest + 1), vocab_size).mean())
 
 
+def log_factorials(largest: int) -> np.ndarray:
+    """Return ln n! for n = 0 .. ``largest``."""
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, largest + 1)))])
+
+
 def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
     """Return P(k of ``length`` independent coins show heads) for k = 0 .. length."""
-    heads = np.arange(length + 1)
-    log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, length + 1)))])
+    heads, log_factorial = np.arange(length + 1), log_factorials(length)
     log_ways = log_factorial[-1] - log_factorial[heads] - log_factorial[length - heads]
     return np.exp(log_ways + heads * np.log(share) + (length - heads) * np.log1p(-share))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import Task, distinct_symbols
-from pe_experiments.tasks.ceilings import coin_flips
+from pe_experiments.tasks.ceilings import coin_flips, log_factorials
 from pe_experiments.terminal.argument_checks import at_least
 
 
@@ -70,7 +70,7 @@ class Sort(BucketSort):
     def input_blind(self, length: int) -> float:
         # n of V symbols occur; P(target i is s) = C(s, i) C(V-1-s, n-1-i) / C(V, n).
         last = self.vocab_size - 1
-        log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, self.vocab_size + 1)))])
+        log_factorial = log_factorials(self.vocab_size)
         below_NV, rank_NV = np.arange(last + 1)[None], np.arange(length)[:, None]
         above_NV, after_NV = last - below_NV, length - 1 - rank_NV
         possible_NV = (rank_NV <= below_NV) & (after_NV <= above_NV)

@@ -215,3 +215,18 @@ def test_children_have_the_labels_of_the_plan(tiny: Callable[..., Experiment]) -
     options += [(f"pe={name}",) for name in ("rope", "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3")]
     options += [("pe=p_rope",), ("pe=none",)]
     assert {tiny(*option).label for option in options} | {"drope"} == set(extension.WORDS)
+
+
+def test_exact_match_on_copying_and_needle_is_the_mean_of_the_rows_of_its_runs() -> None:
+    folder = Path(extension.__file__).parent / "tasks"
+    points = pd.read_csv(folder / "curves.csv")
+    points = points.merge(pd.read_csv(folder / "runs.csv")[["name", "command"]], on="name")
+    trained = points["command"].str.contains("training.steps=250 ", regex=False)
+    chosen = points[trained & points["label"].str.contains("-> rope_yarn", regex=False)]
+    rows = extension.task_values(folder)["tasks"].splitlines()
+    for task in ("copy", "needle"):
+        own = chosen[chosen["task"] == task]
+        assert own["name"].nunique() == 3
+        means = own.groupby("content_length")["exact_match"].mean()
+        cells = " | ".join(f"{means[length]:.2f}" for length in (20, 40, 80, 160))
+        assert f"| {task} | YaRN | 250 | {cells} |" in rows
