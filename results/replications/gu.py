@@ -1,0 +1,88 @@
+"""Induction in table 11 of Gu and Dao (2023), trained on 256 tokens, and in our runs, length by length."""
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.comparison import Runs
+from pe_experiments.drawing import legend_below, length_axis, save, styles
+from pe_experiments.published import read_archive, table
+
+HERE = Path(__file__).parent
+TRAINED = 256
+PUBLISHED = ("learned", "rope", "xpos")  # in their order, from the lowest accuracy
+LEARNED, REACHED, CLOSE, APART = 99.0, 90.0, 10.0, 5.0  # % at the training length; %; points; points
+FEWEST = 6  # of seven lengths
+NOT_LEARNED = "not learned"
+
+
+def published() -> pd.DataFrame:
+    """Return the published accuracies in % [encoding, length]."""
+    rows = pd.read_csv(HERE / "gu2023.csv")
+    return rows.pivot(index="encoding", columns="length", values="accuracy")
+
+
+def accuracies(runs: Runs) -> pd.DataFrame:
+    """Return ours in % [encoding, length]."""
+    return 100 * runs.curves.pivot(index="label", columns="content_length", values="exact_match")
+
+
+def value_verdicts(theirs: pd.DataFrame, ours: pd.DataFrame) -> dict[str, str]:
+    """Return by published encoding whether enough accuracies lie within `CLOSE` points."""
+    verdicts = {}
+    for encoding in ours.index.intersection(theirs.index):
+        if ours.loc[encoding, TRAINED] < LEARNED:
+            verdicts[encoding] = NOT_LEARNED
+            continue
+        near = int((ours.loc[encoding] - theirs.loc[encoding]).abs().le(CLOSE).sum())
+        verdicts[encoding] = f"{'yes' if near >= FEWEST else 'no'} ({near} of {ours.shape[1]})"
+    return verdicts
+
+
+def order_verdict(ours: pd.DataFrame) -> str:
+    """Return at how many of the two lengths the encodings keep the published order."""
+    if ours.loc[[*PUBLISHED], TRAINED].lt(LEARNED).any():
+        return NOT_LEARNED
+    learned, rope, xpos = (ours.loc[encoding] for encoding in PUBLISHED)
+    at_512 = rope[512] - learned[512] > APART and xpos[512] - rope[512] > APART
+    # The published values of absolute positions and RoPE are too close at 1,024 to have an order.
+    at_1024 = xpos[1024] - max(learned[1024], rope[1024]) > APART
+    return ("does not agree", "partly", "agrees")[int(at_512) + int(at_1024)]
+
+
+def reach(ours: pd.DataFrame) -> pd.Series:
+    """Return the longest length at which each encoding reaches `REACHED` %, or 0."""
+    return ours.ge(REACHED).mul(ours.columns).max(axis=1)
+
+
+def accuracy_table() -> str:
+    """Return accuracies by encoding and length, ours with the published one in brackets."""
+    theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
+    verdicts, reached = value_verdicts(theirs, ours), reach(ours)
+    rows = []
+    for encoding, row in ours.iterrows():
+        cells = {"encoding": f"`{encoding}`"}
+        for length, accuracy in row.items():
+            known = f" ({theirs.loc[encoding, length]:g})" if encoding in theirs.index else ""
+            cells[f"{length:,}"] = f"{accuracy:.1f}{known}"
+        learned = row[TRAINED] >= LEARNED
+        rows.append(cells | {"reach": f"{reached[encoding]:,}" if learned else NOT_LEARNED})
+        rows[-1]["agrees in value"] = verdicts.get(encoding, "–")
+    return table(pd.DataFrame(rows))
+
+
+def draw(folder: Path) -> None:
+    """Draw accuracy over length, theirs and ours."""
+    theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
+    figure, looks = Figure(figsize=(7.2, 2.7), layout="constrained"), styles(ours.index)
+    titles = ("Gu and Dao: 204,800 or 409,600 steps", "here: 20,480 steps")
+    for axes, study, title in zip(figure.subplots(1, 2, sharey=True), (theirs, ours), titles, strict=True):
+        length_axis(axes, ours.columns, TRAINED, "accuracy")
+        for encoding, accuracy in study[ours.columns].iterrows():
+            colour, marker = looks[str(encoding)]
+            axes.plot(ours.columns, accuracy / 100, color=colour, marker=marker, markersize=4)
+        axes.set_title(title)
+        axes.label_outer()
+    legend_below(figure, looks, looks)
+    save(figure, folder, "gu")
