@@ -81,15 +81,20 @@ def majority_of_bits(ignore: float, length: int) -> float:
 
 
 def load(folder: Path) -> tuple[Runs, pd.DataFrame]:
-    """Return the runs, and the scores of those that count with a column per factor, true at its higher level."""
+    """Return the runs, and the scores of those that count with a column per factor."""
     runs = read_archive(folder)
-    scores = score_table(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X))
+    return runs, with_factors(score_table(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X)), runs)
+
+
+def with_factors(scores: pd.DataFrame, *archives: Runs) -> pd.DataFrame:
+    """Add a column per factor, true at its higher level among the runs of the archives."""
+    found = {}
     for factor, (keys, _, _) in FACTORS.items():
-        values = with_settings(runs, **{key: key for key in keys}).set_index("name")
+        values = pd.concat([with_settings(runs, **{key: key for key in keys}) for runs in archives])
+        values = values.set_index("name")
         level = values[keys].bfill(axis=1).iloc[:, 0].map(str)  # GPT's layernorm < Llama's rmsnorm
-        higher = level != level.groupby(values["task"]).transform("min")
-        scores[factor] = scores["name"].map(higher)
-    return runs, scores
+        found[factor] = scores["name"].map(level != level.groupby(values["task"]).transform("min"))
+    return scores.assign(**found)
 
 
 def pages(folder: Path) -> None:

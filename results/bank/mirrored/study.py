@@ -1,0 +1,268 @@
+"""The mirrored configurations: do the verdicts of the first twelve hold on twelve that did not choose them?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy import stats
+
+from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
+from pe_experiments.comparison.statistics import ALPHA, bootstrap_ranks, holm, paired_ps
+from pe_experiments.comparison.words import number
+from pe_experiments.drawing import save
+from pe_experiments.published import read_archive, table
+from pe_experiments.published.pages import load_study
+
+BANK = Path(__file__).parents[1] / "v2"
+bank = load_study(BANK)
+TASKS = ["copy", "lag", "induction", "flip_flop"]
+MEAN = "mean"  # over the tasks
+RECOMMENDED = ["fox", "kerple_log"]
+BEST = {
+    "copy": "kerple_log",
+    "lag": "fox",
+    "induction": "kerple_log",
+    "flip_flop": "fox",
+}  # on the first twelve
+ENOUGH = 9  # complete configurations; with fewer, eleven tests cannot reach 0.05
+LEARNED_AT_A_LEVEL = 4  # configurations, for an effect of a factor
+EFFECTS = [  # task, encoding, measure, factor, and whether the higher level is said to be better
+    ("lag", "kerple_log", SCORE, "training length", True),
+    ("copy", "kerple_log", bank.AT_2X, "training length", True),
+    ("copy", "alibi", bank.AT_2X, "layers", False),
+    ("lag", "rope", SCORE, "heads", False),
+]
+CONFIRMED, TIED, REFUTED = "confirmed", "tied", "refuted"
+NOT_DECIDED = "not decided"
+
+Matrices = dict[str, pd.DataFrame]  # by task, and `MEAN`: scores [configurations, encodings]
+
+measure = bank.measure  # the floors
+
+
+def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the scores of the first and of the mirrored configurations, with a column per factor.
+
+    A mirrored configuration enters when all its runs are there.
+    """
+    first, mirrored = read_archive(BANK), read_archive(folder)
+    metrics = (SCORE, bank.AT_2X, bank.AT_4X)
+    halves = []
+    for archive, floors in ((first, BANK), (mirrored, folder)):
+        scores = score_table(archive, pd.read_csv(floors / FLOORS), metrics)
+        scores = bank.with_factors(scores[scores["task"].isin(TASKS)], first, mirrored)
+        complete = scores.groupby("setting")["task"].nunique() == len(TASKS)
+        halves.append(scores[scores["setting"].isin(complete.index[complete])].reset_index(drop=True))
+    return halves[0], halves[1]
+
+
+def matrices(scores: pd.DataFrame) -> Matrices:
+    """Return the scores by task and the mean over the tasks, unlearned configurations as 0."""
+    found = {task: scores_by_setting(scores[scores["task"] == task], SCORE, 0.0) for task in TASKS}
+    total: Any = sum(found.values())
+    return {MEAN: total / len(TASKS)} | found
+
+
+def difference_rows(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Return a row per pair: the first encoding minus the second, tested by flipping signs as one family."""
+    differences = np.array([matrix[first] - matrix[second] for first, second in pairs])
+    ps = holm(paired_ps(differences).tolist())
+    rows = []
+    for (first, second), values, p in zip(pairs, differences, ps, strict=True):
+        decided = TIED if p > ALPHA else CONFIRMED if values.mean() > 0 else REFUTED
+        row = {"encoding": first, "other": second, "difference": values.mean(), "ahead": (values > 0).sum()}
+        rows.append(row | {"settings": len(values), "p": p, "verdict": decided})
+    return pd.DataFrame(rows)
+
+
+def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the tests of the plan but those of factors, a row per pair; none below `ENOUGH` configurations."""
+    found = matrices(scores)
+    if len(found[MEAN]) < ENOUGH:
+        return pd.DataFrame()
+    others = [name for name in found[MEAN] if name not in RECOMMENDED]
+    families = {
+        ("over the tasks", MEAN): [(best, other) for best in RECOMMENDED for other in others],
+        ("FoX and KERPLE", MEAN): [("fox", "kerple_log")],
+    }
+    for task, best in BEST.items():
+        families[task, task] = [(best, other) for other in found[task] if other != best]
+    rows = [
+        difference_rows(found[task], pairs).assign(family=name) for (name, task), pairs in families.items()
+    ]
+    return pd.concat(rows, ignore_index=True)
+
+
+def effect_rows(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per stated effect of a factor: means at the level said to be better and at the other, and p."""
+    rows, ps = [], []
+    for task, encoding, metric, factor, higher in EFFECTS:
+        ours = scores[(scores["task"] == task) & (scores["label"] == encoding) & scores["learned"]]
+        better, worse = (
+            ours.loc[ours[factor] == level, metric].to_numpy(float) for level in (higher, not higher)
+        )
+        ps.append(np.nan)
+        if min(len(better), len(worse)) >= LEARNED_AT_A_LEVEL:
+            test = stats.permutation_test(
+                (better, worse),
+                lambda x, y, axis: x.mean(axis) - y.mean(axis),
+                vectorized=True, n_resamples=np.inf, alternative="greater",
+            )  # fmt: skip
+            ps[-1] = float(test.pvalue)
+        rows.append(
+            {
+                "task": task, "encoding": encoding, "measure": metric, "factor": factor,
+                "better": bank.FACTORS[factor][2 if higher else 1], "mean": better.mean() if len(better) else np.nan,
+                "other mean": worse.mean() if len(worse) else np.nan, "learned": f"{len(better)} and {len(worse)}",
+            }
+        )  # fmt: skip
+    adjusted = np.array(holm(ps))
+    words = np.select([np.isnan(adjusted), adjusted <= ALPHA], [NOT_DECIDED, CONFIRMED], TIED)
+    return pd.DataFrame(rows).assign(p=adjusted, verdict=words)
+
+
+def main_effects(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return least-squares effects of the factors on the score over both halves, with standard errors.
+
+    A row per task, encoding and factor, where the task was learned in enough configurations at both levels.
+    ``scores`` has a column ``half``, 0 or 1.
+    """
+    rows = []
+    factors = [*bank.FACTORS]
+    for (task, label), group in scores[scores["learned"]].groupby(["task", "label"]):
+        columns = group[[*factors, "half"]].to_numpy(float) - 0.5
+        design = np.column_stack([np.ones(len(group)), columns])
+        free = len(group) - np.linalg.matrix_rank(design)
+        if np.linalg.matrix_rank(design) < design.shape[1] or free < 1:
+            continue
+        solution, *_ = np.linalg.lstsq(design, group[SCORE].to_numpy(float))
+        left = group[SCORE].to_numpy(float) - design @ solution
+        errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * (left @ left) / free)
+        for place, factor in enumerate(factors, start=1):
+            at_level = group[factor].value_counts().reindex([False, True], fill_value=0)
+            if at_level.min() >= LEARNED_AT_A_LEVEL:
+                row = {"task": task, "encoding": label, "factor": factor}
+                rows.append(row | {"effect": solution[place], "error": errors[place]})
+    return pd.DataFrame(rows)
+
+
+def pages(folder: Path) -> None:
+    """Draw both halves side by side and the effects of the factors; write ``scores.csv`` and ``verdicts.csv``."""
+    first, mirrored = load(folder)
+    mirrored.to_csv(folder / "scores.csv", index=False)
+    if len(tests := confirmatory(mirrored)):
+        tests.to_csv(folder / "verdicts.csv", index=False)
+    draw_halves(matrices(first), matrices(mirrored), folder / "figures")
+    effects = main_effects(pd.concat([first.assign(half=0), mirrored.assign(half=1)]))
+    draw_effects(
+        effects, [*matrices(first)[MEAN].mean().sort_values(ascending=False).index], folder / "figures"
+    )
+
+
+def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
+    """Draw the mean score of every encoding in both halves, a panel per task."""
+    order = first[MEAN].mean().sort_values().index
+    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(first), sharey=True), first, strict=True):
+        before, after = first[task].mean()[order], mirrored[task].mean()[order]
+        axes.hlines(range(len(order)), before, after, color="0.7", linewidth=1)
+        axes.plot(before, range(len(order)), "o", color="0.6", markersize=4)
+        axes.plot(after, range(len(order)), "o", color="C0", markersize=4)
+        axes.set(title=task, xlim=(-0.05, 1.05), xlabel="score", yticks=range(len(order)), yticklabels=order)
+        axes.spines[["top", "right"]].set_visible(False)
+    save(figure, folder, "answer")
+
+
+def draw_effects(effects: pd.DataFrame, order: Sequence[str], folder: Path) -> None:
+    """Draw the effect of each factor on the score, with its standard error; grey where it is not known."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    panels = figure.subplots(1, len(TASKS), sharey=True)
+    for axes, task in zip(panels, TASKS, strict=True):
+        own = effects[effects["task"] == task]
+        cells = own.pivot(index="encoding", columns="factor", values=["effect", "error"])
+        cells = cells.reindex(index=order)
+        effect, error = (cells[name].reindex(columns=[*bank.FACTORS]) for name in ("effect", "error"))
+        bank.draw_matrix(axes, effect, "RdBu", -0.6, 0.6)
+        axes.set_title(task)
+        axes.tick_params(axis="x", rotation=90)
+        for (row, column), value in np.ndenumerate(effect.to_numpy(float)):
+            if np.isfinite(value):
+                words = f"{value:+.2f}\n±{error.iloc[row, column]:.2f}"
+                axes.text(column, row, words, fontsize=4.5, ha="center", va="center", linespacing=0.9)
+    figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
+    save(figure, folder, "factors")
+
+
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables and the numbers of the page."""
+    first, mirrored = load(folder)
+    halves = matrices(first), matrices(mirrored)
+    found: dict[str, Any] = {"settings": len(halves[1][MEAN]), "halves": halves_table(*halves)}
+    for task in (MEAN, *TASKS):
+        before, after = (half[task].mean() for half in halves)
+        found[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
+        for half, means in zip(("first", "mirrored"), (before, after), strict=True):
+            found |= {f"{half}/{task}/{label}": value for label, value in means.items()}
+    tests = confirmatory(mirrored)
+    if len(tests):
+        found |= {
+            "overall": overall_table(tests),
+            "tasks": task_table(tests),
+            "effects": effect_table(mirrored),
+        }
+    return found
+
+
+def halves_table(first: Matrices, mirrored: Matrices) -> str:
+    """Return a row per encoding: mean scores on the first and on the mirrored configurations, with ranks."""
+    order = first[MEAN].mean().sort_values(ascending=False).index
+    cells = pd.DataFrame({"first / mirrored": [f"`{label}`" for label in order]}, index=order)
+    for task in (MEAN, *TASKS):
+        pair = (half[task][order].mean().map(number) for half in (first, mirrored))
+        cells[task] = [f"{before} / {after}" for before, after in zip(*pair, strict=True)]
+    ranks, _ = bootstrap_ranks(mirrored[MEAN][order].to_numpy())
+    cells["rank, mirrored"] = [f"{rank.estimate:g} ({rank.low:g} to {rank.high:g})" for rank in ranks]
+    return table(cells)
+
+
+def overall_table(tests: pd.DataFrame) -> str:
+    """Return a row per other encoding: FoX and KERPLE minus it, over the four tasks."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in tests[tests["family"] == "over the tasks"].to_dict("records"):
+        words = f"{row['difference']:+.2f} (ahead in {row['ahead']}), p = {row['p']:.3f}: {row['verdict']}"
+        cells.setdefault(f"`{row['other']}`", {})[f"`{row['encoding']}` minus it"] = words
+    return table(pd.DataFrame([{"encoding": label} | own for label, own in cells.items()]))
+
+
+def task_table(tests: pd.DataFrame) -> str:
+    """Return a row per task: against which encodings the best of the first configurations is confirmed."""
+    rows = []
+    for task, best in BEST.items():
+        own = tests[tests["family"] == task]
+        row = {"task": task, "best on the first twelve": f"`{best}`"}
+        for verdict in (CONFIRMED, TIED, REFUTED):
+            row[verdict] = bank.listed(own.loc[own["verdict"] == verdict, "other"])
+        rows.append(row)
+    return table(pd.DataFrame(rows))
+
+
+def effect_table(scores: pd.DataFrame) -> str:
+    """Return a row per stated effect of a factor."""
+    rows = []
+    for row in effect_rows(scores).to_dict("records"):
+        measured = "score" if row["measure"] == SCORE else "exact match at 2x"
+        rows.append(
+            {
+                "statement": f"`{row['encoding']}` on `{row['task']}`: {measured} is higher, {row['better']}",
+                "mean": f"{number(row['mean'])}, else {number(row['other mean'])}",
+                "learned in": row["learned"],
+                "p": "–" if np.isnan(row["p"]) else f"{row['p']:.3f}",
+                "here": row["verdict"],
+            }
+        )
+    return table(pd.DataFrame(rows))

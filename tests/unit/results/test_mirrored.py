@@ -1,0 +1,119 @@
+"""The mirrored configurations: what the plan decides, on made-up scores and the bank's runs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_experiments.published import read_archive
+from pe_experiments.published.archive import select_runs, write_archive
+from results.bank.mirrored import study as mirrored
+
+FACTORS = [*mirrored.bank.FACTORS]
+# Half of all combinations of levels, in which every two factors are balanced.
+LEVELS = [one for one in itertools.product([False, True], repeat=len(FACTORS)) if sum(one) % 2]
+
+
+def matrix(settings: int, **means: float) -> pd.DataFrame:
+    """Return scores [configurations, encodings] that scatter around means."""
+    noise = np.random.default_rng(0).normal(0, 0.01, (settings, len(means)))
+    return pd.DataFrame(noise + np.array([*means.values()]), columns=[*means])
+
+
+def rows_of(
+    label: str, task: str, values: dict[tuple[bool, ...], float], learned: bool = True
+) -> pd.DataFrame:
+    """Return a score per combination of the factors' levels."""
+    rows = pd.DataFrame([*values], columns=FACTORS)
+    score = list(values.values())
+    columns = {"label": label, "task": task, "learned": learned, "score": score}
+    return rows.assign(**columns, exact_match_at_2x=score, setting=range(len(rows)))
+
+
+def test_a_best_encoding_is_confirmed_tied_or_refuted() -> None:
+    made = mirrored.difference_rows(
+        matrix(12, best=0.5, low=0.2, same=0.5, high=0.8),
+        [("best", other) for other in ("low", "same", "high")],
+    )
+    assert made["verdict"].tolist() == ["confirmed", "tied", "refuted"]
+    assert made["ahead"].iloc[0] == made["settings"].iloc[0] == 12
+    assert made["p"].iloc[0] == pytest.approx(3 * 2 / 2**12)  # Holm over three
+
+
+def test_an_effect_of_a_factor_is_tested_with_four_learned_configurations_at_each_level() -> None:
+    longer = FACTORS.index("training length")
+    by_length = {level: 0.1 + 0.5 * level[longer] + 0.001 * i for i, level in enumerate(LEVELS)}
+    scores = pd.concat(
+        [
+            rows_of("kerple_log", "lag", by_length),
+            rows_of("kerple_log", "copy", dict.fromkeys(LEVELS, 0.5)),
+            rows_of("alibi", "copy", by_length, learned=False),
+        ]
+    )
+    made = mirrored.effect_rows(scores).set_index(["task", "encoding"])
+    assert made.loc[("lag", "kerple_log"), "verdict"] == "confirmed"
+    assert made.loc[("lag", "kerple_log"), "better"] == "trained to 24"
+    assert made.loc[("copy", "kerple_log"), ["verdict", "p"]].tolist() == ["tied", 1.0]
+    assert made.loc[("copy", "alibi"), "verdict"] == "not decided"
+    shorter = [level for level in LEVELS if not level[longer]]
+    few = {level: value for level, value in by_length.items() if level not in shorter[3:]}
+    few_rows = mirrored.effect_rows(rows_of("kerple_log", "lag", few))
+    assert few_rows["verdict"].iloc[0] == "not decided"
+    assert few_rows["learned"].iloc[0] == "8 and 3"
+
+
+def test_the_one_sided_test_takes_the_stated_direction() -> None:
+    heads = FACTORS.index("heads")
+    for sign, verdict in ((1, "tied"), (-1, "confirmed")):  # two heads are said to be better
+        values = {level: 0.5 + sign * (0.2 * level[heads] + 0.001 * i) for i, level in enumerate(LEVELS)}
+        made = mirrored.effect_rows(rows_of("rope", "lag", values)).set_index(["task", "encoding"])
+        assert made.loc[("lag", "rope"), "verdict"] == verdict
+
+
+def test_main_effects_are_those_that_made_the_scores() -> None:
+    effects = [0.3, -0.2, 0.1, 0.0, 0.05]
+    values = {level: 0.4 + float(np.dot(effects, level)) for level in LEVELS}
+    scores = rows_of("fox", "lag", values)
+    found = mirrored.main_effects(scores.assign(half=0))
+    assert found.empty  # the half is not known apart from the mean
+    other = scores.assign(score=scores["score"] + 0.07, half=1)
+    found = mirrored.main_effects(pd.concat([scores.assign(half=0), other])).set_index("factor")
+    assert found["effect"].reindex(FACTORS).tolist() == pytest.approx(effects)
+    assert found["error"].max() < 1e-9
+
+
+@pytest.mark.slow
+def test_the_bank_as_its_own_mirror(tmp_path: Path) -> None:
+    """An incomplete configuration is left out; below nine no test is made."""
+    runs = read_archive(mirrored.BANK)
+    chosen = runs.runs["task"].isin(mirrored.TASKS)
+    last = (runs.runs["seed"] == 11) & (runs.runs["task"] == "lag") & (runs.runs["label"] == "fox")
+    folder = tmp_path / "mirrored"
+    part = select_runs(runs, chosen & ~last)
+    part.tuning.clear()
+    for frame in (part.runs, part.curves, part.training):
+        frame["name"] = "mirrored-" + frame["name"]
+    for name in [*part.saved]:
+        part.saved[f"mirrored-{name}"] = part.saved.pop(name)
+        part.environments[f"mirrored-{name}"] = part.environments.pop(name)
+    write_archive(part, folder)
+    mirrored.measure(folder, part, tmp_path)
+    first, second = mirrored.load(folder)
+    assert sorted(second["setting"].unique()) == list(range(11))
+    same = first[first["setting"] < 11].reset_index(drop=True)
+    pd.testing.assert_frame_equal(same.assign(name="mirrored-" + same["name"]), second)
+    tests = mirrored.confirmatory(second)
+    assert tests.groupby("family", sort=False).size().tolist() == [20, 1, 11, 11, 11, 11]
+    assert mirrored.confirmatory(second[second["setting"] < 8]).empty
+    values = mirrored.blocks(folder)
+    assert values["settings"] == 11
+    assert values["mirrored/mean/fox"] == pytest.approx(
+        np.mean([second.assign(x=second["score"].where(second["learned"], 0)).query("label == 'fox'")["x"]])
+    )
+    (folder / "figures").mkdir()
+    mirrored.pages(folder)
+    assert (folder / "figures" / "answer.png").exists()
