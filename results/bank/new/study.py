@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,15 @@ from matplotlib.figure import Figure
 
 from pe_experiments.bank import verdicts
 from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
-from pe_experiments.comparison.words import number
 from pe_experiments.drawing import save
 from pe_experiments.published import read_archive, table
 from pe_experiments.published.archive import select_runs
 from pe_experiments.published.pages import load_study
 
 BANK = Path(__file__).parents[1] / "v2"
+bank = load_study(BANK)
 TASKS = ["copy", "lag", "induction", "flip_flop"]
-SETTINGS = 12
-RUNS = len(TASKS) * SETTINGS * 2  # of an encoding: at two learning rates
+RUNS = len(TASKS) * bank.SETTINGS * 2  # of an encoding: at two learning rates
 RECOMMENDED = ["fox", "kerple_log"]
 MEAN = "mean"  # over the tasks, unlearned configurations as 0
 
@@ -96,10 +95,8 @@ def pages(folder: Path) -> None:
     means = summary(scores)
     figure = Figure(figsize=(7.2, 0.8 + 0.2 * len(means)), layout="constrained")
     axes = figure.subplots()
-    load_study(BANK).draw_matrix(axes, means, "Blues", 0, 1)
-    for (row, column), value in np.ndenumerate(means.to_numpy()):
-        colour = "white" if value > 0.55 else "black"
-        axes.text(column, row, number(value), color=colour, fontsize=7, ha="center", va="center")
+    bank.draw_matrix(axes, means, "Blues", 0, 1)
+    bank.write_values(axes, means)
     for words, label in zip(axes.get_yticklabels(), means.index, strict=True):
         words.set_fontweight("bold" if label in new else "normal")
     save(figure, folder / "figures", "answer")
@@ -135,7 +132,7 @@ def verdict_table(rows: pd.DataFrame) -> str:
     lines = []
     for (label, task), group in rows.groupby(["encoding", "task"], sort=False):
         named = {
-            words: ", ".join(f"`{other}`" for other in group.loc[group["verdict"] == verdict, "other"]) or "–"
+            words: bank.listed(group.loc[group["verdict"] == verdict, "other"])
             for words, verdict in (
                 ("higher than", verdicts.BETTER),
                 ("tied with", verdicts.NOT_SEPARATED),
@@ -143,20 +140,16 @@ def verdict_table(rows: pd.DataFrame) -> str:
             )
         }
         left = group.loc[~group["verdict"].isin(verdicts.TESTED), "other"]
-        compared = {"not compared with": ", ".join(f"`{other}`" for other in left) or "–"}
+        compared = {"not compared with": bank.listed(left)}
         lines.append({"encoding": f"`{label}`", "task": task} | named | compared)
     return table(pd.DataFrame(lines))
 
 
-def view_table(scores: pd.DataFrame, new: Iterable[str]) -> str:
-    """Return ``0.10 / 0.13 (9 of 12)`` by new encoding and task: unlearned as 0, and left out."""
-    as_zero, alone = matrices(scores, unlearned=0.0), matrices(scores)
-    rows = []
-    for label in new:
-        row = {"0 / left out": f"`{label}`"}
-        for task in TASKS:
-            count = alone[task][label].count()
-            row[task] = f"{number(as_zero[task][label].mean())} / {number(alone[task][label].mean())}"
-            row[task] += "" if count == SETTINGS else f" ({count} of {SETTINGS})"
-        rows.append(row)
-    return table(pd.DataFrame(rows))
+def view_table(scores: pd.DataFrame, new: Sequence[str]) -> str:
+    """Return the mean scores of the new encodings: unlearned configurations as 0, and left out."""
+    learned = matrices(scores)
+    alone, count = (
+        pd.DataFrame({task: how(matrix[[*new]]) for task, matrix in learned.items()})
+        for how in (pd.DataFrame.mean, pd.DataFrame.count)
+    )
+    return bank.encoding_table("0 / left out", bank.view_cells(summary(scores).loc[[*new]], alone, count))

@@ -180,14 +180,11 @@ def draw_scores(scores: pd.DataFrame, folder: Path) -> None:
     for axes, values in ((left, as_zero), (right, learned_alone)):
         draw_matrix(axes, values, "Blues", 0, 1)
         axes.tick_params(axis="x", labelsize=6.5)
-        for (row, column), value in np.ndenumerate(values.to_numpy()):
-            words, size = number(value), 7.0
-            if axes is right and counts[row, column] < SETTINGS:
-                words, size = f"{words}\n{counts[row, column]} of {SETTINGS}", 5.5
-            colour = "white" if value > 0.55 else "black"
-            axes.text(
-                column, row, words, color=colour, fontsize=size, ha="center", va="center", linespacing=0.9
-            )
+        write_values(axes, values)
+    for (row, column), count in np.ndenumerate(counts):
+        if count < SETTINGS:
+            words = right.texts[row * len(TASKS) + column]
+            words.set(text=f"{words.get_text()}\n{count} of {SETTINGS}", fontsize=5.5)
     save(figure, folder, "answer")
 
 
@@ -217,6 +214,15 @@ def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high:
     axes.set_yticks(range(len(values)), values.index)
 
 
+def write_values(axes: Any, values: pd.DataFrame) -> None:
+    """Write the numbers of `draw_matrix` into its cells, in white on dark ones."""
+    for (row, column), value in np.ndenumerate(values.to_numpy()):
+        colour = "white" if value > 0.55 else "black"
+        axes.text(
+            column, row, number(value), color=colour, fontsize=7, ha="center", va="center", linespacing=0.9
+        )
+
+
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     runs, scores = load(folder)
@@ -227,7 +233,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         "learned": scores["learned"].mean(),
         "falsely lower": verdicts.calibrated_p(ALPHA, 12, SETTINGS),
         "verdicts": verdict_table(best_against_others(scores)),
-        "views": encoding_table("0 / left out", view_cells(scores)),
+        "views": encoding_table("0 / left out", view_cells(*views(scores))),
         "missed": unlearned_table(scores),
         "at": encoding_table("at 2x / at 4x", cells_at_2x_and_4x(scores)),
         "ranks": encoding_table("rank", rank_cells(scores)),
@@ -305,11 +311,10 @@ def encoding_table(corner: str, cells: pd.DataFrame) -> str:
     return table(cells)
 
 
-def view_cells(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return ``0.10 / 0.13 (9 of 12)``: unlearned settings as 0, and left out."""
-    as_zero, learned_alone, learned_in = views(scores)
+def view_cells(as_zero: pd.DataFrame, learned_alone: pd.DataFrame, learned_in: pd.DataFrame) -> pd.DataFrame:
+    """Return ``0.10 / 0.13 (9 of 12)`` from `views`: unlearned settings as 0, and left out."""
     some = learned_in.map(lambda count: "" if count == SETTINGS else f" ({count} of {SETTINGS})")
-    cells = as_zero[TASKS].map(number) + " / " + learned_alone.map(number) + some
+    cells = as_zero[[*learned_alone]].map(number) + " / " + learned_alone.map(number) + some
     cells.insert(0, MEAN, as_zero[MEAN].map(number))
     return cells
 

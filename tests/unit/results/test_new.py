@@ -54,3 +54,9 @@ def test_an_encoding_has_the_scores_and_verdicts_of_its_twin_in_the_bank(
         assert rows.loc[name, "difference"] == pytest.approx(banked.loc[name, "difference"])
         assert rows.loc[name, "settings"] == banked.loc[name, "settings"]
     assert rows.loc["kerple_log", "p"] == 1.0
+    own, twin = (new.view_table(scores, [name]).splitlines()[-1] for name in ("mine", "kerple_log"))
+    assert own.replace("mine", "kerple_log") == twin
+    learned = scores[(scores["label"] == "mine") & (scores["task"] == "induction") & scores["learned"]]
+    assert f" {means.loc['mine', 'induction']:.2f} / {learned['score'].mean():.2f} |" in own
+    verdict_row = new.verdict_table(rows.reset_index()).splitlines()[-1]
+    assert "`kerple_log`" in verdict_row.split("|")[4]  # tied
