@@ -436,6 +436,7 @@ def test_a_sweep_runs_every_combination_and_compares(script: Script, results: Pa
     assert again.out.count("trained") == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, results: Path) -> None:
     outcome = script("train", "-m", f"results_dir={results}", "pe=none,learned", "training.steps=abc")
     assert outcome.code == 1

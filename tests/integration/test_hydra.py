@@ -54,6 +54,7 @@ def test_shells_are_completed(shell: str, script: Script, monkeypatch: pytest.Mo
     assert script("train", "--shell-completion", f"query={shell}").out.strip() == "pe=rope_yarn"
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_own_directory_alone(tmp_path: Path) -> None:
     done = here(*TINY, "pe=none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -105,6 +105,7 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(
     assert again.directory.config.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def by_encoding(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     return {row["encoding"]: row for row in table.to_dict("records")}
 
 
+@pytest.mark.slow
 def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
     """Means, counts, intervals, tests and their adjustment, from the files alone and by other code."""
     folder = write_study(tiny)
@@ -100,6 +101,7 @@ def test_a_stranger_finds_the_same_values_in_curves_csv(tiny: Tiny) -> None:
     assert stranger.check_pairs(pairs, runs, 6) == len(pairs) == 6
 
 
+@pytest.mark.slow
 def test_words_follow_the_adjusted_tests(tiny: Tiny) -> None:
     """Five seeds each: three encodings whose seeds are all 0, 0.5 or 1 past training, and one in between."""
     levels = {"none": 0.0, "rope": 0.5, "alibi": 1.0}
@@ -155,6 +157,7 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
     )
 
 
+@pytest.mark.slow
 def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
@@ -167,6 +170,7 @@ def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path,
     assert inside["p"].notna().all()  # there it is the question itself
 
 
+@pytest.mark.slow
 def test_a_caveat_names_the_tasks_it_is_about(folder: Path, tiny: Tiny) -> None:
     for task in ("reverse", "lag"):
         write_run(tiny("pe=rope", f"task={task}"), fading(0.5, 0.01))
@@ -285,6 +289,7 @@ def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
 
 
+@pytest.mark.slow
 def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tiny) -> None:
     """Their mean over seeds, one line of pandas, would mix runs trained to 6 and to 5."""
     assert len(load_runs(folder).runs) == 9
@@ -481,6 +486,7 @@ DAMAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_is_no_sound_run_is_left_out_with_the_reason(folder: Path, tiny: Tiny) -> None:
     sound, lengths = tabulated(folder).to_csv(), "evaluation.lengths=[3,6,9]"
     bad = {

@@ -69,6 +69,7 @@ def test_a_comparison_shows_the_mean_of_each_encoding(needle_runs: Path, tmp_pat
     assert '<td class="none"></td>' in page
 
 
+@pytest.mark.slow
 def test_a_page_without_depths_does_not_mention_them(needle_runs: Path, tmp_path: Path) -> None:
     for path in needle_runs.glob("runs/*/depth.csv"):
         path.unlink()

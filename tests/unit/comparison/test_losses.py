@@ -94,6 +94,7 @@ def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: P
     assert "horizon" not in drawn
 
 
+@pytest.mark.slow
 def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path) -> None:
     runs = load_runs(text_runs)
     write_archive(runs, tmp_path / "a")

@@ -59,6 +59,7 @@ def composer() -> Composer:
         return Composer(GlobalHydra.instance().config_loader(), "config")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "choices",
     [
@@ -76,6 +77,7 @@ def test_encodings_composed_apart_are_those_composed_together(choices: list[str]
     assert made.compose(choices) == whole.compose(choices)
 
 
+@pytest.mark.slow
 def test_a_design_of_encodings_and_settings_is_composed_once_for_each() -> None:
     made = composer()
     for encoding in ("rope", "alibi", "t5", "fox"):

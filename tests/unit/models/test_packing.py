@@ -19,6 +19,7 @@ FORMS = [(name, "decoder") for name in shipped("pe")]
 FORMS += [(name, "encoder") for name in ("alibi_asymmetric", "shaw", "t5", "transformer_xl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "model"), FORMS)
 def test_packing_changes_no_loss_and_no_gradient(
     encoding: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch

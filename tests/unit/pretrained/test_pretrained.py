@@ -134,6 +134,7 @@ def test_a_scaled_model_keeps_its_block_as_it_is(tmp_path: Path) -> None:
     assert model.block("yarn", 1.0) == {"rope_type": "default", "rope_theta": 500.0}
 
 
+@pytest.mark.slow
 def test_a_kill_loses_the_window_at_work(
     measure: Evaluate, monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_kill_loses_the_window_at_work(
     pd.testing.assert_frame_equal(measure(rope=["as_is", "yarn"]), resumed)
 
 
+@pytest.mark.slow
 def test_another_text_and_another_model_are_measured_again(
     measure: Evaluate, results: Path, llama: Path, text: Path, tmp_path: Path
 ) -> None:

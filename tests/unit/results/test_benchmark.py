@@ -80,6 +80,7 @@ def test_memory_is_that_of_the_evaluation_alone() -> None:
     assert milliseconds > 0
 
 
+@pytest.mark.slow
 def test_every_part_measured_ends_in_the_table(
     script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

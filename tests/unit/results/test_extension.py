@@ -188,6 +188,7 @@ def test_numbers_are_means_over_the_seeds_of_the_plan(five: tuple[Path, Bits]) -
     assert [row[1:] for row in rows] == [[f"{bits[(*m, n)].mean():.2f}" for n in LENGTHS] for m in SCRATCH]
 
 
+@pytest.mark.slow
 def test_with_three_complete_seeds_nothing_is_tested(tmp_path: Path) -> None:
     folder = archived(known_bits(4), 4, tmp_path, without="rope_yarn-150-s3")
     values = extension.blocks(folder)
@@ -199,6 +200,7 @@ def test_with_three_complete_seeds_nothing_is_tested(tmp_path: Path) -> None:
     assert "[" not in values["beyond"] + values["caught_up"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_table(five: tuple[Path, Bits]) -> None:
     folder, _ = five
     make_pages(folder, extension)

@@ -69,6 +69,7 @@ def test_an_interval_leaves_out_zero_where_its_test_is_significant(gap: float) -
         assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high), cell
 
 
+@pytest.mark.slow
 def test_the_page_is_made_from_the_csvs_of_the_folder_it_is_given(tmp_path: Path) -> None:
     """When a study is published, its new CSVs are not yet in its place."""
     shutil.copytree(text.HERE, tmp_path / "text")

@@ -128,6 +128,7 @@ def test_an_edit_of_my_class_makes_a_new_run(
     assert (name_of(tiny("pe._target_=mine.Slope")) != before) == new
 
 
+@pytest.mark.slow
 def test_what_changed_beside_my_class_is_said(
     tiny: Tiny, mine: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_class_typed_into_a_notebook_is_tracked() -> None:
     assert texts[0] != texts[1]
 
 
+@pytest.mark.slow
 def test_a_class_of_an_installed_library_counts_by_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from hypothesis.stateful import RuleBasedStateMachine
 
