@@ -1,4 +1,4 @@
-"""Induction in table 11 of Gu and Dao (2023), trained on 256 tokens, and in our runs, length by length."""
+"""Induction in table 11 of Gu and Dao (2023) and in our runs, length by length."""
 
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def draw(folder: Path) -> None:
     """Draw accuracy over length, theirs and ours."""
     theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
     figure, looks = Figure(figsize=(7.2, 2.7), layout="constrained"), styles(ours.index)
-    titles = ("Gu and Dao: 204,800 or 409,600 steps", "here: 20,480 steps")
+    titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
     for axes, study, title in zip(figure.subplots(1, 2, sharey=True), (theirs, ours), titles, strict=True):
         length_axis(axes, ours.columns, TRAINED, "accuracy")
         for encoding, accuracy in study[ours.columns].iterrows():

@@ -460,7 +460,7 @@ class Slope(PositionalEncoding):
 
 
 @pytest.mark.slow
-def test_a_encoding_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
+def test_an_encoding_from_outside_is_trained_labelled_and_watched(tmp_path: Path) -> None:
     """In processes of their own: an edited module must be read anew."""
     scratch = tmp_path / "mine.py"
     options = ["pe=none", "pe._target_=mine.Slope", "+pe.slope=0.2", *TINY, f"results_dir={tmp_path / 'r'}"]

@@ -158,7 +158,7 @@ def test_too_many_pairs_for_the_seeds_is_said_and_a_baseline_helps(tiny: Tiny) -
 
 
 @pytest.mark.slow
-def test_a_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
+def test_an_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
     made = compare(folder)
@@ -329,7 +329,7 @@ def test_protocols_are_told_apart_by_the_fewest_settings() -> None:
     assert distinctive_settings([wide]) == [()]
 
 
-def test_a_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
+def test_an_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "seed=7"), fading(1, 0), result={"label": "learned_by_another_name"})
     assert sorted(load_runs(folder).runs["label"].unique()) == ["alibi", "learned", "sinusoidal"]
 
@@ -341,7 +341,7 @@ def test_two_encodings_under_one_label_are_told_apart(folder: Path, tiny: Tiny) 
     assert sum(label.startswith("learned [") for label in labels) == 2
 
 
-def test_a_encoding_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
+def test_an_encoding_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
     for task in ("reverse", "precedence"):
         write_run(tiny("pe=learned", f"task={task}"), fading(1, 0))
     assert set(load_runs(folder).runs["label"]) == {"alibi", "learned", "sinusoidal"}

@@ -34,7 +34,7 @@ def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
     assert (absolute[:, 2] - absolute[:, 9]).abs().max() > 1e-4
 
 
-def test_a_encoding_in_the_model_is_really_applied_in_eval_mode() -> None:
+def test_an_encoding_in_the_model_is_really_applied_in_eval_mode() -> None:
     """The encoder path of `torch.nn` skips a replaced attention under eval and no_grad; ours may not."""
 
     class Far(PositionalEncoding):

@@ -28,7 +28,7 @@ def test_a_value_is_reproduced_within_a_point_or_a_quarter() -> None:
     assert verdicts({"a": 2.1, "b": 12.6, "c": 50.0}) == [study.ORDER] * 3
 
 
-def test_a_encoding_that_did_not_learn_has_no_rank() -> None:
+def test_an_encoding_that_did_not_learn_has_no_rank() -> None:
     made = verdicts({"a": 2.1, "b": 12.6, "c": 36.0}, trained=35.0)
     assert made == [study.ORDER, study.ORDER, study.NOT_LEARNED]
     assert verdicts({"a": 1.0, "b": 30.0, "c": 20.0}, trained=35.0)[1] == study.ORDER
@@ -38,7 +38,7 @@ def test_without_a_common_unit_only_the_order_counts() -> None:
     assert verdicts({"a": 1.0, "b": 10.0, "c": 40.0}, study.TEXT) == [study.ORDER] * 3
 
 
-def test_a_encoding_out_of_order_is_named() -> None:
+def test_an_encoding_out_of_order_is_named() -> None:
     made = verdicts({"a": 20.0, "b": 15.0, "c": 60.0})
     assert made == [f"{study.NOT}: against b", f"{study.NOT}: against a", study.ORDER]
 

@@ -84,7 +84,7 @@ def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     assert 0 < made.error < 0.01
 
 
-def test_a_encoding_without_all_seeds_is_named() -> None:
+def test_an_encoding_without_all_seeds_is_named() -> None:
     rows = pd.DataFrame(
         [(label, seed, 0.5) for label in transfer.ENCODINGS for seed in range(3)],
         columns=["label", "setting", "x"],

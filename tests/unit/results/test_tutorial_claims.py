@@ -255,7 +255,7 @@ def test_settings_are_paired_and_count_where_both_learned() -> None:
     assert len(t.values("kth", "learned", BANK, "exact_match_in_distribution")) == 5
 
 
-def test_a_encoding_works_where_every_seed_does() -> None:
+def test_an_encoding_works_where_every_seed_does() -> None:
     assert solved(pd.Series([0.9, 1.0, 0.95])) is True
     assert solved(pd.Series([0.0] * 8), tests=9) is False
     assert solved(pd.Series([0.89, 1.0, 0.95])) is None
