@@ -4,17 +4,21 @@ PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
 
-.PHONY: train test test-all golden lint results clean
+.PHONY: train test test-all run-tests golden lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
-test: .venv/.tests lint
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+# The linters, which take one core, and the quick tests.
+test: .venv/.tests
+	$(MAKE) --jobs=2 lint run-tests MARKED='-m "not slow"'
 
 # And what takes minutes: kills, wheels, a browser, whole commands.
-test-all: .venv/.tests lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test-all: .venv/.tests
+	$(MAKE) --jobs=2 lint run-tests
+
+run-tests: .venv/.tests
+	$(BIN)/python -m pytest -n auto --dist worksteal $(MARKED)
 
 # The numbers that tests/golden holds the package to, after NUMERICS was raised.
 golden: .venv/.tests

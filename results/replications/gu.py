@@ -44,11 +44,11 @@ def order_verdict(ours: pd.DataFrame) -> str:
     """Return at how many of the two lengths the encodings keep the published order."""
     if ours.loc[[*PUBLISHED], TRAINED].lt(LEARNED).any():
         return NOT_LEARNED
-    learned, rope, xpos = (ours.loc[encoding] for encoding in PUBLISHED)
-    at_512 = rope[512] - learned[512] > APART and xpos[512] - rope[512] > APART
+    learned, rope, xpos = (ours.loc[encoding].to_dict() for encoding in PUBLISHED)
+    at_512 = bool(rope[512] - learned[512] > APART and xpos[512] - rope[512] > APART)
     # The published values of absolute positions and RoPE are too close at 1,024 to have an order.
-    at_1024 = xpos[1024] - max(learned[1024], rope[1024]) > APART
-    return ("does not agree", "partly", "agrees")[int(at_512) + int(at_1024)]
+    at_1024 = bool(xpos[1024] - max(learned[1024], rope[1024]) > APART)
+    return ("does not agree", "partly", "agrees")[at_512 + at_1024]
 
 
 def reach(ours: pd.DataFrame) -> pd.Series:
@@ -61,14 +61,15 @@ def accuracy_table() -> str:
     theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
     verdicts, reached = value_verdicts(theirs, ours), reach(ours)
     rows = []
-    for encoding, row in ours.iterrows():
+    by_encoding: dict[str, dict[int, float]] = ours.T.to_dict()  # type: ignore[assignment]
+    known = theirs.T.to_dict()
+    for encoding, row in by_encoding.items():
         cells = {"encoding": f"`{encoding}`"}
         for length, accuracy in row.items():
-            known = f" ({theirs.loc[encoding, length]:g})" if encoding in theirs.index else ""
-            cells[f"{length:,}"] = f"{accuracy:.1f}{known}"
-        learned = row[TRAINED] >= LEARNED
-        rows.append(cells | {"reach": f"{reached[encoding]:,}" if learned else NOT_LEARNED})
-        rows[-1]["agrees in value"] = verdicts.get(encoding, "–")
+            beside = f" ({known[encoding][length]:g})" if encoding in known else ""
+            cells[f"{length:,}"] = f"{accuracy:.1f}{beside}"
+        cells["reach"] = f"{reached[encoding]:,}" if row[TRAINED] >= LEARNED else NOT_LEARNED
+        rows.append(cells | {"agrees in value": verdicts.get(encoding, "–")})
     return table(pd.DataFrame(rows))
 
 
@@ -78,7 +79,7 @@ def draw(folder: Path) -> None:
     figure, looks = Figure(figsize=(7.2, 2.7), layout="constrained"), styles(ours.index)
     titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
     for axes, study, title in zip(figure.subplots(1, 2, sharey=True), (theirs, ours), titles, strict=True):
-        length_axis(axes, ours.columns, TRAINED, "accuracy")
+        length_axis(axes, ours.columns.to_numpy(float), TRAINED, "accuracy")
         for encoding, accuracy in study[ours.columns].iterrows():
             colour, marker = looks[str(encoding)]
             axes.plot(ours.columns, accuracy / 100, color=colour, marker=marker, markersize=4)

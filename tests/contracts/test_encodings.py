@@ -39,7 +39,13 @@ NOT_BY_DEFINITION = {
 }
 
 
-@pytest.mark.parametrize(("name", "causal"), FORMS)
+SECONDS_EACH = ("cope", "dape", "path", "path_fox")
+
+
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [pytest.param(*form, marks=pytest.mark.slow) if form[0] in SECONDS_EACH else form for form in FORMS],
+)
 def test_the_contract_holds(name: str, causal: bool) -> None:
     findings = {promise: check(subject(name, causal)) for promise, check in CHECKS.items()}
     broken = {promise: finding for promise, finding in findings.items() if finding.holds is False}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ BEST = {
     "flip_flop": "fox",
 }  # on the first twelve
 ENOUGH = 9  # complete configurations; with fewer, eleven tests cannot reach 0.05
+ALL_SPLITS = 1_000_000  # more than there are, so that the test is exact
 LEARNED_AT_A_LEVEL = 4  # configurations, for an effect of a factor
 EFFECTS = [  # task, encoding, measure, factor, and whether the higher level is said to be better
     ("lag", "kerple_log", SCORE, "training length", True),
@@ -85,13 +86,13 @@ def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
     found = matrices(scores)
     if len(found[MEAN]) < ENOUGH:
         return pd.DataFrame()
-    others = [name for name in found[MEAN] if name not in RECOMMENDED]
-    families = {
+    others = [name for name in map(str, found[MEAN]) if name not in RECOMMENDED]
+    families: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("over the tasks", MEAN): [(best, other) for best in RECOMMENDED for other in others],
         ("FoX and KERPLE", MEAN): [("fox", "kerple_log")],
     }
     for task, best in BEST.items():
-        families[task, task] = [(best, other) for other in found[task] if other != best]
+        families[task, task] = [(best, other) for other in map(str, found[task]) if other != best]
     rows = [
         difference_rows(found[task], pairs).assign(family=name) for (name, task), pairs in families.items()
     ]
@@ -111,7 +112,7 @@ def effect_rows(scores: pd.DataFrame) -> pd.DataFrame:
             test = stats.permutation_test(
                 (better, worse),
                 lambda x, y, axis: x.mean(axis) - y.mean(axis),
-                vectorized=True, n_resamples=np.inf, alternative="greater",
+                vectorized=True, n_resamples=ALL_SPLITS, alternative="greater",
             )  # fmt: skip
             ps[-1] = float(test.pvalue)
         rows.append(
@@ -178,21 +179,24 @@ def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
     save(figure, folder, "answer")
 
 
-def draw_effects(effects: pd.DataFrame, order: Sequence[str], folder: Path) -> None:
+def draw_effects(effects: pd.DataFrame, order: Iterable[str], folder: Path) -> None:
     """Draw the effect of each factor on the score, with its standard error; grey where it is not known."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     panels = figure.subplots(1, len(TASKS), sharey=True)
     for axes, task in zip(panels, TASKS, strict=True):
         own = effects[effects["task"] == task]
-        cells = own.pivot(index="encoding", columns="factor", values=["effect", "error"])
-        cells = cells.reindex(index=order)
-        effect, error = (cells[name].reindex(columns=[*bank.FACTORS]) for name in ("effect", "error"))
+        effect, error = (
+            own.pivot(index="encoding", columns="factor", values=name).reindex(
+                index=[*order], columns=[*bank.FACTORS]
+            )
+            for name in ("effect", "error")
+        )
         bank.draw_matrix(axes, effect, "RdBu", -0.6, 0.6)
         axes.set_title(task)
         axes.tick_params(axis="x", rotation=90)
         for (row, column), value in np.ndenumerate(effect.to_numpy(float)):
             if np.isfinite(value):
-                words = f"{value:+.2f}\n±{error.iloc[row, column]:.2f}"
+                words = f"{value:+.2f}\n±{error.to_numpy(float)[row, column]:.2f}"
                 axes.text(column, row, words, fontsize=4.5, ha="center", va="center", linespacing=0.9)
     figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
     save(figure, folder, "factors")
