@@ -3,19 +3,16 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
+MAKEFLAGS += --jobs=2
 
 .PHONY: train test test-all run-tests golden lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
-# The linters, which take one core, and the quick tests.
-test: .venv/.tests
-	$(MAKE) --jobs=2 lint run-tests MARKED='-m "not slow"'
-
-# And what takes minutes: kills, wheels, a browser, whole commands.
-test-all: .venv/.tests
-	$(MAKE) --jobs=2 lint run-tests
+# The linters run beside the tests. The quick tests alone, and with those that take minutes: kills, wheels, a browser, whole commands.
+test: MARKED = -m "not slow"
+test test-all: lint run-tests
 
 run-tests: .venv/.tests
 	$(BIN)/python -m pytest -n auto --dist worksteal $(MARKED)

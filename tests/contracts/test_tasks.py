@@ -136,6 +136,7 @@ def test_each_check_finds_its_mistake(check: str) -> None:
     assert CHECKS[check](type("Planted", (Mistaken,), MISTAKES[check])()).holds is False
 
 
+@pytest.mark.slow
 def test_check_task_says_what_fails(script: Script) -> None:
     good = script("check_task", "task=parity")
     assert (good.code, good.out.count("FAILS")) == (0, 0)

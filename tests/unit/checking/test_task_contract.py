@@ -144,6 +144,7 @@ def test_examples_that_repeat_are_found(task: type[Task]) -> None:
     assert "different inputs" in failures(task())["examples are many"].measured
 
 
+@pytest.mark.slow
 def test_leaks_are_found() -> None:
     leak = failures(LabelsInTheInput())["no input symbol tells what the rule does not read"]
     assert "and solve does not read it" in leak.measured

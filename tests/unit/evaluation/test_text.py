@@ -45,6 +45,7 @@ def test_every_window_is_scored_as_if_read_alone(experiment: Experiment) -> None
         assert losses.shape == right.shape == (3, 127)
 
 
+@pytest.mark.slow
 def test_every_length_scores_the_same_bytes(experiment: Experiment) -> None:
     model, source = experiment.untrained_model(), experiment.evaluation_source
     shown: list[int] = []

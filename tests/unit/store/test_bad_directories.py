@@ -33,6 +33,8 @@ from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script
 from tests.synthetic import fading, write_run
 
+pytestmark = pytest.mark.slow
+
 Tiny = Callable[..., Experiment]
 Spoil = Callable[[RunDirectory], object]
 GB = 1 << 30
@@ -316,7 +318,6 @@ def test_a_checkpoint_is_a_file_of_bounded_size(bad: str, tmp_path: Path) -> Non
         read_checkpoint(run.checkpoint)
 
 
-@pytest.mark.slow
 def test_sizes_hold_a_hundred_times_what_runs_write(tiny: Tiny) -> None:
     """The largest configuration there can be is read: one that lists every length there is."""
     run = write_run(tiny(), fading(1, 0))

@@ -27,6 +27,8 @@ from pe_experiments.training.preflight import preflight
 from tests.conftest import TINY, Script
 from tests.synthetic import fading, write_run
 
+pytestmark = pytest.mark.slow
+
 Tiny = Callable[..., Experiment]
 Spoil = Callable[[dict[str, Any]], object]
 ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
