@@ -11,7 +11,7 @@ from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import read_table, table
 
-from . import kazemnejad, statements
+from . import gu, kazemnejad, statements
 
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
@@ -88,7 +88,7 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
 
 
 def pages(folder: Path) -> None:
-    """Draw published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s curves."""
+    """Draw published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s and Gu and Dao's curves."""
     rows = judge_ledger()
     rows = rows[rows["arxiv"] != TEXT]
     figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(rows["encoding"])))
@@ -105,13 +105,19 @@ def pages(folder: Path) -> None:
     legend_below(figure, looks, looks)
     save(figure, folder / "figures", "answer")
     kazemnejad.draw(folder / "figures")
+    gu.draw(folder / "figures")
 
 
 def blocks(folder: Path) -> dict[str, Any]:
     """Return a table per paper, how many values have which verdict; and the tables of the statements."""
     rows = judge_ledger()
     tables = {str(arxiv): paper_table(group) for arxiv, group in rows.groupby("arxiv")}
-    return counts(rows) | tables | statements.blocks() | {"curves": kazemnejad.curve_table()}
+    return (
+        counts(rows)
+        | tables
+        | statements.blocks()
+        | {"curves": kazemnejad.curve_table(), "gu": gu.accuracy_table()}
+    )
 
 
 def paper_table(rows: pd.DataFrame) -> str:
