@@ -12,8 +12,8 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.encodings.base import MASKED, is_masked
 from pe_experiments.encodings.sinusoidal import Sinusoidal
+from pe_experiments.encodings.softmax import MASKED, is_masked
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from pe_experiments.analysis.audit import causal_context, rotated_channels, scores_over_distance
 from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding, is_masked
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.terminal.files import CONFIG_DIR, read_json
 

@@ -19,7 +19,7 @@ from pe_experiments.checking.instances import (
 )
 from pe_experiments.checking.parameter_sharing import Pairing, assignments
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import is_masked
+from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.models.backbone import MakeEncoding

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.mistakes import explained
+from pe_experiments.configuration.hydra_errors import explained
 from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process

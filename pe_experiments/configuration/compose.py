@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.mistakes import explained, unknown_key
+from pe_experiments.configuration.hydra_errors import explained, unknown_key
 from pe_experiments.configuration.overrides import normalised, read_overrides, refuse_several
 from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, interpolated
 from pe_experiments.terminal.errors import UserError, allowed

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pe_experiments.data.formats import Format, Sequences
 from pe_experiments.data.randomness import block_index, stream
-from pe_experiments.encodings.base import to_device
+from pe_experiments.encodings.tensors import to_device
 from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import Split

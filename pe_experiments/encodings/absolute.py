@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.terminal.argument_checks import one_of
 
 Combine = Literal["add", "concat"]

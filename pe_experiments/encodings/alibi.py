@@ -5,7 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape
+from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import one_of
 
 Symmetry = Literal["symmetric", "asymmetric"]

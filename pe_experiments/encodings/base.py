@@ -8,23 +8,17 @@ argument outside the range or the choices that its docstring gives.
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
+from pe_experiments.encodings.attention_context import AttentionContext
+from pe_experiments.encodings.softmax import masked_softmax, scaled_logits
 from pe_experiments.terminal.argument_checks import at_least
 from pe_experiments.terminal.errors import NotApplicable, allowed
 
 Invariance = Literal["nothing", "shift", "ids"]
-# The bias of a key that an encoding masks. The key gets weight 0 if any other key is unmasked. Unlike minus
-# infinity, the value keeps the softmax finite in a row whose keys are all masked (padding with a window).
-MASKED = -1e9
-WITHOUT_FLOAT64 = ("mps",)  # device types; their float64 tensors are computed on the CPU
 
 
 @dataclass(frozen=True)
@@ -68,115 +62,6 @@ class ModelShape:
         the same bucket, and a rescaling knows how much longer the sequences have become.
         """
         return self.train_length if self.parent_length is None else self.parent_length
-
-
-def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:
-    """Return a property that is computed by `AttentionContext.once`."""
-    return property(lambda at: at.once(fn), doc=fn.__doc__)
-
-
-class AttentionContext:
-    """The inputs of a hook (a method that attention calls) besides q and k.
-
-    Attributes can be added without breaking encodings outside the package.
-
-    Attributes:
-        q_positions_BT, k_positions_BS: position ids of the queries and of the keys (B may be 1).
-        visible_BTS: True where a query may see a key (causality and padding). It is computed on first use: at
-            long lengths it is large, and most encodings never read it.
-        lengths_B: tokens of each row without padding.
-        declared_B: the declared length of each row: its tokens with the longest possible answer. It is known
-            before the first token of the answer and stays the same during decoding. An encoding that depends
-            on the length must therefore read it (through `tokens_B`), never the number of tokens so far.
-        x_BSD: the hidden states from which the layer computes queries and keys (after its norm), for gates.
-        layer: index of the layer, from 0.
-        first_query: index of the first query in the sequence; not 0 in a block of queries.
-    """
-
-    def __init__(
-        self,
-        q_positions_BT: Tensor,
-        k_positions_BS: Tensor,
-        visible_BTS: Tensor | Callable[[int, int], Tensor],
-        lengths_B: Tensor | None = None,
-        x_BSD: Tensor | Callable[[], Tensor] | None = None,
-        layer: int = 0,
-        first_query: int = 0,
-        declared_B: Tensor | None = None,
-    ):
-        """Store the inputs; ``visible_BTS`` and ``x_BSD`` may be functions that compute them.
-
-        ``visible_BTS(start, stop)`` returns rows start .. stop-1 of the mask. ``x_BSD()`` is called when an
-        encoding reads the hidden states.
-        """
-        self.q_positions_BT = q_positions_BT
-        self.k_positions_BS = k_positions_BS
-        self.lengths_B = lengths_B
-        self.declared_B = lengths_B if declared_B is None else declared_B
-        self._hidden = x_BSD
-        self.layer = layer
-        self.first_query = first_query
-        self._visible = visible_BTS
-        self._shared: dict[Any, Any] = {}
-
-    @property
-    def x_BSD(self) -> Tensor | None:
-        if callable(self._hidden):
-            self._hidden = self._hidden()
-        return self._hidden
-
-    @_once_property
-    def visible_BTS(self) -> Tensor:
-        return self._rows_visible(0, self.q_positions_BT.shape[1])
-
-    @_once_property
-    def relative_positions_BTS(self) -> Tensor:
-        """Return key position minus query position, j - i: negative where the key comes before the query."""
-        return self.k_positions_BS[:, None, :] - self.q_positions_BT[:, :, None]
-
-    @_once_property
-    def visible_keys_BT(self) -> Tensor:
-        """Return the number of keys that each query may see."""
-        # In blocks of rows, because the whole mask is large at long lengths.
-        rows, queries = 1024, self.q_positions_BT.shape[1]
-        blocks = (self._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows))
-        return torch.cat([*blocks], dim=1)
-
-    @property
-    def tokens_B(self) -> Tensor:
-        """Return ``declared_B`` if given, else ``lengths_B``, else the number of keys (B is 1 then)."""
-        if self.declared_B is not None:
-            return self.declared_B
-        return torch.tensor([self.k_positions_BS.shape[1]], device=self.k_positions_BS.device)
-
-    def once(self, fn: Callable[[AttentionContext], Any]) -> Any:
-        """Return ``fn(self)``, computed once per forward pass and shared by the layers.
-
-        ``fn`` is the key of the cache: pass a function or a bound method, not a fresh lambda. Its result must
-        not depend on ``layer`` or ``x_BSD``.
-        """
-        if fn not in self._shared:
-            self._shared[fn] = fn(self)
-        return self._shared[fn]
-
-    def at_layer(self, layer: int, x_BSD: Tensor | Callable[[], Tensor]) -> AttentionContext:
-        """Return the same context for another layer; the results of ``once`` are shared."""
-        here = object.__new__(AttentionContext)  # `copy.copy` is slower than the norm of a small layer
-        here.__dict__ |= self.__dict__ | {"layer": layer, "_hidden": x_BSD}
-        return here
-
-    def query_rows(self, start: int, stop: int) -> AttentionContext:
-        """Return the context of queries start .. stop-1, without the results of ``once``."""
-        rows = copy(self)
-        rows.q_positions_BT = self.q_positions_BT[:, start:stop]
-        rows.first_query = self.first_query + start
-        rows._visible, rows._shared = self._rows_visible(start, stop), {}
-        return rows
-
-    def _rows_visible(self, start: int, stop: int) -> Tensor:
-        if isinstance(self._visible, Tensor):
-            return self._visible[:, start:stop]
-        return self._visible(start, stop)
 
 
 class PositionalEncoding(nn.Module):
@@ -266,14 +151,12 @@ class PositionalEncoding(nn.Module):
 
     def scaled_logits(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return q . k / sqrt(head_dim), BHTS in float32 or better. This is not a hook."""
-        return at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
+        return scaled_logits(q_BHTK, k_BHSK, self.shape.head_dim)
 
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the masked softmax of rotated q and k. This is not a hook; override `weights`."""
         logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
-        mask = at.once(additive_mask)
-        bias = self.bias(q_BHTK, k_BHSK, at)
-        return torch.softmax(logits_BHTS + (mask if bias is None else mask + bias), dim=-1)
+        return masked_softmax(logits_BHTS, self.bias(q_BHTK, k_BHSK, at), at)
 
 
 class PositionBias(PositionalEncoding):
@@ -315,55 +198,3 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
         return positions_BP.amax(dim=-1, keepdim=True)
     so_far_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
     return so_far_BP.gather(1, declared_B[:, None] - 1)
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x``, cast to float32 if autocast has made it narrower; float64 stays float64."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def in_float64(x: Tensor) -> Tensor:
-    """Return ``x`` cast to float64, on the CPU if its device has no float64.
-
-    Cast results before moving them back: ``result.float().to(x.device)``.
-    """
-    return x.to(float64_device(x.device)).double()
-
-
-def float64_device(device: torch.device | None) -> torch.device | None:
-    """Return the device for float64 computations: ``device``, or the CPU if it has no float64."""
-    return torch.device("cpu") if device is not None and device.type in WITHOUT_FLOAT64 else device
-
-
-def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """Return ``x`` on ``device``; float64 becomes float32 on a device without float64."""
-    if x.dtype == torch.float64 and device.type in WITHOUT_FLOAT64:
-        x = x.float()
-    return x.to(device)
-
-
-def require_whole(positions: Tensor, without: str) -> None:
-    """Raise `NotApplicable` for fractional positions; ``without`` says what has nothing for them."""
-    if positions.is_floating_point():
-        raise NotApplicable(f"pe: {without} for fractional positions; use whole ones")
-
-
-def by_distance(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
-    """Return the score of each query and key, BHTS, from the scores of the query with R rows of a table."""
-    return scores_BHTR.gather(-1, row_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
-
-
-def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """Return a parameter clamped to a range, with the gradient of the identity so that it can move back."""
-    return parameter + (parameter.clamp(low, high) - parameter).detach()
-
-
-def additive_mask(at: AttentionContext) -> Tensor:
-    """Return 0 where a query may see a key and minus infinity where not, [B, 1, T, S] in float32."""
-    masked_B1TS = ~at.visible_BTS[:, None]
-    return torch.zeros(masked_B1TS.shape, device=masked_B1TS.device).masked_fill_(masked_B1TS, -torch.inf)
-
-
-def is_masked(logits: Tensor) -> Tensor:
-    """Return whether a logit belongs to a masked key: `MASKED` or minus infinity, plus a content term."""
-    return logits <= MASKED / 2

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, at_least_float32
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.terminal.argument_checks import at_least
 
 

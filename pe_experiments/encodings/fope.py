@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import apply_rotary, cos_and_sin, frequencies, half_split_tables
 from pe_experiments.terminal.argument_checks import above, at_least
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.tensors import in_float64
 
 
 def forget_gate(width: int, gates: int, initial_bias: float) -> nn.Linear:

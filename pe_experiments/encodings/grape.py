@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
-from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.terminal.argument_checks import one_of
 
 Gate = Literal["key", "query", "both"]

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionBias, clamped
+from pe_experiments.encodings import AttentionContext, ModelShape
+from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.tensors import clamped
 
 SMALLEST = 0.01  # lower bound of both parameters, as in the authors' code; a kernel needs positive ones
 

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
-from pe_experiments.encodings.base import ModelShape, in_float64, largest_ids
+from pe_experiments.encodings.base import largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above, one_of
 from pe_experiments.terminal.errors import NotApplicable
 

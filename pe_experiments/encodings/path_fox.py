@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape
+from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.forgetting import Forgetting
 from pe_experiments.encodings.path_attention import Path
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape
+from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.terminal.argument_checks import at_least
 

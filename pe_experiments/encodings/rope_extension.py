@@ -5,8 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, float64_device, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
+from pe_experiments.encodings.tensors import float64_device, in_float64
 from pe_experiments.terminal.argument_checks import above, at_least
 
 

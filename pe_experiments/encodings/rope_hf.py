@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.encodings.base import ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.mixtures import ByLayer, Composition, MakeEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn

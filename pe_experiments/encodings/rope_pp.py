@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext
+from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape
+from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope_extension import ExtendedRope, ScaledRope
 from pe_experiments.terminal.argument_checks import above
 

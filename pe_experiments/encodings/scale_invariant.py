@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import in_float64
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above
 
 

@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.tensors import in_float64
 
 
 class LogN(PositionalEncoding):

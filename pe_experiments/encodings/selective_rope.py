@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above, at_least
 
 TAPS = 4  # of the convolution

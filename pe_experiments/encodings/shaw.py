@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import at_least_float32, by_distance, require_whole
+from pe_experiments.encodings.tensors import at_least_float32, by_distance, require_whole
 from pe_experiments.terminal.argument_checks import at_least
 
 

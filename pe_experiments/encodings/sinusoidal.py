@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
-from pe_experiments.encodings.base import ModelShape, in_float64
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above
 
 

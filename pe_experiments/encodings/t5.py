@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias, at_least_float32, in_float64, require_whole
+from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.tensors import at_least_float32, in_float64, require_whole
 
 
 def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: int, causal: bool) -> Tensor:

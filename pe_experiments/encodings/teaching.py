@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.encodings.base import in_float64, largest_ids
+from pe_experiments.encodings.base import largest_ids
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.errors import NotApplicable
 
 

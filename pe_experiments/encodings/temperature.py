@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, PositionalEncoding, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import at_least
 
 

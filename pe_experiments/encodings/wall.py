@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import at_least_float32, in_float64
 from pe_experiments.encodings.forgetting import forget_gate
+from pe_experiments.encodings.tensors import at_least_float32, in_float64
 
 KEYS = 8  # keys computed at a time
 

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import MASKED, AttentionContext, ModelShape, PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape
+from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.softmax import MASKED
 from pe_experiments.terminal.argument_checks import at_least
 
 

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings.base import AttentionContext, ModelShape, in_float64
+from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
+from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above
 
 LARGEST_EXPONENT = 85.0  # of a product of two factors; e^85 is below float32's largest number

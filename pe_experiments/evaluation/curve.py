@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
-from pe_experiments.encodings.base import at_least_float32, in_float64
+from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
-from pe_experiments.encodings.base import at_least_float32, to_device
+from pe_experiments.encodings.tensors import at_least_float32, to_device
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
 from pe_experiments.evaluation.spread import gathered, is_mine
 from pe_experiments.models import Backbone

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import additive_mask, at_least_float32
+from pe_experiments.encodings.softmax import additive_mask
+from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.packing import UNPACKED, Unpacked
 
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32

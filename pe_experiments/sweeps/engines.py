@@ -29,7 +29,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.version import setbase
 from omegaconf import DictConfig, open_dict
 
-from pe_experiments.configuration.mistakes import explained
+from pe_experiments.configuration.hydra_errors import explained
 from pe_experiments.configuration.schema import LauncherConfig, ProcessesConfig, RayConfig, SubmititConfig
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, sentence

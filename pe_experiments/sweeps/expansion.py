@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Override, RangeSweep
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.groups import PARTS
-from pe_experiments.configuration.mistakes import not_a_choice
+from pe_experiments.configuration.hydra_errors import not_a_choice
 from pe_experiments.terminal.errors import UserError, shown
 
 ONCE = ("sweep", "dry_run", "rerun")  # given once for a whole sweep

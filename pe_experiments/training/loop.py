@@ -29,7 +29,7 @@ from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, rounded_up
 from pe_experiments.data.randomness import named_seed
-from pe_experiments.encodings.base import at_least_float32
+from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.evaluation.spread import rank, world_size
 from pe_experiments.models import Backbone

@@ -5,8 +5,7 @@ import sys
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import AttentionContext
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.tasks.copying import Copy
 
 FAR = 60

@@ -7,8 +7,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import AttentionContext
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
 

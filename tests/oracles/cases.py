@@ -9,7 +9,7 @@ import torch
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import is_masked
+from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from tests.oracles.loops import LOGITS, VECTORS, Case, logits
 

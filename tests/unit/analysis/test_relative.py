@@ -15,7 +15,6 @@ from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
-from pe_experiments.encodings.base import clamped, is_masked
 from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.fire import Fire
 from pe_experiments.encodings.fope import Fope
@@ -27,8 +26,10 @@ from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLongRope
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
+from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias, distance_bucket
+from pe_experiments.encodings.tensors import clamped
 from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
-from pe_experiments.encodings import base
+from pe_experiments.encodings import tensors
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.terminal.errors import UserError
@@ -76,7 +76,7 @@ class Device(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def _no_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(base, "WITHOUT_FLOAT64", (DEVICE.type,))
+    monkeypatch.setattr(tensors, "WITHOUT_FLOAT64", (DEVICE.type,))
     # PyTorch has no autocast for this device; encodings only switch it off.
     monkeypatch.setattr(torch, "autocast", lambda device_type, enabled: nullcontext())
     monkeypatch.setattr(torch, "tensor", tensor_by_copy)
