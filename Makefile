@@ -3,14 +3,14 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 BIN := .venv/bin
-MAKEFLAGS += --jobs=2
+MAKEFLAGS += --jobs=2  # the linters run beside the tests
 
 .PHONY: train test test-all run-tests golden lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
 
-# The linters run beside the tests. The quick tests alone, and with those that take minutes: kills, wheels, a browser, whole commands.
+# `test-all` adds what takes minutes: kills, wheels, a browser, whole commands.
 test: MARKED = -m "not slow"
 test test-all: lint run-tests
 

@@ -23,12 +23,8 @@ bank = load_study(BANK)
 TASKS = ["copy", "lag", "induction", "flip_flop"]
 MEAN = "mean"  # over the tasks
 RECOMMENDED = ["fox", "kerple_log"]
-BEST = {
-    "copy": "kerple_log",
-    "lag": "fox",
-    "induction": "kerple_log",
-    "flip_flop": "fox",
-}  # on the first twelve
+# On the first twelve configurations.
+BEST = {"copy": "kerple_log", "lag": "fox", "induction": "kerple_log", "flip_flop": "fox"}
 ENOUGH = 9  # complete configurations; with fewer, eleven tests cannot reach 0.05
 ALL_SPLITS = 1_000_000  # more than there are, so that the test is exact
 LEARNED_AT_A_LEVEL = 4  # configurations, for an effect of a factor

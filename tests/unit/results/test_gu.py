@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from pe_experiments.published import read_archive
 from results.replications import gu
 from tests import stranger
 
@@ -92,3 +93,5 @@ def test_a_stranger_finds_the_verdicts_in_the_csvs() -> None:
         else:
             assert verdict == (f"{'yes' if near >= 6 else 'no'} ({near} of 7)" if learned else "not learned")
         assert line in page
+    decided = gu.order_verdict(gu.accuracies(read_archive(gu.HERE / "gu")))
+    assert (decided == gu.NOT_LEARNED) == (ours["rope", 256] < 99) == ("could not be judged" in page)
