@@ -2,6 +2,7 @@
 # CPU-only machines: PIP_ARGS may name PyTorch's CPU wheel index, see PyTorch's install page.
 PYTHON ?= python3
 PIP_ARGS ?=
+EXTRAS ?= dev,oracle
 BIN := .venv/bin
 MAKEFLAGS += --jobs=2  # the linters run beside the tests
 
@@ -38,7 +39,7 @@ lint: .venv/.tests
 
 # And what the tests need besides.
 .venv/.tests: .venv/.done
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[dev,oracle]"
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e ".[$(EXTRAS)]"
 	touch $@
 
 clean:

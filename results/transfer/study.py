@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_experiments.bank.scores import FLOORS, SCORE, score_table
@@ -183,34 +184,35 @@ def _reliability(scores: np.ndarray, draw: Draw) -> float:
 
 
 def pages(folder: Path) -> None:
-    """Draw each encoding's score on text past training over its score in the bank; bars span the seeds of text."""
-    bank, rises = overall(bank_scores()[PAST]), -text_scores()[PAST][:, 0]
+    """Draw each encoding's rise on text over its score in the bank; bars span the seeds of text."""
+    bank, by_seed = overall(bank_scores()[PAST]), -text_scores()[PAST][:, 0]
+    rises = pd.DataFrame(
+        {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
+    )
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
-    for level, (name, face) in enumerate(CLASS_LOOKS):
-        own = CLASSES.ravel() == level
-        means = rises[own].mean(axis=1)
-        spans = [means - rises[own].min(axis=1), rises[own].max(axis=1) - means]
-        axes.errorbar(
-            bank[own],
-            means,
-            spans,
-            fmt="o",
-            color="black",
-            mfc=face,
-            markersize=5,
-            elinewidth=0.7,
-            label=name,
-        )
-    for encoding, x, y in zip(ENCODINGS, bank, rises.mean(axis=1), strict=True):
+    draw_classes(axes, bank, rises, CLASSES.ravel())
+    for encoding, x, y in zip(ENCODINGS, bank, rises["rise"], strict=True):
         offset = (5, -9 if encoding in LABEL_BELOW else 4)
         axes.annotate(encoding, (x, y), offset, textcoords="offset points", fontsize=6)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
-    axes.invert_yaxis()  # the best is at the top right
     axes.set_xlabel("bank: mean extrapolation score over five tasks")
+    save(figure, folder / "figures", "answer")
+
+
+def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_C: np.ndarray) -> None:
+    """Draw rises over scores, the best at the top right, in the shades of the classes.
+
+    ``rises`` has a row per encoding with the columns ``rise``, ``low`` and ``high``.
+    """
+    for level, (name, face) in enumerate(CLASS_LOOKS):
+        own = np.asarray(classes_C) == level
+        mean, low, high = (rises.loc[own, key] for key in ("rise", "low", "high"))
+        look: dict[str, Any] = {"fmt": "o", "color": "black", "mfc": face, "markersize": 5, "elinewidth": 0.7, "label": name}
+        axes.errorbar(np.asarray(scores_C)[own], mean, [mean - low, high - mean], **look)
+    axes.invert_yaxis()
     axes.set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
-    save(figure, folder / "figures", "answer")
 
 
 def blocks(folder: Path) -> dict[str, Any]:

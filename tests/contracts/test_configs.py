@@ -124,7 +124,7 @@ Expanded = list[tuple[Composer, list[str]]]
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {
     **{f"bank_{name}": f"bank/{name}" for name in ("v2", "mirrored", "edges", "new")},
-    "text_depth": "text/depth", "text_rope": "text/rope",
+    **{f"text_{name}": f"text/{name}" for name in ("depth", "new", "rope")},
     **{f"replicate_{name}": f"replications/{name}" for name in ("gu", "huang", "path", "ruoss")},
     **{f"replicate_{name}": "replications/conditions"
        for name in ("cho", "golovneva", "jelassi", "kazemnejad", "lin")},
