@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
-NOT_LEARNED, WAITING = "not learned", "not run yet"
+NOT_LEARNED, WAITING, SAME = "not learned", "not run yet", "could not differ"
 SEEDS = 5  # of each encoding; fewer are not judged
 LEARNED = 0.5  # share of the seeds that solved the training lengths
 WITHIN = "exact_match_in_distribution"
@@ -62,7 +62,10 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
         return row | {"verdict": WAITING}
     if min(side["solved_in_distribution"].eq(True).mean() for side in (first, second)) < LEARNED:
         return row | {"verdict": NOT_LEARNED}
-    row["p"] = permutation_p(first[row["metric"]], second[row["metric"]])
+    values = [side[row["metric"]] for side in (first, second)]
+    row["p"] = permutation_p(*values)
+    if pd.concat(values).nunique(dropna=False) == 1:
+        return row | {"verdict": SAME}
     return row | {"verdict": AGREES if row["mean"] > row["mean_2"] else CONTRARY}
 
 

@@ -208,7 +208,14 @@ def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_
     for level, (name, face) in enumerate(CLASS_LOOKS):
         own = np.asarray(classes_C) == level
         mean, low, high = (rises.loc[own, key] for key in ("rise", "low", "high"))
-        look: dict[str, Any] = {"fmt": "o", "color": "black", "mfc": face, "markersize": 5, "elinewidth": 0.7, "label": name}
+        look: dict[str, Any] = {
+            "fmt": "o",
+            "color": "black",
+            "mfc": face,
+            "markersize": 5,
+            "elinewidth": 0.7,
+            "label": name,
+        }
         axes.errorbar(np.asarray(scores_C)[own], mean, [mean - low, high - mean], **look)
     axes.invert_yaxis()
     axes.set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
@@ -245,6 +252,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         "main": main,
         "classes": classes,
         "given": given,
+        "added": added,
         "inside": inside,
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),

@@ -250,6 +250,9 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
             for factor, (_, low, high) in FACTORS.items():
                 found[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
                 found[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
+            for (deep, long), mean in rows.groupby(["layers", "training length"])[column].mean().items():
+                both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
+                found[f"{task}/{encoding}/{name}/{both}"] = mean
     for (task, measure_name), matrix in matrices(scores).items():
         if measure_name == AS_ZERO:
             _, first = bootstrap_ranks(matrix.to_numpy())
@@ -259,6 +262,8 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
     means = matrices(scores)[MEAN, AS_ZERO]
     others = means.drop(columns=["fox", "kerple_log"])
     found["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
+    without_kth: Any = sum(matrices(scores)[task, AS_ZERO] for task in TASKS if task != "kth")
+    found |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
     copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
     found["copy/others/4x"] = copied.drop("kerple_log").max()
     return found | numbers_of_other_studies()
@@ -271,6 +276,8 @@ def numbers_of_other_studies() -> dict[str, float]:
         bits = load_study(RESULTS / "text").scores(read_archive(folder))
         for encoding, rise in (bits[2048] - bits[256]).groupby(bits["label"]).mean().items():
             found[f"text/{encoding}/rise"] = rise
+    found["text/alibi/above fox"] = bits.loc[bits["label"] == "alibi", 256].mean()
+    found["text/alibi/above fox"] -= bits.loc[bits["label"] == "fox", 256].mean()
     found["text/flat/rise"] = max(found[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
     runs = read_archive(RESULTS / "replications" / "conditions").runs
     copied = runs[runs["task"] == "copy"].groupby("label")["exact_match_at_2x"].mean()

@@ -105,6 +105,13 @@ def test_what_the_recommendation_says_in_words_is_true(
     assert (best, len(tied)) == ("fox", 5)
     assert "rope" in tied
 
+    assert lag["learned"].sum() == 9
+    assert runs.loc[(runs["task"] == "lag") & (runs["label"] == "rope"), "learned"].all()
+    for left_out in NEED_ORDER:
+        kept = [of_measure(bank, task, "area, unlearned as 0") for task in NEED_ORDER if task != left_out]
+        sums = {name: sum(sum(own[name].values()) for own in kept) for name in means}
+        assert set(sorted(sums, key=lambda name: -sums[name])[:2]) == {"fox", "kerple_log"}
+
     best, tied, _, second = standing("copy")
     assert (best, tied, second) == ("kerple_log", set(), "fire")
     assert standing("copy", "at 4x")[2] == set()
@@ -112,6 +119,25 @@ def test_what_the_recommendation_says_in_words_is_true(
     assert (best, tied, second) == ("fox", set(), "kerple_log")
     assert standing("flip_flop", "at 2x")[1] == {"kerple_log", "rope+random_subset"}
     assert len(standing("kth")[1]) == 8  # nine tie
+
+    verdicts = pd.read_csv(BANK / "verdicts.csv")
+    corrected = verdicts[verdicts["calibrated_p"] <= 0.05].groupby(["task", "measure"])["encoding"].agg(set)
+    assert "lag" not in corrected.index.get_level_values("task")
+    assert ("copy", "at 2x") not in corrected.index
+    assert len(corrected["copy", "area"]) == 7
+    assert "fire" not in corrected["copy", "area"]
+    assert corrected["flip_flop", "area"] == standing("flip_flop")[2]
+
+
+def test_what_the_page_says_about_depth_is_true() -> None:
+    scores = pd.read_csv(BANK / "scores.csv")
+    copied = scores[scores["task"] == "copy"].set_index("label")["exact_match_at_2x"]
+    factors = scores[scores["task"] == "copy"].set_index("label")[["layers", "training length", "heads"]]
+    four_layers_to_12 = factors.loc["kerple_log", "layers"] & ~factors.loc["kerple_log", "training length"]
+    assert (copied["kerple_log"][four_layers_to_12] == 0).all()
+    alone = copied["alibi"] > 0.01
+    assert copied["alibi"][alone].round(2).tolist() == [0.93, 0.94]
+    assert factors.loc["alibi"][alone].to_numpy().tolist() == [[False, True, True]] * 2
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])

@@ -84,6 +84,7 @@ def test_a_statement_agrees_only_where_seeds_separate_the_encodings() -> None:
     assert statement_verdicts(high, low, learned=False)[0] == statements.NOT_LEARNED
     assert statement_verdicts(high[:4], low)[0] == statements.WAITING  # a seed is missing
     assert statement_verdicts(high, [*low[:4], np.nan])[0] == statements.OPEN
+    assert statement_verdicts([0.0] * 5, [0.0] * 5)[0] == statements.SAME
 
 
 def test_a_statement_about_several_pairs_agrees_only_if_all_do() -> None:
@@ -124,7 +125,7 @@ def test_the_page_counts_what_could_be_judged_first() -> None:
     assert [counts[key] for key in ("value", "order", "turned", "unlearned", "sure")] == [3, 5, 5, 9, 8]
     rows = statements.blocks()["statements"].splitlines()[2:]
     whole = [row.split("|")[4].strip() for row in rows]
-    counted = [whole.count(one) for one in (statements.AGREES, statements.OPEN, statements.NOT_LEARNED)]
+    counted = [whole.count(one) for one in (statements.AGREES, statements.SAME, statements.NOT_LEARNED)]
     assert counted == [2, 1, 5]
 
 
