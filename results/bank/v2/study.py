@@ -250,9 +250,9 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
             for factor, (_, low, high) in FACTORS.items():
                 found[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
                 found[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
-            for (deep, long), mean in rows.groupby(["layers", "training length"])[column].mean().items():
+            for (deep, long), own in rows.groupby(["layers", "training length"]):
                 both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
-                found[f"{task}/{encoding}/{name}/{both}"] = mean
+                found[f"{task}/{encoding}/{name}/{both}"] = own[column].mean()
     for (task, measure_name), matrix in matrices(scores).items():
         if measure_name == AS_ZERO:
             _, first = bootstrap_ranks(matrix.to_numpy())
