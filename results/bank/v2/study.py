@@ -250,7 +250,8 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
             for factor, (_, low, high) in FACTORS.items():
                 found[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
                 found[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
-            for (deep, long), own in rows.groupby(["layers", "training length"]):
+            for levels, own in rows.groupby(["layers", "training length"]):
+                deep, long = map(bool, levels)
                 both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
                 found[f"{task}/{encoding}/{name}/{both}"] = own[column].mean()
     for (task, measure_name), matrix in matrices(scores).items():
