@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -19,7 +20,7 @@ from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_m
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import Row, read_curve, validation_loss
-from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.identity import UNTRACKED
 from pe_experiments.store.names import leaves
@@ -41,6 +42,7 @@ class RunResult:
     """The outcome of one call."""
 
     experiment: Experiment  # the requested experiment
+    run: RunDirectory
     directory: RunDirectory  # directory of the curve: the run's or one of its evaluations
     result: dict[str, Any]  # the content of ``result.json``
     done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (already finished)
@@ -53,7 +55,7 @@ class RunResult:
     @property
     def validation_loss(self) -> float:
         """Return the last loss on fresh examples of the training lengths; infinite if the run diverged."""
-        return validation_loss(self.directory)
+        return math.inf if self.status == DIVERGED else validation_loss(self.run)
 
 
 def run_experiment(
@@ -286,4 +288,4 @@ def _outcome(status: RunStatus, done: str) -> RunResult:
     directory = status.directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
-    return RunResult(status.experiment, directory, result, done, curve)
+    return RunResult(status.experiment, status.run, directory, result, done, curve)

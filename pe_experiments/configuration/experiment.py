@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
-from pe_experiments.configuration.schema import LONGEST, PARTS, SIZES, Config, TrainingConfig, warmup_steps
+from pe_experiments.configuration.schema import (
+    LONGEST,
+    OF_TRAINER,
+    PARTS,
+    SIZES,
+    Config,
+    TrainingConfig,
+    warmup_steps,
+)
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
 from pe_experiments.encodings import ModelShape
@@ -16,7 +24,12 @@ from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
 
-OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # keys that change the trained model
+# Callbacks that act at the ends of epochs, of which a training has one, and what takes their place.
+OF_EPOCHS = {
+    "EarlyStopping": "training.stop_at_exact_match",
+    "GradientAccumulationScheduler": "trainer.accumulate_grad_batches",
+    "StochasticWeightAveraging": "EMAWeightAveraging",
+}
 SAME_RESULT = ("attention_implementation",)  # arguments of a model that do not change its results
 
 
@@ -136,8 +149,15 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components["model"] = load_component("model", config.model.part, beside)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
+    for name in (cls.__name__ for callback in callbacks for cls in callback.cls.__mro__):
+        if name in OF_EPOCHS:
+            why = "acts at the ends of epochs, and a training is one epoch"
+            raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {OF_EPOCHS[name]}")
     task = components["task"].build()
     positions = components["positions"].build()
+    if config.training.stop_at_exact_match is not None and not task.exact:
+        asked = f"training.stop_at_exact_match={config.training.stop_at_exact_match}"
+        raise NotApplicable(f"{asked}: exact match is not measured on {type(task).__name__}; allowed: null")
     with user_errors("task"):
         layout = format_for(task, config.model.causal)
         if not config.model.causal and (why := task.decoder_only):

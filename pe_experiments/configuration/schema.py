@@ -226,6 +226,7 @@ class ParentConfig(Section):
 
 
 CLI_ONLY = ("dry_run", "bank")  # belong to a command, not to a run
+OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # options that change the trained model
 PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
 
 

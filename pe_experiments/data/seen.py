@@ -12,12 +12,12 @@ MOST_EXAMPLES = 200_000  # training examples drawn, which takes about a second
 
 
 def seen_in_training(
-    batches: TrainingStream, steps: int, source: Source, lengths: Sequence[int], examples: int
+    batches: TrainingStream, trained_batches: int, source: Source, lengths: Sequence[int], examples: int
 ) -> dict[int, int]:
     """Return, for each input length, how many evaluation examples have an input that occurred in training.
 
     With more than 200,000 training examples only the first of them are compared, so that the counts are lower
-    bounds.
+    bounds. So they are for a run that continues another one: its own batches count.
     """
     counts = dict.fromkeys(lengths, 0)
     trained = [length for length in counts if length in batches.source.train_lengths]
@@ -26,7 +26,7 @@ def seen_in_training(
     wanted = {length: _evaluation_inputs(source, length, examples) for length in trained}
     sought = {length: set(inputs) for length, inputs in wanted.items()}
     inputs_of: dict[int, set[bytes]] = {length: set() for length in trained}
-    rows = min(steps * batches.batch_size, MOST_EXAMPLES)
+    rows = min(trained_batches * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
     for draw in range(-(-rows // per_draw)):
         for rows_B, inputs_BN, _ in batches.examples(draw, max(trained)):

@@ -19,14 +19,14 @@ class Fope(PositionalEncoding):
     other pairs do not rotate. C and S are the identity plus noise, drawn once per head and never trained.
     Logits do not depend on distances alone.
 
-    Source: Hua et al. 2024, arXiv:2412.17739, section 4, with the noise of its released code (Xavier, gain
-    0.3). Parameters: ``2 * num_heads * waves * waves`` per layer, not trained; ``waves`` is the number of
-    such frequencies. Beyond training: every wave has been trained over a whole turn. In decoders and
-    encoders.
+    Source: Hua et al. 2024, arXiv:2412.17739, section 4, with the noise of its released code, PyTorch's
+    ``xavier_normal_`` of the coefficients of all heads. Parameters: ``2 * num_heads * waves * waves`` per
+    layer, not trained; ``waves`` is the number of such frequencies. Beyond training: every wave has been
+    trained over a whole turn. In decoders and encoders.
 
     Args:
         base: greater than 1; 10,000 in the paper.
-        sigma: of the noise, at least 0; its standard deviation is sigma / sqrt(waves).
+        gain: of the noise, at least 0.
         original_length: L, in tokens, at least 1; None means that of the shape.
     """
 
@@ -38,12 +38,12 @@ class Fope(PositionalEncoding):
         shape: ModelShape,
         *,
         base: float = 10_000.0,
-        sigma: float = 0.3,
+        gain: float = 0.3,
         original_length: int | None = None,
     ):
         super().__init__(shape)
         self.base = above(1, "base", base)
-        self.sigma = at_least(0, "sigma", sigma)
+        self.gain = at_least(0, "gain", gain)
         length = shape.original_length if original_length is None else original_length
         self.original_length = at_least(1, "original_length", length)
         self.pairs = shape.head_dim // 2
@@ -55,11 +55,10 @@ class Fope(PositionalEncoding):
         self.cosines_HNM, self.sines_HNM = (self._coefficients() for _ in range(2))
 
     def _coefficients(self) -> nn.Parameter:
-        noise_HNM = torch.randn(self.shape.num_heads, self.waves, self.waves)
-        identity = torch.eye(self.waves)
-        return nn.Parameter(
-            identity + noise_HNM * (self.sigma / math.sqrt(max(1, self.waves))), requires_grad=False
-        )
+        noise_HNM = torch.zeros(self.shape.num_heads, self.waves, self.waves)
+        if self.waves:
+            nn.init.xavier_normal_(noise_HNM, self.gain)
+        return nn.Parameter(torch.eye(self.waves) + noise_HNM, requires_grad=False)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         query_tables, key_tables = at.once(self._tables)

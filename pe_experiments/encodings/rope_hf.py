@@ -38,12 +38,20 @@ KEYS: dict[str, tuple[tuple[str, ...], int]] = {
 }
 IGNORED = ("mrope_section", "mrope_interleaved", "finetuned")  # for images, or without effect
 # Defaults of the classes of transformers.
+HALF: Block = {"partial_rotary_factor": 0.5}
+QUARTER: Block = {"partial_rotary_factor": 0.25}
+NO_WINDOW: Block = {"use_sliding_window": False}
 ASSUMED: dict[str, Block] = {
+    **dict.fromkeys(("glm", "glm4", "glm4_moe", "nemotron", "persimmon", "phi", "recurrent_gemma"), HALF),
+    **dict.fromkeys(("gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), QUARTER),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), NO_WINDOW),
+    "codegen": {"rotary_dim": 64},
+    "gptj": {"rotary_dim": 64},
     "gemma2": {"sliding_window_pattern": 2},
     "gemma3_text": {"sliding_window_pattern": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
     "gpt_oss": {"sliding_window_pattern": 2},
     "olmo3": {"sliding_window_pattern": 4},
-    "smollm3": {"no_rope_layer_interval": 4},
+    "smollm3": {"no_rope_layer_interval": 4, **NO_WINDOW},
     "llama4_text": {
         "no_rope_layer_interval": 4,
         "rope_theta": 5e5,
@@ -53,6 +61,9 @@ ASSUMED: dict[str, Block] = {
     },
 }
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "olmo3")  # in the old spelling
+# Models whose code, not their file, leaves RoPE out of layers with full attention if others have a window.
+ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe")
+WITHOUT_ROPE = ("bert", "bloom", "gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt", "roberta", "t5")
 ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
 
 
@@ -85,7 +96,8 @@ class RopeHf(ByLayer):
             or ``train_length``. With neither argument the encoding is `Rope` with base 10,000.
 
     Raises:
-        ValueError: a file that cannot be read; a type or a key of the block that is unknown, or missing.
+        ValueError: a file that cannot be read, or of a model without RoPE; a type or a key of the block that
+            is unknown, or missing.
     """
 
     def __init__(
@@ -127,7 +139,25 @@ def _read(path: str) -> dict[str, Any]:
     if isinstance(settings.get("text_config"), dict):
         settings = settings["text_config"]
     settings = {OLD_KEYS.get(key, key): value for key, value in settings.items() if value is not None}
-    return {**ASSUMED.get(str(settings.get("model_type")), {}), **settings}
+    kind = str(settings.get("model_type"))
+    if kind in WITHOUT_ROPE:
+        raise ValueError(f"config={path}: models of the type {kind} have no RoPE")
+    settings = {**ASSUMED.get(kind, {}), **settings}
+    if "rotary_dim" in settings:
+        share = settings["rotary_dim"] / _head_dim(settings)
+        settings.setdefault("partial_rotary_factor", share)
+    return settings
+
+
+def _head_dim(settings: Block) -> float:
+    """Return the width of a head; GPT-J and CodeGen spell the sizes as GPT-2 does."""
+    if "head_dim" in settings:
+        return settings["head_dim"]
+    width = settings.get("hidden_size", settings.get("n_embd"))
+    heads = settings.get("num_attention_heads", settings.get("n_head"))
+    if not (width and heads):
+        raise ValueError("rotary_dim needs head_dim, or hidden_size and num_attention_heads")
+    return width / heads
 
 
 def _layers(settings: Block) -> list[tuple[str, bool]]:
@@ -135,6 +165,8 @@ def _layers(settings: Block) -> list[tuple[str, bool]]:
     kinds, rotating = _kinds(settings), _rotating(settings)
     number = math.lcm(len(kinds), len(rotating))
     layers = [(kinds[i % len(kinds)], bool(rotating[i % len(rotating)])) for i in range(number)]
+    if settings.get("model_type") in ROTATES_WITHIN_WINDOWS and _window(settings):
+        layers = [(kind, rotates and kind == "sliding_attention") for kind, rotates in layers]
     attending = [layer for layer in layers if layer[0] in ATTENDING]
     if not attending:
         raise ValueError(f"layer_types must contain {allowed(ATTENDING)}")

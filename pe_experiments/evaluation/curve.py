@@ -52,7 +52,7 @@ class Tally:
 
     @property
     def token_accuracy(self) -> float:
-        return self.right_tokens / self.tokens
+        return self.right_tokens / self.tokens if self.tokens else 1.0  # no example has an answer
 
     @property
     def loss(self) -> float:
@@ -211,7 +211,7 @@ def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]
                 "depth": DEPTHS[index],
                 "examples": len(chosen_e3),
                 "exact_match": exact / len(chosen_e3),
-                "token_accuracy": right_tokens / tokens,
+                "token_accuracy": right_tokens / tokens if tokens else 1.0,
             }
         )
     return rows
@@ -241,7 +241,7 @@ class _Blocks:
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:
     """Return the columns of ``extrapolation.csv`` that depend on the length but not on the model."""
     answer_tokens = source.task.target_length(content_length)
-    trained_ids = source.positions.train_positions(source.train_length)
+    trained = source.positions.largest_trained(source.train_length)
     return {
         "length": length,
         "content_length": content_length,
@@ -250,7 +250,7 @@ def point(source: Source, length: int, content_length: int, max_length: int, lar
         "answer_tokens": answer_tokens,
         "tokens": source.format.tokens(content_length, answer_tokens),
         "largest_position": largest_id,
-        "untrained_positions": max(0, math.ceil(largest_id) + 1 - trained_ids),
+        "untrained_positions": max(0, math.ceil(largest_id - trained)),
     }
 
 

@@ -27,7 +27,8 @@ def evaluate_model(
     source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
     if not experiment.other_task:
         content_lengths = [source.task.nearest_length(length) or length for length in lengths]
-        seen = seen_in_training(experiment.batches, steps, source, content_lengths, examples)
+        trained = steps * experiment.config.trainer.accumulate_grad_batches
+        seen = seen_in_training(experiment.batches, trained, source, content_lengths, examples)
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, NextSymbol):

@@ -36,6 +36,10 @@ class PositionPolicy:
         """
         return train_length
 
+    def largest_trained(self, train_length: int) -> float:
+        """Return the largest id in training on sequences of up to ``train_length`` tokens."""
+        return self.train_positions(train_length) - 1
+
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         """Return ids [B or 1, P] for training rows of these declared lengths; P is the longest of them."""
         return torch.arange(int(declared_B.max()))[None]

@@ -25,6 +25,9 @@ class RandomFloat(PositionPolicy):
     def __init__(self, span: float | None = None):
         self.span = None if span is None else above(0, "span", span)
 
+    def largest_trained(self, train_length: int) -> float:
+        return self._end(train_length)
+
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())
         drawn_BP = torch.rand(len(declared_B), longest, generator=generator, dtype=torch.float64)

@@ -237,6 +237,8 @@ class RunDirectory:
                 _delete(entry)
             self._earlier.rmdir()
         elif not is_whole or status == ERROR or not (self.config.exists() and self.checkpoint.exists()):
+            if is_whole and self.error_log.exists():  # of the rerun, whose message names it
+                self.error_log.replace(self._earlier / self.error_log.name)
             self._put_back()
 
 

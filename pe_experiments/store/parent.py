@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from pe_experiments.configuration.compose import ConfigMapping, composed, other_choice
-from pe_experiments.configuration.experiment import OF_TRAINER
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import PARTS, Config, ParentConfig
+from pe_experiments.configuration.schema import OF_TRAINER, PARTS, Config, ParentConfig
+from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.mixtures import ByLayer, Composition
@@ -97,7 +97,7 @@ def take_weights(model: nn.Module, config: Config) -> str:
             place, _, last = name.rpartition(".")
             source, owner = theirs.pop(name, None), model.get_submodule(place)
             of_encoding = name.startswith("encodings.")
-            if source is None or (of_encoding and type(owner) is not type(parent.get_submodule(place))):
+            if source is None or (of_encoding and _classes(model, place) != _classes(parent, place)):
                 new.append(name)
             elif source.shape == weight.shape:
                 weight.copy_(source)
@@ -181,6 +181,7 @@ def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
         shared["parent"] = shared["parent"]["family"]
     steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
     trained = steps * experiment.config.trainer.accumulate_grad_batches
+    trained += BATCHES_PER_DRAW * experiment.batches.first_draw  # those of its own parents
     theirs = experiment.components["pe"].build(experiment.shape)
     length = getattr(theirs, "original_length", experiment.shape.original_length)  # maybe typed there
     return ParentConfig(
@@ -189,8 +190,14 @@ def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
         run=short_hash(hashed),
         family=short_hash([shared, hashed["data"], hashed["classes"]]),
         length=None if WITHOUT_LENGTH.issuperset(encoding) else length,
-        batches=trained + (experiment.config.parent.batches if experiment.config.parent else 0),
+        batches=trained,
     )
+
+
+def _classes(model: nn.Module, place: str) -> list[type]:
+    """Return the classes on the way from an encoding to one of its parts, as from ``encodings.0``."""
+    names = place.split(".")
+    return [type(model.get_submodule(".".join(names[:depth]))) for depth in range(2, len(names) + 1)]
 
 
 def _is_longer(table: torch.Tensor, source: torch.Tensor) -> bool:

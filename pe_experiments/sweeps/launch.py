@@ -121,7 +121,9 @@ def _flags(config: DictConfig) -> list[str]:
 def _returned(job: Job) -> JobReturn:
     """Return the result for Hydra's sweepers: the validation loss of a run, or NaN if unknown."""
     returned = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
-    if job.state in DONE and job.loss is None:
+    if job.state == "diverged":
+        job.loss = math.inf
+    elif job.state in DONE and job.loss is None:
         from pe_experiments.store.csv_files import validation_loss
 
         job.loss = validation_loss(job.run)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.evaluation.spread import rank, world_size
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import Diverged
+from pe_experiments.terminal.errors import Diverged, UserError, few
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from pe_experiments.training.ranks import Ranks
 
@@ -241,10 +242,11 @@ def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
 class Checkpointer(Checkpoint):
     """Keep one checkpoint, replaced atomically every few seconds, and at the end by the weights alone."""
 
-    def __init__(self, path: Path, training: TrainingConfig):
+    def __init__(self, path: Path, training: TrainingConfig, others: Sequence[Component] = ()):
         self.path = path
         self.training = training
         self.due = time.monotonic() + CHECKPOINT_SECONDS
+        self.others = others  # callbacks of the user, whose states may not be readable
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -255,7 +257,8 @@ class Checkpointer(Checkpoint):
         due = recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.due)
         if due:
             started = time.monotonic()
-            save_atomically(trainer, self.path)
+            save_atomically(trainer, self.path, others=self.others)
+            self.others = ()
             cost = time.monotonic() - started
             self.due = time.monotonic() + max(CHECKPOINT_SECONDS, cost / CHECKPOINT_SHARE)
 
@@ -272,20 +275,38 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def save_atomically(trainer: pl.Trainer, path: Path, weights_only: bool = False) -> None:
+def save_atomically(
+    trainer: pl.Trainer, path: Path, weights_only: bool = False, others: Sequence[Component] = ()
+) -> None:
     """Save a checkpoint so that a kill at any moment leaves either the old or the new one.
 
     ``weights_only`` omits the state of the optimizer, two thirds of the file.
+
+    Raises:
+        UserError: with the states of these callbacks the checkpoint could not be read again.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
         trainer.save_checkpoint(draft, weights_only=weights_only)
         if trainer.is_global_zero:
+            if others:
+                _require_readable(draft, others)
             os.replace(draft, path)
     finally:
         if trainer.is_global_zero:
             draft.unlink(missing_ok=True)  # after an error, such as a full disk
+
+
+def _require_readable(checkpoint: Path, callbacks: Sequence[Component]) -> None:
+    try:
+        torch.load(checkpoint, weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = few([callback.cls.__name__ for callback in callbacks])
+        plain = "allowed in state_dict: numbers, texts, tensors, lists and mappings"
+        raise UserError(
+            f"trainer.callbacks: a run with the state of {named} cannot be resumed; {plain}"
+        ) from error
 
 
 def strategy_for(ranks: Ranks) -> str | DDPStrategy | FSDPStrategy:
@@ -322,7 +343,7 @@ def train_model(
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
         Recorder(validation, training, record, show),
-        Checkpointer(checkpoint, training),
+        Checkpointer(checkpoint, training, experiment.callbacks),
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")
@@ -339,6 +360,7 @@ def train_model(
             max_epochs=-1,
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
+            default_root_dir=checkpoint.parent.parent,
             logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -90,7 +90,7 @@ def test_equalities_on_the_cards(
     ("choice", "arguments", "equal", "its_arguments"),
     [
         ("rope_clipped", {"clipped": 0}, "rope", {}),
-        ("fope", {"sigma": 0.0}, "p_rope", {"kept_frequencies": 0.5}),  # 2 of 4 complete a turn in 100 tokens
+        ("fope", {"gain": 0.0}, "p_rope", {"kept_frequencies": 0.5}),  # 2 of 4 complete a turn in 100 tokens
     ],
 )
 @torch.no_grad()

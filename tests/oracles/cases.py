@@ -92,7 +92,7 @@ OTHERS: dict[str, list[dict[str, Any]]] = {
     "cpb_linear": [{"width": 5, "depth": 1}],
     "cpb_log": [{"width": 3, "depth": 3}],
     "rope_clipped": [{"clipped": 0}, {"clipped": 2, "base": 500.0}, {"clipped": 3, "rotary_fraction": 0.75}],
-    "fope": [{"original_length": 300}, {"original_length": 70, "base": 100.0, "sigma": 1.0}],
+    "fope": [{"original_length": 300}, {"original_length": 70, "base": 100.0, "gain": 1.0}],
     "rope_pp": [{"base": 500.0}, {"kept_frequencies": 0.5}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps

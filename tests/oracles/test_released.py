@@ -131,6 +131,41 @@ def test_a_released_file_gives_the_numbers_of_transformers(
             assert_same(numbers(inner, tokens), theirs(config, layer_type, tokens, width))
 
 
+OTHERS: dict[str, dict[str, Any]] = {  # what a file leaves to the code or to the defaults of its class
+    "gptj": {"n_embd": 64, "n_head": 2, "rotary_dim": 8},
+    "gpt_neox": {"hidden_size": 64, "num_attention_heads": 2},
+    "phi": {"hidden_size": 64, "num_attention_heads": 2},
+    "glm4": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32},
+    "minimax_m2": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "rotary_dim": 16},
+    "qwen2": {"hidden_size": 64, "num_attention_heads": 2, "sliding_window": 16},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_a_file_leaves_out_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(kind, **OTHERS[kind])
+    path = written(tmp_path, {"model_type": kind, **OTHERS[kind]})
+    inner, window = parts(RopeHf(shape_of(32, 2), config=path).for_layer(0))
+    assert isinstance(inner, Rope)
+    assert window is None
+    block = getattr(config, "rope_parameters", None) or {}
+    share = config.rotary_dim / 32 if kind == "gptj" else block.get("partial_rotary_factor", 1.0)
+    assert len(numbers(inner, 100)[0]) == share * 16
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "exaone4"])
+def test_some_models_rotate_only_within_their_windows(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pattern = {"sliding_window": 16, "sliding_window_pattern": 4, "num_hidden_layers": 8}
+    config = transformers.AutoConfig.for_model(kind, **pattern)
+    encoding = RopeHf(shape_of(32, 8), config=written(tmp_path, {"model_type": kind, **pattern}))
+    for layer, layer_type in enumerate(config.layer_types):
+        inner, window = parts(encoding.for_layer(layer))
+        slides = layer_type == "sliding_attention"
+        assert (type(inner) is Rope, window) == (slides, 16 if slides else None)
+
+
 @pytest.mark.parametrize("name", ["SmolLM3 3B", "Llama 4 Scout", "gpt-oss 20B", "Gemma 3 4B", "Olmo 3 7B"])
 def test_the_pattern_of_layers_is_that_of_transformers(name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -277,6 +312,8 @@ def test_files_that_are_no_configuration_are_named(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[1]", "must contain a JSON object"),
         ('{"layer_types": ["x"]}', "layer_types must contain"),
+        ('{"model_type": "gpt2"}', "models of the type gpt2 have no RoPE"),
+        ('{"model_type": "gptj"}', "rotary_dim needs head_dim"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=words):

@@ -91,7 +91,7 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (ContinuousBias, {"distance": "square"}, "distance=square"),
         (ContinuousBias, {"depth": 0}, "depth=0"),
         (RopeClipped, {"clipped": -1}, "clipped=-1"),
-        (Fope, {"sigma": -0.1}, "sigma=-0.1"),
+        (Fope, {"gain": -0.1}, "gain=-0.1"),
         (Fope, {"original_length": 0}, "original_length=0"),
         (Composition, {"encodings": [Rope]}, "at least two"),
         (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),

@@ -19,7 +19,9 @@ from pe_experiments.evaluation.curve import (
     tally,
     wilson_interval,
 )
+from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
+from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 
 
@@ -116,6 +118,17 @@ def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) ->
             rows = [tuple(row[: n // 2]) for block in blocks for row, n in _rows_of(block)][:150]
             assert count == sum(row in trained for row in rows), length
         assert counts[12] == 0 < counts[2] < 150
+
+
+def test_inputs_of_accumulated_batches_count_as_seen(tiny: Callable[..., Experiment]) -> None:
+    seen = []
+    for steps, accumulated in ((48, 1), (12, 4)):
+        options = (f"training.steps={steps}", f"trainer.accumulate_grad_batches={accumulated}")
+        experiment = tiny(*options, "evaluation.lengths=[2,3]", "evaluation.examples=100")
+        rows, _ = evaluate_model(experiment, experiment.untrained_model(), steps, Display())
+        seen.append([row["seen"] for row in rows])
+    assert seen[0] == seen[1]
+    assert 0 < seen[0][1] < 100
 
 
 def _rows_of(batch: Batch) -> list[tuple[list[int], int]]:
@@ -252,6 +265,9 @@ def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experim
     assert [row["tokens"] for row in rows] == [8, 42]
     assert [row["largest_position"] for row in rows] == [7, 41]
     assert [row["untrained_positions"] for row in rows] == [0, 34]
+    drawn = tiny("pe=rope", "positions=random_float", "positions.span=100.0")
+    rows = list(extrapolation_curve(drawn.untrained_model(), drawn.source, [4, 40], 20, 6))
+    assert [row["untrained_positions"] for row in rows] == [0, 0]
 
 
 @pytest.mark.parametrize(

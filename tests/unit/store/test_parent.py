@@ -34,12 +34,13 @@ Tiny = Callable[..., Experiment]
 Child = Callable[..., Experiment]
 
 
-def trained(experiment: Experiment) -> RunDirectory:
+def trained(experiment: Experiment, steps: int = 12) -> RunDirectory:
     """A finished run of this experiment, with weights as if they were trained."""
-    run, model = write_run(experiment, fading(1, 0.02)), experiment.untrained_model()
+    run = write_run(experiment, fading(1, 0.02), result={"finished_step": steps})
+    model = experiment.untrained_model()
     run.checkpoint.parent.mkdir()
     saved = {"state_dict": {f"model.{name}": value for name, value in model.state_dict().items()}}
-    torch.save(saved | {"global_step": 12, "finished": True}, run.checkpoint)
+    torch.save(saved | {"global_step": steps, "finished": True}, run.checkpoint)
     return run
 
 
@@ -210,6 +211,10 @@ def test_parameters_of_another_class_are_not_shared(tiny: Tiny, child: Child) ->
     new = remark.partition("; new: ")[2]
     assert "encodings.0.p_H" in new
     assert "encodings.0.a_H" in new
+    fire = tiny("pe=fire")
+    dape, _ = loaded(child(trained(fire), "pe=dape"))  # both have linear layers of these names
+    name = "encodings.0.mlp.2.bias"
+    assert not torch.equal(dape.state_dict()[name], fire.untrained_model().state_dict()[name])
 
 
 @pytest.mark.parametrize("typed", ["model.d_model=32", "task.vocab_size=50"])
@@ -248,6 +253,11 @@ def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> Non
     assert all(torch.equal(one, two) for one, two in zip(same, first, strict=True))
     again = child(trained(extended))
     assert torch.equal(again.batches.batch(0).tokens_BT, parent.batches.batch(2 * BATCHES_PER_DRAW).tokens_BT)
+    longer = child(trained(child(trained(tiny("pe=rope", "seed=1"))), steps=17))  # began at 16, ended at 33
+    assert torch.equal(
+        longer.batches.batch(0).tokens_BT,
+        tiny("seed=1").batches.batch(3 * BATCHES_PER_DRAW).tokens_BT,
+    )
 
 
 def test_mistakes_are_one_sentence(tiny: Tiny, child: Child, tmp_path: Path) -> None:

@@ -92,6 +92,18 @@ def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
     assert content(finished.path) == before
 
 
+def test_the_traceback_of_a_failed_rerun_stays_beside_the_earlier_result(
+    finished: RunDirectory, tiny: Tiny
+) -> None:
+    config, result = finished.config.read_text(), finished.result.read_text()
+    with finished.held(rerun=True):
+        finished.config.write_text(config)
+        finished.error_log.write_text("boom")
+        finished.result.write_text(result.replace("completed", "error"))
+    assert run_status(tiny()).state == "finished"
+    assert finished.error_log.read_text() == "boom"
+
+
 def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirectory) -> None:
     finished.path.rename(finished.path.with_name(f".{finished.name}.aside"))
     finished.path.mkdir()

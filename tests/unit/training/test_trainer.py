@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.run import run_experiment
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
+from pe_experiments.store.status import run_status
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
@@ -35,6 +39,13 @@ class Halved(pl.Callback):
                 parameter.grad.mul_(self.factor)
 
 
+class Best(pl.Callback):
+    """Somebody's callback: its state holds what a checkpoint is not read with."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": np.float64(1.0)}
+
+
 class StopAt(Display):
     def __init__(self, step: int):
         self.at = step
@@ -44,6 +55,7 @@ class StopAt(Display):
             raise RuntimeError("boom")
 
 
+OF_LIGHTNING = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 CASES: dict[str, tuple[str, ...]] = {
     "accumulated, callback": (
         "trainer.accumulate_grad_batches=3",
@@ -51,6 +63,7 @@ CASES: dict[str, tuple[str, ...]] = {
         f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",
     ),
     "bf16, dropout": ("trainer.precision=bf16-mixed", "model=llama", "model.d_model=16", "model.dropout=0.2"),
+    "moving average": (OF_LIGHTNING.format("EMAWeightAveraging"), "pe=rope"),
     "float64": ("trainer.precision=64-true", "pe=rope"),
     "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
 }
@@ -103,6 +116,32 @@ def test_callbacks_run_and_name_the_run_and_need_trust(
     load_model(runs[1].directory.path, trust=True)
 
 
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_state_that_could_not_be_read_again_is_refused_at_the_first_checkpoint(tiny: Tiny) -> None:
+    experiment = tiny(f"trainer.callbacks=[{{_target_: {__name__}.Best}}]")
+    with pytest.raises(UserError, match="with the state of Best cannot be resumed"):
+        run_experiment(experiment)
+    assert not run_status(experiment).run.checkpoint.exists()
+
+
+def test_what_training_fixed_is_not_evaluated_otherwise(tiny: Tiny) -> None:
+    run = run_experiment(tiny()).directory.path
+    trainer = tiny().config.trainer.model_dump()
+    assert evaluate_run(run, {"trainer": trainer | {"threads": 2}}).done == "found"
+    with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training"):
+        evaluate_run(run, {"trainer": trainer | {"precision": "64-true"}})
+
+
+def test_the_validation_loss_is_that_of_the_training(tiny: Tiny) -> None:
+    """Also of another evaluation of it; infinite if it diverged."""
+    loss = run_experiment(tiny()).validation_loss
+    other = run_experiment(tiny("evaluation.lengths=[5,12]"))
+    assert (other.done, other.validation_loss) == ("evaluated", loss)
+    wild = ("optimizer=sgd", "training.clip_norm=null", "training.learning_rate=1e30", "training.steps=40")
+    diverged = run_experiment(tiny(*wild, "training.check_every=1"))
+    assert (diverged.status, diverged.validation_loss) == ("diverged", math.inf)
+
+
 def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny) -> None:
     same = ("trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp")
     assert {identify(tiny(key)).name for key in same} == {identify(tiny()).name}
@@ -121,6 +160,12 @@ def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny)
         (["trainer.precision=bfloat16"], "precision=bfloat16: expected 32-true, bf16-mixed or 64-true"),
         (["trainer.callbacks=[{_target_: torch.nn.Linear}]"], "torch.nn has no Callback of that name"),
         (["trainer.callbacks=[{factor: 1}]"], "trainer.callbacks needs a choice with a _target_"),
+        ([OF_LIGHTNING.format("StochasticWeightAveraging, swa_lrs: 0.1")], "allowed instead: EMAWeight"),
+        ([OF_LIGHTNING.format("EarlyStopping, monitor: loss")], "instead: training.stop_at_exact_match"),
+        (
+            ["task=text", "training.stop_at_exact_match=0.5"],
+            "stop_at_exact_match=0.5: exact match is not measured on Text",
+        ),
     ],
 )
 def test_what_is_refused_is_one_sentence(keys: list[str], said: str, tiny: Tiny) -> None:
