@@ -57,7 +57,12 @@ class GridSweeper(Sweeper):
         from pe_experiments.sweeps.expansion import expand
 
         jobs = expand(arguments, self.params, self.hydra_context.config_loader, self.config)
-        return self.launcher.launch(jobs, initial_job_idx=0)
+        returned = self.launcher.launch(jobs, initial_job_idx=0)
+        if not isinstance(self.launcher, RunLauncher):  # which says itself what failed
+            from pe_experiments.sweeps.launch import say_failures
+
+            say_failures(returned)
+        return returned
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:

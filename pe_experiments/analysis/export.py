@@ -115,6 +115,11 @@ def _weights(
     else:
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
+        if encoding.shape.causal:  # a static cache has room for later keys, which come after the last query's
+            used = int(visible_BTS.any(0).any(0).nonzero().max()) + 1
+            if used < keys:
+                weights_BHTS = _weights(encoding, q_BHTK, k_BHSK[:, :, :used], mask_B1TS, scale)
+                return F.pad(weights_BHTS, (0, keys - used))
     ids_BS = (visible_BTS.any(1).long().cumsum(-1) - 1).clamp(min=0)
     visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # keeps weights of padding finite
     first = keys - queries

@@ -19,7 +19,7 @@ from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.store.directory import output_folder, refuse_among_runs
-from pe_experiments.store.names import safe_name
+from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import write_atomically
@@ -38,6 +38,9 @@ class ShowSettings(Section):
     results_dir: Folder
 
 
+LONGEST_NAME = 100  # characters of a file's name
+
+
 def show_encodings(asked: ShowSettings) -> None:
     """Print the tables of encodings and write the explorer page."""
     folder = Path(asked.out or Path(asked.results_dir) / "encodings")
@@ -54,10 +57,10 @@ def show_encodings(asked: ShowSettings) -> None:
             say("")
     print_table(_blindness_table(components, asked.seed, encoder))
     # explore.html is the published page
-    page = (
-        output_folder(folder, asked.results_dir)
-        / f"explore-{'-'.join(safe_name(component.label) for component in components)}.html"
-    )
+    names = "-".join(safe_name(component.label) for component in components)
+    if len(names) > LONGEST_NAME:
+        names = f"{names[:LONGEST_NAME]}-{short_hash(names)}"
+    page = output_folder(folder, asked.results_dir) / f"explore-{names}.html"
     views = [encoding_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")

@@ -61,12 +61,17 @@ def _runs_that_count(runs: Runs) -> pd.DataFrame:
 
 
 def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the curves of the runs, with columns ``times`` (training lengths) and ``above`` (the floor)."""
+    """Return the curves of the runs, with columns ``times`` (training lengths) and ``above`` (the floor).
+
+    Lengths that only some runs of a configuration were evaluated at are left out.
+    """
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
     if floors is None:
         points["floor"] = 0.0
     else:
         points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
+    by_length = points.groupby(["task", "setting", "content_length"])["name"].transform("nunique")
+    points = points[by_length == points.groupby(["task", "setting"])["name"].transform("nunique")]
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
     points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)

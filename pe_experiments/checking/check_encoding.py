@@ -18,7 +18,7 @@ from pe_experiments.checking.compare import (
     untrained_difference,
 )
 from pe_experiments.checking.diagnosis import diagnose
-from pe_experiments.checking.differences import place_in_pair, untrained_pairs, where_they_differ
+from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
 from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
@@ -221,6 +221,10 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
         reported = match.mistake.change.reported
         suffix = f" (reported: {reported})" if reported else ""
         say(f"It matches a known mistake. {match.mistake.name}{suffix}")
+        if match.in_small_models:
+            width, heads, _ = SMALL
+            only = f"  in models with {heads} heads of {width // heads} channels"
+            say(f"{only}; in others it differs, so it may be another one")
         if match.comparison.layout:
             say(f"  channels laid out differently: {match.comparison.layout}")
         return

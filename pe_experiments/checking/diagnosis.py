@@ -286,7 +286,7 @@ def _angles(pair: Pair, layer: int) -> list[str]:
     steps, ratios = angles[:turning].diff(), angles[1:turning] / angles[: turning - 1]
     kind = ""
     if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
-        kind = f": geometric, as of base {float(ratios.mean()) ** -len(angles):.4g}"
+        kind = f": geometric, as of base {float(ratios.mean()) ** -turning:.4g}"
     elif turning > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
         kind = ": linear instead of geometric"
     return [f"frequencies are {_listed(angles)} instead of {_listed(expected)}{kind}"]

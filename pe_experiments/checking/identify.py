@@ -1,7 +1,7 @@
 """Identify which encoding an implementation is, or which known mistake it has."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -49,12 +49,14 @@ class Match:
 
     Args:
         published: whether it has arguments of a published model or a fixed original length.
+        in_small_models: whether they are equal in small models only.
     """
 
     comparison: Comparison
     component: Component
     mistake: Mistake | None = None
     published: bool = False
+    in_small_models: bool = False
 
     @property
     def convention(self) -> bool:
@@ -174,7 +176,7 @@ def known_mistakes(
         matches = _equal_mistakes(theirs, named, forms, steps, SIZES)
         if matches:
             return matches
-        in_small_models = in_small_models or small
+        in_small_models = in_small_models or [replace(match, in_small_models=True) for match in small]
     # A second mistake may appear only at other sizes, where our encoding may be equal, too.
     for reference in right if in_small_models else ():
         if any(compare(theirs, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):

@@ -30,13 +30,13 @@ class CompareSettings(Section):
 def main(settings: dict[str, Any]) -> None:
     gc.set_threshold(1_000_000)  # the collector would repeatedly scan all loaded data
     asked = validated(CompareSettings, settings).model_dump()
-    from pe_experiments.comparison.compare import compare, show
+    from pe_experiments.comparison.compare import compare, output_of, show
 
     asked["pe"] = asked.pop("encodings")
     page = Path(asked["results_dir"]) / str(asked["study"])
     if asked["out"] is None and (page / "verdicts.csv").exists():
         raise UserError(f"study={asked['study']}: {page} holds a page of verdicts; add out=FOLDER")
-    asked["out"] = asked["out"] or Path(asked["results_dir"]) / (asked["study"] or "comparison")
+    asked["out"] = asked["out"] or output_of(asked["results_dir"], asked["study"])
     say(f"reading {asked['results_dir']}/runs")
     show(compare(**asked, display=Lines()))
 

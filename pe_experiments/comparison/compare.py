@@ -50,6 +50,10 @@ def compare(
     """
     if out is not None:
         refuse_among_runs(out, results_dir)
+        if is_published(Path(out)):
+            raise UserError(
+                f"out={out} holds a published study, whose tables stay as they are; choose another"
+            )
     runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
         reasons = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
@@ -60,6 +64,17 @@ def compare(
     if out is None:
         return comparison
     return write_comparison(comparison, title, output_folder(out, results_dir), display)
+
+
+def output_of(results_dir: str | Path, study: str | None) -> Path:
+    """Return the folder of a comparison: that of the study, or another one if that holds published runs."""
+    folder, comparisons = Path(results_dir, study or "comparison"), Path(results_dir, "comparison")
+    return comparisons / folder.relative_to(results_dir) if is_published(folder) else folder
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether a folder holds the CSVs of a published study, which only ``publish=`` adds to."""
+    return (folder / "provenance.csv").exists()
 
 
 def write_comparison(

@@ -26,6 +26,7 @@ from pe_experiments.drawing import (
     save,
     text,
 )
+from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
@@ -161,7 +162,11 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:
     """Draw means over seeds: bits per byte over length, by index and of repeated 4-grams, and copying."""
     figure = Figure(figsize=(WIDTH, 0.72 * WIDTH), layout="constrained")
-    figure.suptitle(f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length")
+    diverged = int(protocol.runs["status"].eq(DIVERGED).sum())
+    without = f"; without {diverged} diverged runs" if diverged else ""
+    figure.suptitle(
+        f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length{without}"
+    )
     sliding, part = text_rows["windows"] == "sliding", text_rows["slice"]
     repeated = "bits per byte, repeated 4-grams"
     panels = (
@@ -172,6 +177,9 @@ def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.Dat
     )
     for axes, (x, y, name, mask) in zip(figure.subplots(2, 2).flat, panels, strict=True):
         rows = text_rows[mask]
+        if rows.empty:  # nothing is copied in short windows
+            axes.set_visible(False)
+            continue
         ticks = [rows[x].min(), *text_rows["length"].unique()]
         length_axis(axes, ticks, protocol.max_length, name, accuracy=y == "accuracy")
         axes.set_xlabel("context length (bytes)" if x == "length" else "index in the window")

@@ -302,13 +302,18 @@ def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) 
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of the runs, one per training; of copies keep the one named after the run."""
-    originals_first = sorted(runs, key=lambda run: run.directory.name != run.saved["identity"]["name"])
-    table = pd.DataFrame([run.row for run in originals_first])
+    """Return the rows of the runs, one per training: of the latest `NUMERICS`, and named after the run."""
+    numerics = {run.directory.name: run.saved["identity"]["hashed"].get("numerics", 0) for run in runs}
+
+    def place(run: _Run) -> tuple[int, bool]:
+        return -numerics[run.directory.name], run.directory.name != run.saved["identity"]["name"]
+
+    table = pd.DataFrame([run.row for run in sorted(runs, key=place)])
     original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
     copies = table["name"] != original
     for name, same in zip(table.loc[copies, "name"], original[copies], strict=True):
-        left_out[name] = f"a duplicate of {same}"
+        older = f"trained with NUMERICS {numerics[name]}, and {same} with {numerics[same]}"
+        left_out[name] = f"a duplicate of {same}" if numerics[name] == numerics[same] else older
     return table[~copies].sort_values("name", ignore_index=True)
 
 

@@ -99,7 +99,9 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             row |= _count(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
             row |= {f"{bound}@{length}": bounds.at[length, bound] for bound in BOUNDS}
         if not protocol.exact:  # without exact match no length counts as solved
-            row |= {key: math.nan for key in row if key.startswith(("solved", "reached"))}
+            row |= {key: math.nan for key in row if key.startswith("reached")}
+        if not protocol.exact or unmeasured:
+            row |= {key: math.nan for key in row if key.startswith("solved")}
         yield row
 
 

@@ -15,7 +15,15 @@ from pe_experiments.store.csv_files import Row, validation_loss
 from pe_experiments.store.directory import DIVERGED
 
 Choice = dict[str, Any]
-TUNED = ["encoding", "task", "model", "settings", "setting"]  # the same in all rows of a grid
+TUNED = [
+    "protocol",
+    "family",
+    "encoding",
+    "task",
+    "model",
+    "settings",
+    "setting",
+]  # the same in all rows of a grid
 TRIED = ["name", "seed", "value", "loss"]
 
 
@@ -44,7 +52,7 @@ def _grid_row(run: Any, setting: str) -> Row:
         **{key: run.row[key] for key in ("task", "model", "name", "seed")},
         "settings": json.dumps(run.saved["task"]),
         "setting": setting,
-        "value": str(_value(run.saved["identity"]["trained"], setting)),
+        "value": option_value(run.saved["identity"]["trained"], setting),
         "loss": math.inf if diverged else validation_loss(run.directory),
     }
 
@@ -87,6 +95,11 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.inf
+
+
+def option_value(config: Mapping[str, Any], setting: str) -> str:
+    """Return the value of an option such as ``training.learning_rate`` as it is written in a grid."""
+    return str(_value(config, setting))
 
 
 def _value(config: Mapping[str, Any], setting: str) -> Any:

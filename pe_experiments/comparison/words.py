@@ -99,7 +99,8 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
         return f"{who} have the same mean {in_words}, {number(best[metric], digits(metric))}."
     tied, separated = best_encodings(protocol, rows)
     others = [row for row in compared if row is not best]
-    least = len(others) * min(smallest_p(best["seeds"], row["seeds"]) for row in others)
+    tested = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
+    least = len(tested) * min((smallest_p(best["seeds"], seeds) for seeds in tested), default=1)
     if all(row["seeds"] < FEWEST for row in compared):
         template = FEW_SEEDS
     elif separated:
@@ -140,11 +141,7 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
 def _edges(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
     """Yield the choices of a protocol whose best value is the smallest or largest of its grid."""
     for choice in tuning:
-        settings = {f"task.{key}": str(value) for key, value in choice.get("settings", {}).items()}
-        same_task = (choice["task"], choice["model"]) == (protocol.task, protocol.model)
-        if not same_task or any(
-            protocol.settings.get(key, v) not in (v, "null") for key, v in settings.items()
-        ):
+        if choice["protocol"] != protocol.hash:
             continue
         try:
             tried = sorted(map(float, choice["tried"]))

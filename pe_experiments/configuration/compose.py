@@ -40,6 +40,11 @@ class Composer:
         self.loader, self.name, self.hydra = loader, name, list(hydra)
         self._composed: dict[tuple[str, ...], ConfigMapping] = {}
         self._groups: dict[str, bool] = {}
+        primary = loader.repository.load_config(name) if name else None
+        entries = (primary.defaults_list or []) if primary else []
+        # Such as ``optional tuned: ${task}_${pe}`` in a configuration of the user.
+        values = [str(vars(entry).get("value")) for entry in entries]
+        self._depends_on_encoding = any(f"${{{group}}}" in value for group in ENCODING for value in values)
 
     def compose(self, texts: Iterable[str]) -> ConfigMapping:
         """Return the configuration of these overrides, not yet validated."""
@@ -67,7 +72,7 @@ class Composer:
         """
         encoding = [o for o in choices if o.key_or_group in ENCODING]
         others = [o for o in choices if o.key_or_group not in ENCODING]
-        if not (encoding and others):
+        if not (encoding and others) or self._depends_on_encoding:
             return self._compose(choices)
         plain, of_encoding, of_others = (self._compose(some) for some in ([], encoding, others))
         filled = {key for key in of_encoding if of_encoding[key] != plain.get(key)}
@@ -98,17 +103,23 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
     *path, last = key.split(".")
     section: Any = config
     for name in path:
-        section = section.setdefault(name, {}) if adds else section.get(name)
-        if not isinstance(section, dict):
+        if isinstance(section, list):  # the parts of a composition
+            section = section[int(name)] if name.isdigit() and int(name) < len(section) else None
+        else:
+            section = section.setdefault(name, {}) if adds else section.get(name)
+        if not isinstance(section, dict | list):
             raise unknown_key(key, str(override.input_line), texts)
+    if not isinstance(section, dict):
+        raise UserError(f"{override.input_line}: {key.rpartition('.')[0]} is a list; replace it as a whole")
+    value = override.value()
     if override.is_delete():
         section.pop(last, None)
-    elif override.is_add() and section.get(last) is not None:
+    elif override.is_add() and section.get(last) is not None and not isinstance(value, Mapping):
         raise UserError(f"{override.input_line}: the key already has a value; omit the +")
     elif last not in section and not adds:
         raise unknown_key(key, str(override.input_line), texts)
     else:
-        section[last] = override.value()
+        section[last] = _merged(section.get(last), value)
 
 
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
@@ -221,7 +232,9 @@ def _nested(key: str, value: Any) -> ConfigMapping:
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
     """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
     theirs = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
-    none = isinstance(theirs, dict) and (theirs.get("mode") == "disabled" or not any(theirs.values()))
+    none = isinstance(theirs, dict) and (
+        theirs.get("mode") == "disabled" or all(section is None for section in theirs.values())
+    )
     return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 

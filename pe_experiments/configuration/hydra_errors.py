@@ -52,6 +52,10 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     section, _, argument = key.partition(".")
     if section == "logger" and argument in WandbConfig.model_fields:
         return UserError(moved_logger_key(argument, text.partition("=")[2]))
+    if key.startswith("hydra.launcher.parameters."):
+        return UserError(
+            f"{key} is not yet among the parameters of submitit; add it with a plus: +{text.lstrip('+')}"
+        )
     if section == "hydra":
         plugin = "/".join(key.split(".")[:2])
         return UserError(

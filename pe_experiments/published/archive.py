@@ -22,7 +22,7 @@ import pandas as pd
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
-from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of
+from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import ACCURACIES
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, few
@@ -65,7 +65,31 @@ def merge_runs(earlier: Runs, runs: Runs) -> Runs:
     frames["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
     frames["environments"] = {**earlier.environments, **runs.environments}
     grid = grid_of([*earlier.tuning, *runs.tuning]).drop_duplicates("name")
-    return replace(runs, **frames, tuning=_choices(grid))
+    return _at_chosen_values(replace(runs, **frames, tuning=_choices(grid)))
+
+
+def _at_chosen_values(runs: Runs) -> Runs:
+    """Return the runs without those at values of tuned options that are no longer chosen.
+
+    Raises:
+        UserError: no run of an encoding is left.
+    """
+    keep = pd.Series(True, index=runs.runs.index)
+    for choice in runs.tuning:
+        of_choice = runs.runs[["encoding", "protocol"]].eq([choice["family"], choice["protocol"]]).all(axis=1)
+        values = runs.runs["name"].map(
+            lambda name, setting=choice["setting"]: option_value(
+                runs.saved[name]["identity"]["trained"], setting
+            )
+        )
+        at_chosen = values.eq(choice["chosen"])
+        if not (of_choice & at_chosen).any():
+            what = (
+                f"{choice['encoding']} at {choice['setting']}={choice['chosen']}, which has the lowest loss"
+            )
+            raise UserError(f"no run of {what}; train it with the seeds of the others")
+        keep &= at_chosen | ~of_choice
+    return select_runs(runs, keep)
 
 
 def config_key_of(saved: Mapping[str, Any]) -> str:
@@ -165,15 +189,15 @@ def published_keys(folder: Path) -> dict[str, float]:
     finish_replacing(folder)
     provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
     keys: dict[str, float] = {}
-    by_label: dict[str, tuple[dict[str, Any], dict[str, str]]] = {}
-    labels = read_table(folder / FILES[0]).set_index("name")["label"]
+    by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
+    families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
     for name, *texts in provenance.itertuples(index=False):
         trained, data = map(json.loads, texts)
-        by_label[labels[name]] = trained, data
+        by_family[*families.loc[name]] = trained, data
         keys[config_key(trained, data)] = math.inf
     grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
     for row in grid.to_dict("records"):
-        trained, data = by_label[row["encoding"]]
+        trained, data = by_family[row["family"], row["protocol"]]
         group, _, setting = row["setting"].partition(".")
         tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
         keys[config_key(tried, data)] = float(row["loss"])

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,12 @@ def file_of(cls: type) -> Path | None:
     return Path(file) if file and Path(file).is_file() else None
 
 
+@cache
 def source_text(cls: type) -> str | None:
-    """Return the source of a class, or of its methods in a notebook; None if Python has no source."""
+    """Return the source of a class, or of its methods in a notebook; None if Python has no source.
+
+    It is kept, since a file that is edited later does not change the class.
+    """
     for text_of in (inspect.getsource, _text_of_members):
         with suppress(OSError, TypeError):
             return text_of(cls)

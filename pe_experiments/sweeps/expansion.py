@@ -10,7 +10,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, RangeSweep
+from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.groups import PARTS
@@ -31,7 +31,11 @@ def expand(
         UserError: a choice is unknown, a range is infinite, or runs exceed ``hydra.launcher.max_runs``.
     """
     parser = OverridesParser.create(config_loader=loader)
-    overrides = parser.parse_overrides([*(f"{key}={value}" for key, value in params.items()), *typed])
+    chosen = [text.partition("=")[2] for text in typed if text.startswith(f"{ENCODING}=")]
+    if chosen and chosen[-1] != "own":  # it takes the place of the encodings of a preset
+        params = {key: value for key, value in params.items() if key not in ("pe", "positions")}
+    preset = (f"{key}={'null' if value is None else value}" for key, value in params.items())
+    overrides = parser.parse_overrides([*preset, *typed])
     _refuse_two_encodings(typed, overrides)
     for override in overrides:
         key, value = override.key_or_group, str(override.input_line).partition("=")[2]
@@ -40,7 +44,7 @@ def expand(
                 f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}"
             )
     factors = {override.get_key_element(): override for override in overrides}  # the last of a key
-    most = config.hydra.launcher.get("max_runs", math.inf)
+    most = config.hydra.launcher.get("max_runs") or math.inf
     runs = math.prod(_count(override) for override in factors.values())
     if runs > most:
         many = f"this sweep has {runs} runs, more than hydra.launcher.max_runs={most}"
@@ -68,7 +72,9 @@ def _count(override: Override) -> int:
     if not override.is_sweep_override():
         return 1
     if not isinstance(value, RangeSweep):
-        return len(_texts(override))
+        if not (count := len(_texts(override))):
+            raise UserError(f"{override.input_line}: no choice has such a name")
+        return count
     try:
         count = math.ceil((float(value.stop or 0) - float(value.start or 0)) / float(value.step))
     except (ArithmeticError, ValueError):  # a step of 0, or a bound that is not finite
@@ -85,7 +91,10 @@ def _texts(override: Override) -> list[str]:
         return [f"{key}={override.get_value_element_as_str()}"] if not override.is_delete() else [key]
     if not override.is_discrete_sweep():
         raise UserError(f"{override.input_line}: a sweep needs a list of values, as in {key}=1,2,3")
-    return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    values = list(override.sweep_string_iterator())
+    if isinstance(override.value(), Glob):  # `custom` names no class yet
+        values = [value for value in values if value != "custom"]
+    return [f"{key}={value}" for value in values]
 
 
 def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
@@ -95,7 +104,9 @@ def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
     if not options or not override.is_sweep_override():
         return  # Hydra has already composed a fixed choice
     for text in _texts(override):
-        choice = text.partition("=")[2]
+        choice = text.partition("=")[2].strip("'\"")
+        if choice.startswith("{"):  # a mapping that is merged into the section
+            continue
         is_class = group in PARTS and ("." in choice or choice == "nope")
         if choice not in (*options, "null") and not is_class:
             raise not_a_choice(group, choice, options)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
+from pe_experiments.configuration.hydra_errors import explained
 from pe_experiments.configuration.schema import LauncherConfig, validated
 from pe_experiments.sweeps.engines import (
     ELSEWHERE,
@@ -39,7 +40,7 @@ from pe_experiments.sweeps.jobs import (
 )
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, complain, duration, say
-from pe_experiments.terminal.errors import UserError, one_line
+from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
 
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.sweeps import RunLauncher
@@ -54,7 +55,8 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     config = launcher.config
     if "training" not in config:
         raise UserError("-m is for train.py; the other commands take one value of each key")
-    typed = [text.lstrip("+") for text in config.hydra.overrides.hydra]
+    of_hydra: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+    typed = [text.lstrip("+") for text in of_hydra]
     if any(text.startswith("hydra.launcher.kind") for text in typed):
         raise UserError("hydra.launcher.kind is not a setting; a launcher is chosen with hydra/launcher=NAME")
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
@@ -62,10 +64,12 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         raise UserError(
             f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise the limit"
         )
+    if config.hydra.job.chdir:
+        raise UserError("hydra.job.chdir=true: the runs of a sweep stay in the working directory; omit it")
     if of_one_run := [text for text in typed if text.startswith("hydra.run.")]:
         raise UserError(f"{of_one_run[0]} is an option of a single run; for a sweep set hydra.sweep.dir")
     # Only these options of Hydra affect the choices of a run; others may belong to a preset.
-    search = [text for text in config.hydra.overrides.hydra if "hydra.searchpath" in text.partition("=")[0]]
+    search = [text for text in of_hydra if "hydra.searchpath" in text.partition("=")[0]]
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search)
     jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
     LAUNCHED.extend(jobs)
@@ -106,6 +110,15 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     _say_outcome(jobs, flags)
     process.exit_code |= any(job.state == FAILED for job in jobs)
     return [_returned(job) for job in jobs]
+
+
+def say_failures(returned: Sequence[JobReturn]) -> None:
+    """Print the errors of runs that another launcher executed, which Hydra keeps to itself."""
+    for one in returned:
+        if one.status == JobStatus.FAILED:
+            error = one._return_value
+            process.exit_code |= not isinstance(error, NotApplicable)
+            complain(f"{' '.join(one.overrides or [])}: {sentence(explained(error))}")
 
 
 def _flags(config: DictConfig) -> list[str]:
@@ -209,6 +222,8 @@ def _conclude(job: Job, outcome: dict[str, Any]) -> None:
     job.state, job.reason, job.loss = outcome["state"], outcome["reason"], outcome.get("loss")
     for line in outcome.get("said", []):
         say(line)
+    if job.state in DONE and not job.run.result.exists():
+        job.state, job.reason = FAILED, "its code was edited after the sweep began; repeat the command"
     if job.state == ELSEWHERE:
         say(f"{job.name}: another process executes this run; waiting for it")
     elif job.reason:

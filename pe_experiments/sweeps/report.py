@@ -13,7 +13,7 @@ from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.launch import LAUNCHED
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain
-from pe_experiments.terminal.errors import UserError, one_line
+from pe_experiments.terminal.errors import UserError, sentence
 
 UNNAMED = "multirun"  # folder of sweeps without a study
 
@@ -33,6 +33,16 @@ class Comparison(Callback):
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
         """Inspect the runs before the sweep starts; raise a `UserError` to stop it."""
+        configs = [job.config for job in jobs if job.config]
+        for option in self.tuned:
+            section, _, key = option.partition(".")
+            if any(
+                not isinstance(config.get(section), dict) or key not in config[section] for config in configs
+            ):
+                example = "allowed: options such as training.learning_rate"
+                raise UserError(
+                    f"hydra.callbacks.report.tuned: {option} is not an option of every run; {example}"
+                )
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Inspect the runs whenever some have ended."""
@@ -47,8 +57,8 @@ class Comparison(Callback):
             self.report(LAUNCHED)
             if not LAUNCHED and config.study:  # run by another launcher
                 _compare(str(config.results_dir), str(config.study))
-        except UserError as error:
-            complain(one_line(str(error)))
+        except Exception as error:  # which Hydra would turn into a warning
+            complain(sentence(error))
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
@@ -57,9 +67,9 @@ class Comparison(Callback):
 
 
 def _compare(results_dir: str, study: str) -> None:
-    from pe_experiments.comparison.compare import compare, show
+    from pe_experiments.comparison.compare import compare, output_of, show
 
-    show(compare(results_dir, study, Path(results_dir) / study, display=Lines()))
+    show(compare(results_dir, study, output_of(results_dir, study), display=Lines()))
 
 
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:

@@ -73,6 +73,8 @@ def gpt2(name: str) -> Any:
 @torch.no_grad()
 def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None:
     pytest.importorskip("transformers")
+    from transformers import StaticCache
+
     register_with_transformers("ours", [made(choice), made(choice)])
     model, tokens = gpt2("ours"), torch.randint(9, (2, 11), generator=torch.Generator().manual_seed(0))
     at_once = model(tokens).last_hidden_state
@@ -80,6 +82,10 @@ def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None
     begun = model(tokens[:, :6], use_cache=True)
     rest = model(tokens[:, 6:], past_key_values=begun.past_key_values).last_hidden_state
     torch.testing.assert_close(rest, at_once[:, 6:], rtol=0, atol=1e-5)
+    static = StaticCache(config=model.config, max_cache_len=32)
+    for part in (tokens[:, :6], tokens[:, 6:]):
+        last = model(part, past_key_values=static, use_cache=True).last_hidden_state
+    torch.testing.assert_close(last, at_once[:, 6:], rtol=0, atol=1e-5)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
     real = torch.arange(14).expand(2, -1) >= 3
     left = model(padded, attention_mask=real.long()).last_hidden_state[:, 3:]

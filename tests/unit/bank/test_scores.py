@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,10 @@ def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() ->
     curves.loc[curves["content_length"] == 10, "exact_match"] = 1.0
     assert table["score"].to_list() == pytest.approx([(0.75 + 0.25) / 3] * 2)  # above: 1, 0.5, 0, 0
     assert table["exact_match_at_2x"].to_list() == [0.6, 0.6]
+    more = curves.iloc[:1].assign(name="rope-0-0.003", content_length=30, exact_match=0.0)  # of one run alone
+    pd.testing.assert_frame_equal(
+        score_table(replace(runs, curves=pd.concat([curves, more])), floors)[[SCORE]], table[[SCORE]]
+    )
     assert table["exact_match_at_4x"].to_list() == [0.1, 0.1]
     assert score_table(runs, None)["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
     with pytest.raises(UserError, match=r"metric=exact_match_at_3x: not measured; allowed: score, .*_at_2x"):

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.latex import printed
@@ -614,6 +615,18 @@ def test_a_copied_run_is_a_duplicate_and_counts_once(folder: Path) -> None:
     assert "a duplicate of" in (folder / "comparison" / "report.html").read_text()
     shutil.rmtree(run)
     assert tabulated(folder).to_csv() == sound
+
+
+def test_of_two_versions_of_the_package_the_later_counts(
+    folder: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(tabulated(folder)["encoding"])
+    monkeypatch.setattr("pe_experiments.store.identity.NUMERICS", NUMERICS + 1)
+    write_study(tiny)
+    made = written(folder)
+    assert set(made.table["encoding"]) == before
+    assert {saved["identity"]["hashed"]["numerics"] for saved in made.runs.saved.values()} == {NUMERICS + 1}
+    assert all(f"trained with NUMERICS {NUMERICS}, and " in reason for reason in made.runs.left_out.values())
 
 
 def test_a_damaged_evaluation_costs_the_evaluation_alone(folder: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from pe_experiments.configuration.compose import Composer, composed
 from pe_experiments.configuration.experiment import resolve
@@ -87,6 +89,23 @@ def test_a_design_of_encodings_and_settings_is_composed_once_for_each() -> None:
                     [f"bank/encoding={encoding}", f"bank/setting={setting}", f"training.learning_rate={rate}"]
                 )
     assert len(made._composed) == 1 + 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("choices", "texts"),
+    [
+        ([], ["training={steps: 12, batch_size: 4}"]),
+        (["pe=rope_nope"], ["pe.encodings.0.encodings.0.base=500"]),
+        (["pe=rope"], ["+pe={base: 300.0}"]),
+    ],
+)
+def test_values_are_set_as_hydra_sets_them(choices: list[str], texts: list[str]) -> None:
+    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        whole = loader.load_configuration("config", normalised([*choices, *texts]), RunMode.RUN)
+    section = texts[0].lstrip("+").partition("=")[0].partition(".")[0]
+    there = OmegaConf.to_container(whole[section])
+    assert composer().compose(normalised([*choices, *texts]))[section] == there
 
 
 def test_what_was_composed_stays_as_it_is() -> None:

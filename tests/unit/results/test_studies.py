@@ -12,18 +12,29 @@ import pandas as pd
 import pytest
 
 from pe_experiments import NUMERICS
-from pe_experiments.comparison import Runs, compared, load_runs, write_comparison
+from pe_experiments.comparison import Runs, compare, compared, load_runs, write_comparison
+from pe_experiments.comparison.compare import output_of
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
-from pe_experiments.published.archive import FILES, merge_runs, select_runs, write_archive
+from pe_experiments.published.archive import (
+    FILES,
+    config_key_of,
+    merge_runs,
+    published_keys,
+    select_runs,
+    write_archive,
+)
 from pe_experiments.published.blocks import NUMBER, answer_of, fill_page, fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
+from pe_experiments.store.csv_files import METRICS, to_csv
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
 from tests import stranger
 from tests.conftest import ROOT
-from tests.synthetic import write_study
+from tests.synthetic import fading, write_run, write_study
 
 RESULTS = ROOT / "results"
 
@@ -105,24 +116,73 @@ def test_how_a_setting_was_tuned_is_published_with_the_runs(
     tiny: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     runs = load_runs(write_study(tiny, seeds=1))
+    first = runs.runs.iloc[0]
+    rate = str(runs.saved[first["name"]]["identity"]["trained"]["training"]["learning_rate"])
     losses = [
         {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
-        for value, seed, loss in (("0.1", 100, 0.5), ("0.1", 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
+        for value, seed, loss in ((rate, 100, 0.5), (rate, 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
     ]
-    choice = {"encoding": "rope", "task": "copy", "model": "decoder", "settings": {"vocab_size": 10}}
-    choice |= {"setting": "training.learning_rate", "seed": [100, 101], "chosen": "0.1", "losses": losses}
-    runs.tuning.append(choice | {"tried": {"0.1": 0.6, "0.3": None}})
+    choice = {"protocol": first["protocol"], "family": first["encoding"]}
+    choice |= {"encoding": "rope", "task": "copy", "model": "decoder", "settings": {"vocab_size": 10}}
+    choice |= {"setting": "training.learning_rate", "seed": [100, 101], "chosen": rate, "losses": losses}
+    runs.tuning.append(choice | {"tried": {rate: 0.6, "0.3": None}})
     write_archive(runs, tmp_path / "a")
     read = read_archive(tmp_path / "a")
     (found,) = read.tuning
     assert {key: found[key] for key in ("tried", "chosen", "seed", "settings")} == {
-        "tried": {"0.1": pytest.approx(0.6), "0.3": None},  # a value at which a seed diverged is not chosen
-        "chosen": "0.1",
+        "tried": {rate: pytest.approx(0.6), "0.3": None},  # a value at which a seed diverged is not chosen
+        "chosen": rate,
         "seed": [100, 101],
         "settings": {"vocab_size": 10},
     }
     write_archive(merge_runs(read, runs), tmp_path / "b")
     assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
+
+
+def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
+    tiny: Callable[..., Experiment], results: Path
+) -> None:
+    """Two tasks with grids of their own; every run of both is known as published, and no other."""
+
+    def run(task: str, rate: float, loss: float) -> None:
+        for seed in (0, 1):
+            run = write_run(
+                tiny(f"task={task}", f"seed={seed}", f"training.learning_rate={rate}"), fading(1, 0)
+            )
+            run.metrics.write_text(to_csv(METRICS, [{"step": 12, "validation_loss": loss}]))
+            list_in_study(results, "s", run.name)
+        manifest = read_manifest(results / "s" / "manifest.json")
+        write_manifest(results, "s", manifest["runs"], tuned=["training.learning_rate"])
+
+    def rates(runs: Runs) -> dict[str, list[float]]:
+        table = with_settings(runs, rate="training.learning_rate")
+        return {str(task): group.tolist() for task, group in table.groupby("task")["rate"]}
+
+    for task, rate, loss in (("copy", 0.1, 0.5), ("copy", 0.3, 0.4), ("reverse", 0.1, 0.2)):
+        run(task, rate, loss)
+    published = results / "s"
+    write_archive(load_runs(results, "s"), published)
+    assert rates(read_archive(published)) == {"copy": [0.3, 0.3], "reverse": [0.1, 0.1]}
+    paths = (results / "runs").iterdir()
+    assert set(published_keys(published)) == {
+        config_key_of(RunDirectory(path).read_config()) for path in paths
+    }
+    run("copy", 0.9, 0.1)
+    both = merge_runs(read_archive(published), load_runs(results, "s"))
+    assert rates(both) == {"copy": [0.9, 0.9], "reverse": [0.1, 0.1]}
+    assert [choice["chosen"] for choice in both.tuning] == ["0.9"]
+
+
+def test_what_is_published_is_not_overwritten_by_a_comparison(
+    tiny: Callable[..., Experiment], results: Path
+) -> None:
+    write_study(tiny, "study=s", seeds=1)
+    list_in_study(results, "s", *load_runs(results).saved)
+    assert output_of(results, "s") == results / "s"
+    write_archive(load_runs(results, "s"), results / "s")
+    assert output_of(results, "s") == results / "comparison" / "s"
+    with pytest.raises(UserError, match="holds a published study"):
+        compare(results, "s", results / "s")
 
 
 @pytest.mark.slow

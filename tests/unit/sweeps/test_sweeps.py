@@ -57,6 +57,34 @@ def test_what_is_typed_replaces_what_a_preset_varies() -> None:
     assert len(expanded("sweep=bank_v2")) == 12 * 6 * 12 * 2
 
 
+def test_an_encoding_of_the_bank_replaces_those_of_a_preset() -> None:
+    runs = expanded("sweep=first_look", "bank/encoding=fox")
+    assert len(runs) == 1
+    assert "bank/encoding=fox" in runs[0]
+    assert not any(text.startswith("pe=") for text in runs[0])
+
+
+def test_a_pattern_of_names_lists_what_can_be_run() -> None:
+    assert [run[0] for run in expanded("pe=glob(c*)")] == [
+        f"pe={name}" for name in ("cope", "cpb_linear", "cpb_log")
+    ]
+    with pytest.raises(UserError, match=r"pe=glob\(zzz\*\): no choice has such a name"):
+        expanded("pe=glob(zzz*)")
+
+
+def test_a_run_that_is_not_where_it_was_looked_up_has_failed(tmp_path: Path) -> None:
+    """Its worker has read other code than the launching process."""
+    lost = job(tmp_path, "a")
+    future: Future[Any] = Future()
+    engine = Scripted([lambda futures: futures[0].set_result({"state": "finished", "reason": ""})])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pe_experiments.sweeps.launch.time.sleep", engine.look)
+        launch({lost: order()}, engine, "s", console.Display())  # type: ignore[arg-type]
+    assert lost.state == "failed"
+    assert "edited after the sweep began" in lost.reason
+    assert not future.done()
+
+
 def test_all_runs_of_one_seed_come_before_those_of_the_next() -> None:
     runs = expanded("pe=none,rope", "seed=3,1")
     assert runs == [
@@ -197,6 +225,8 @@ def test_the_time_left_is_counted_in_steps(
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     done, half, begun, waiting = (job(tmp_path, name) for name in "abcd")
     half.run.metrics.write_text(to_csv(METRICS, [{"step": 30}]))  # where it resumes
+    for one in (done, half, begun):
+        one.run.result.touch()
     display = console.Lines()
 
     def starting_up(futures: list[Future[Any]]) -> None:
