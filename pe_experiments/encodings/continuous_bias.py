@@ -20,15 +20,15 @@ class ContinuousBias(PositionBias):
         ``linear``    t = i - j
         ``log``       t = sign(i - j) ln(1 + |i - j|)
 
-    Source: Wang et al. 2021, arXiv:2108.00154, section 3.3 (linear), and Liu et al. 2021, arXiv:2111.09883,
-    section 3.3 (log), both for images; for sequences as in ``DynamicPositionBias`` of x-transformers (SiLU,
-    ``depth`` hidden layers). Parameters:
-    ``2 * width + (depth - 1) * (width + 1) * width + (width + 1) * num_heads``. Beyond training: the network
-    extrapolates, about linearly in t. In decoders and encoders.
+    Source: Wang et al. 2021, arXiv:2108.00154, as dynamic position bias (linear), and Liu et al. 2021,
+    arXiv:2111.09883, section 3.3 (log), both for images; for sequences as in ``DynamicPositionBias`` of
+    x-transformers (SiLU, ``depth`` hidden layers). Parameters: ``2 * width + (depth - 1) * (width + 1) *
+    width + (width + 1) * num_heads``. Beyond training: the network extrapolates, about linearly in t. In
+    decoders and encoders.
 
     Args:
         distance: one of the above.
-        width: of the hidden layers, at least 1; None means a quarter of ``d_model``, as in the source.
+        width: of the hidden layers, at least 1; None means a quarter of ``d_model``, as in x-transformers.
         depth: number of hidden layers, at least 1.
     """
 

@@ -18,9 +18,9 @@ class Deberta(PositionalEncoding):
     d(i, j) = clip(i - j + K, 0, 2K - 1). Kr = P Wk and Qr = P Wq are two projections of one table P of
     relative positions, which all layers share; each layer has its own Wk and Wq.
 
-    Source: He et al. 2021, arXiv:2006.03654, section 3.1. Parameters:
-    ``2 * max_distance * d_model + 2 * num_layers * d_model * d_model``. Beyond training: all distances of K
-    or more share a row, which has been trained. Made for encoders; a decoder never reads half of the table.
+    Source: He et al. 2021, arXiv:2006.03654, section 3.1. Parameters: ``2 * max_distance * d_model + 2 *
+    num_layers * d_model * d_model``, with PyTorch's default initialisation. Beyond training: far distances
+    share a row on each side, which has been trained. Made for encoders.
 
     Args:
         max_distance: K, at least 1; None means ``original_length // 2``, so that the last rows are trained

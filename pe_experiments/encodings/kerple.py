@@ -14,9 +14,9 @@ class KerpleLog(PositionBias):
     """Bias -p_h ln(1 + a_h |i - j|) on the logit of query i and key j, p and a learned per head.
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
-    layers, p drawn from U(0, 2), a from U(0, 1), both held at 0.01 or more. Parameters: ``2 * num_heads``.
-    Beyond training: the bias falls ever more slowly with distance. In decoders and encoders (where it cannot
-    tell left from right).
+    layers, p drawn from U(0, 2), a from U(0, 1), both at least 0.01 in use (the release clips what is
+    stored). Parameters: ``2 * num_heads``. Beyond training: the bias falls ever more slowly with distance. In
+    decoders and encoders (where it cannot tell left from right).
     """
 
     invariant_to = "shift"
@@ -35,9 +35,9 @@ class KerplePower(PositionBias):
     """Bias -a_h |i - j|^p_h on the logit of query i and key j, a and p <= 2 learned per head.
 
     Source: Chi et al. 2022, arXiv:2205.09921, section 4, and its released code: one pair per head for all
-    layers, a drawn from U(0, 1), p from U(0, 2), both held at 0.01 or more. Parameters: ``2 * num_heads``.
-    Beyond training: the bias falls with the learned power of the distance. In decoders and encoders (where it
-    cannot tell left from right).
+    layers, a drawn from U(0, 1), p from U(0, 2), both at least 0.01 in use (the release clips what is
+    stored). Parameters: ``2 * num_heads``. Beyond training: the bias falls with the learned power of the
+    distance. In decoders and encoders (where it cannot tell left from right).
     """
 
     invariant_to = "shift"

@@ -12,8 +12,9 @@ class LearnedRelative(PositionalEncoding):
     """Bias (W x_i)_h . B[:, i - j] for 0 <= i - j < extent, else 0, on the logit of query i and key j.
 
     B [d_rel, extent] holds d_rel profiles of bias against distance, shared by the heads; W maps the hidden
-    state of the query to d_rel weights per head. The source also normalises q and k, which belongs to the
-    model, and scales the logits of its global layers with the position (compare `PositionTemperature`).
+    state of the query to d_rel weights per head. The source also normalises q and k, divides the logits by
+    head_dim and has short convolutions on k and v, which belong to the model, and scales the logits of its
+    global layers with the position (compare `PositionTemperature`).
 
     Source: Inkling (Thinking Machines 2026), as in ``InklingRelativeLogits`` of transformers and
     ``RelativeProjPositionalBias`` of x-transformers. Parameters:
@@ -23,7 +24,7 @@ class LearnedRelative(PositionalEncoding):
     Args:
         d_rel: number of profiles, at least 1; 16 in the source.
         extent: number of distances with a bias, at least 1; None means half of ``original_length``, so that
-            training has keys without a bias too (1,024 in the source, which trains on longer sequences).
+            training has keys without a bias too. In the source 1,024 in global layers, else the window.
 
     Raises:
         NotApplicable: in use, fractional positions.

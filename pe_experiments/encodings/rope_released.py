@@ -18,9 +18,9 @@ class RopeLlama3(ExtendedRope):
     ``low_freq_factor`` rotations, kept from ``high_freq_factor`` on, and blended in between in proportion to
     the rotations (YaRN blends in proportion to the index of the pair and also scales the logits).
 
-    Source: Grattafiori et al. 2024, arXiv:2407.21783, section 3.4, as in transformers (``rope_type:
-    llama3``). Parameters: none. Beyond training: fast pairs rotate as in training, slow ones are
-    interpolated. In decoders and encoders.
+    Source: the code of Llama 3.1 (Grattafiori et al. 2024, arXiv:2407.21783), as in transformers
+    (``rope_type: llama3``). Parameters: none. Beyond training: fast pairs rotate as in training, slow ones
+    are interpolated. In decoders and encoders.
 
     Args:
         base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`; in Llama 3.1

@@ -17,9 +17,11 @@ class SelectiveRope(PositionalEncoding):
 
     phi is the hidden state (each head's slice scaled to length 1) after a low-rank map and a causal
     convolution over four tokens; theta_m = base^(-m/pairs), fixed. RoPE has phi = 1. Position ids are not
-    read. The released code's options (a gate and a bias of phi, learned theta) are left out.
+    read. The released code's options (a gate and a bias of phi, learned theta, a full-rank map, an activation
+    after the convolution) are left out. Its weights start smaller, from N(0, 0.02^2), so that at first it
+    hardly rotates.
 
-    Source: Movahedi et al. 2025, arXiv:2511.17388, and its released code with its defaults. Parameters:
+    Source: Movahedi et al. 2025, arXiv:2511.17388, and its released code. Parameters:
     ``rank * d_model + (rank + 4) * num_heads * pairs`` per layer. Beyond training: angles accumulate with
     every token. Causal only.
 

@@ -30,6 +30,8 @@ def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: 
 class T5Bias(PositionBias):
     """A learned bias per head and bucket of distances on the logit of query i and key j.
 
+    As with all encodings here, q . k is divided by sqrt(head_dim), which T5 itself omits.
+
     Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1, and its released code; one table for all
     layers. Parameters: ``num_buckets * num_heads``, starting at 0. Beyond training: far keys share the last
     bucket, which must have been trained. With the paper's ``max_distance`` of 128, a model trained on 40
