@@ -41,6 +41,10 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
         if explanation is _unknown_key and command != "config":
             known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
             return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
+        if explanation is _several_values and command != "config":
+            text = match["text"].removeprefix("++")
+            key, _, values = text.partition("=")
+            return UserError(f"{text}: this command takes one value; a list is written '{key}=[{values}]'")
         if isinstance(explanation, str):
             return UserError(explanation.format(**match.groupdict()))
         return explanation(match, typed)

@@ -116,10 +116,13 @@ class RunDirectory:
             return {}
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the directory for this process; the operating system releases it when the process ends."""
+    def lock(self, wait: float = 0.2) -> Iterator[None]:
+        """Lock the directory for this process; the operating system releases it when the process ends.
+
+        ``wait`` seconds are longer than another process needs to see whether it is locked.
+        """
         try:  # without flock, filelock writes a file with host and process id, and takes over stale ones
-            lock = FileLock(self._lock_file, timeout=0).acquire()
+            lock = FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
         with lock:
@@ -129,7 +132,7 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Return whether another process holds the lock, by acquiring it for a moment."""
         try:
-            with self.lock() if self._lock_file.exists() else nullcontext():
+            with self.lock(wait=0.0) if self._lock_file.exists() else nullcontext():
                 return False
         except (InUse, OSError) as error:  # OSError: deleted or not writable
             return isinstance(error, InUse)

@@ -188,7 +188,11 @@ def _mlflow(
             tags=tags,
             artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
         )
-        client, this = logger.experiment, logger.run_id
+        try:
+            client, this = logger.experiment, logger.run_id
+        except Exception as error:
+            why = f"MLflow could not start ({sentence(error)})"
+            raise UserError(f"logger.mlflow.tracking_uri={settings.tracking_uri}: {why}") from error
         named = f"attributes.run_name = '{name}'"
         for run in client.search_runs([str(logger.experiment_id)], named):
             if run.info.run_id != this:

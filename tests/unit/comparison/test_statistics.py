@@ -169,3 +169,9 @@ def test_equal_means_share_their_ranks_and_the_first_place() -> None:
     intervals, first = bootstrap_ranks(np.array([[1.0, 1.0, 0.0]] * 12))
     assert [one.estimate for one in intervals] == [1.5, 1.5, 3.0]
     assert first.tolist() == [0.5, 0.5, 0.0]
+
+
+def test_losses_of_thousands_are_permuted_as_small_ones_are() -> None:
+    first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [2.5, 6.0, 7.0, 8.0, 9.0]
+    large = [[1e4 + value for value in group] for group in (first, second)]
+    assert permutation_p(*large) == permutation_p(first, second) > 0
