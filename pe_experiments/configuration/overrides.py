@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -81,6 +82,12 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
             several = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
             raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
+        file = Path("configs", key, f"{value}.yaml")
+        shipped = CONFIG_DIR / key / file.name
+        if key in groups and file.exists() and shipped.exists() and not file.samefile(shipped):
+            raise UserError(
+                f"{shown(text)}: {file} has the name of a shipped file, which is read; rename yours"
+            )
         if key in PLUGINS:
             raise UserError(f"{shown(text)} is not a choice; write {key.replace('.', '/')}={shown(value)}")
     for path in sorted(CONFIG_DIR.glob("*/custom.yaml")):

@@ -156,6 +156,17 @@ def test_yaml_files_of_the_working_directory_are_choices(
     assert composed("config", {"pe": "mine"})["pe"]["slope"] == 0.25
 
 
+def test_a_file_with_the_name_of_a_shipped_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "configs" / "sweep").mkdir(parents=True)
+    (tmp_path / "configs" / "sweep" / "first_look.yaml").write_text("# @package _global_\nstudy: mine\n")
+    normalised(["sweep=first_look"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"sweep=first_look: configs/sweep/first_look.yaml has the name of a"):
+        normalised(["sweep=first_look"])
+
+
 def test_arguments_as_hydra_takes_them() -> None:
     run = "run=results/runs/copy-decoder-rope(base=500,x)-s0-1"
     assert normalised(["-m", "pe=a", "--config-dir", "d", "seed=1"]) == [
