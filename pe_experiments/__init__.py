@@ -1,6 +1,7 @@
 """Which positional encoding should I use, and does it extrapolate?
 
-In Python: `run_experiment`, `load_model`, `load_runs` and `compare` (``docs/python.md`` shows each).
+In Python: `run_experiment`, `evaluate_run`, `load_model`, `load_runs` and `compare`, which
+``docs/python.md`` shows.
 """
 
 from importlib import import_module
@@ -10,6 +11,7 @@ __version__ = "0.1.0"
 NUMERICS = 1  # raised when results of the package change on purpose; see tests/golden
 _HOMES = {
     "run_experiment": "run",
+    "evaluate_run": "run",
     "load_model": "store.trained_model",
     "load_runs": "comparison",
     "compare": "comparison",

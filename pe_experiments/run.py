@@ -54,7 +54,10 @@ class RunResult:
 
     @property
     def validation_loss(self) -> float:
-        """Return the last loss on fresh examples of the training lengths; infinite if the run diverged."""
+        """Return the last loss on fresh examples of the training lengths; infinite if the run diverged.
+
+        A callback that averages weights does so at the end, after this loss was measured.
+        """
         return math.inf if self.status == DIVERGED else validation_loss(self.run)
 
 
@@ -89,7 +92,7 @@ def run_experiment(
 
 
 def evaluate_run(
-    path: Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
+    path: str | Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
 ) -> RunResult:
     """Evaluate a finished run with another configuration; ``trust`` is as in `load_model`.
 
@@ -101,7 +104,7 @@ def evaluate_run(
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
-    status = finished_status(RunDirectory(path), changes, trust)
+    status = finished_status(RunDirectory(Path(path)), changes, trust)
     with _prepared(status.experiment, display) as (ranks, display):
         return _finished_run(status, ranks, display)
 

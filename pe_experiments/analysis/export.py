@@ -115,8 +115,11 @@ def _weights(
     else:
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
-        if encoding.shape.causal:  # a static cache has room for later keys, which come after the last query's
-            used = int(visible_BTS.any(0).any(0).nonzero().max()) + 1
+        if encoding.shape.causal:  # a static cache has room for later keys, after that of the last query
+            last_T = (visible_BTS.any(0) * torch.arange(keys, device=q_BHTK.device)).amax(-1)
+            # Of padding it is less.
+            offset = int((last_T - torch.arange(queries, device=q_BHTK.device)).max())
+            used = max(offset, 0) + queries
             if used < keys:
                 weights_BHTS = _weights(encoding, q_BHTK, k_BHSK[:, :, :used], mask_B1TS, scale)
                 return F.pad(weights_BHTS, (0, keys - used))

@@ -286,7 +286,10 @@ def _angles(pair: Pair, layer: int) -> list[str]:
     steps, ratios = angles[:turning].diff(), angles[1:turning] / angles[: turning - 1]
     kind = ""
     if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
-        kind = f": geometric, as of base {float(ratios.mean()) ** -turning:.4g}"
+        kind = ": geometric"
+        if base := getattr(pair.ours, "base", None):  # the same power of it leads from pair to pair
+            power = math.log(float(ratios.mean())) / math.log(float(expected[1] / expected[0]))
+            kind = f": geometric, as of base {base**power:.4g}"
     elif turning > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
         kind = ": linear instead of geometric"
     return [f"frequencies are {_listed(angles)} instead of {_listed(expected)}{kind}"]

@@ -101,7 +101,7 @@ def order_matters(task: Task) -> Measurement:
     return fits, f"answers change in {', '.join(f'{share:.2f}' for share in shares)} of the inputs"
 
 
-@check("chance is uniform", "chance counts vocab_size where targets hold fewer symbols")
+@check("chance is uniform", "targets hold fewer symbols than vocab_size, and `answers` does not say how many")
 def chance_is_uniform(task: Task) -> Measurement:
     if why := getattr(task, "chance_unchecked", None):
         return None, why

@@ -73,8 +73,8 @@ def output_of(results_dir: str | Path, study: str | None) -> Path:
 
 
 def is_published(folder: Path) -> bool:
-    """Return whether a folder holds the CSVs of a published study, which only ``publish=`` adds to."""
-    return (folder / "provenance.csv").exists()
+    """Return whether a folder holds a published study, whose files only `results.py` writes."""
+    return any((folder / name).exists() for name in ("provenance.csv", "study.py", "plan.md"))
 
 
 def write_comparison(

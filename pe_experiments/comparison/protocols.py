@@ -73,9 +73,10 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
         task, model = mixed[0].task, mixed[0].model
         settings = [", ".join(p.distinctive) for p in mixed if (p.task, p.model) == (task, model)]
         where = f"study={study}" if study else f"results_dir={results_dir}"
+        name = "" if study else "name a study (study=...), or "
         raise UserError(
             f"{where}: the runs of {task}, {model} have different configurations ({' or '.join(settings)}); "
-            "name a study (study=...), or use compare(...), which compares them separately"
+            f"{name}use compare(...), which compares them separately"
         )
     return runs
 

@@ -249,6 +249,12 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
             f"evaluated with a different {differences} than the run; its values are in {later.curve}"
         )
     points = {point["content_length"]: point for point in _sound_curve(later, result)}
+    if any(point["exact_match"] is None for point in points.values()):
+        ends = (min(run.curve), max(run.curve))
+        if (min(points), max(points)) != ends:
+            raise UserError(
+                f"a text is cut by the shortest and longest length; allowed to add: {ends[0]} to {ends[1]}"
+            )
     run.curve = points | run.curve
     run.evaluations.append(later)
 

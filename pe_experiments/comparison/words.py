@@ -100,7 +100,7 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     tied, separated = best_encodings(protocol, rows)
     others = [row for row in compared if row is not best]
     tested = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
-    least = len(tested) * min((smallest_p(best["seeds"], seeds) for seeds in tested), default=1)
+    least = len(tested) * min(smallest_p(best["seeds"], seeds) for seeds in tested) if tested else 1.0
     if all(row["seeds"] < FEWEST for row in compared):
         template = FEW_SEEDS
     elif separated:
@@ -135,6 +135,10 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
         notes.append("The runs share no evaluated length; add the missing lengths with evaluate.py.")
     elif unshared:
         notes.append(f"Summaries exclude lengths that some runs lack: {listed(unshared)}.")
+        if not protocol.exact:
+            notes.append(
+                "The runs were measured on different bytes, since a text is cut by the evaluated lengths."
+            )
     return notes + [EDGE.format_map(edge) for edge in _edges(protocol, tuning)]
 
 

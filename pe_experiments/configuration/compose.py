@@ -112,9 +112,9 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
     if not isinstance(section, dict):
         raise UserError(f"{override.input_line}: {key.rpartition('.')[0]} is a list; replace it as a whole")
     value = override.value()
-    if override.is_delete():
-        section.pop(last, None)
-    elif override.is_add() and section.get(last) is not None and not isinstance(value, Mapping):
+    if override.is_delete() and last in section:
+        del section[last]
+    elif override.is_add() and section.get(last) is not None and not isinstance(value, Mapping | list):
         raise UserError(f"{override.input_line}: the key already has a value; omit the +")
     elif last not in section and not adds:
         raise unknown_key(key, str(override.input_line), texts)

@@ -26,7 +26,7 @@ from pe_experiments.terminal.errors import NotApplicable, UserError
 
 # Callbacks that act at the ends of epochs, of which a training has one, and what takes their place.
 OF_EPOCHS = {
-    "EarlyStopping": "training.stop_at_exact_match",
+    "EarlyStopping": "training.stop_at_exact_match (where exact match is measured)",
     "GradientAccumulationScheduler": "trainer.accumulate_grad_batches",
     "StochasticWeightAveraging": "EMAWeightAveraging",
 }
@@ -149,8 +149,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     components["model"] = load_component("model", config.model.part, beside)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
-    for name in (cls.__name__ for callback in callbacks for cls in callback.cls.__mro__):
-        if name in OF_EPOCHS:
+    for cls in (ancestor for callback in callbacks for ancestor in callback.cls.__mro__):
+        if (name := cls.__name__) in OF_EPOCHS and cls.__module__.startswith("pytorch_lightning."):
             why = "acts at the ends of epochs, and a training is one epoch"
             raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {OF_EPOCHS[name]}")
     task = components["task"].build()

@@ -14,6 +14,7 @@ from pe_experiments.configuration.overrides import key_of, several_values, unrea
 from pe_experiments.configuration.schema import Config, WandbConfig, moved_logger_key, not_a_setting
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
 
+SUBMITIT = ("hydra/launcher=slurm", "hydra/launcher=submitit_local")
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
@@ -56,7 +57,7 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     section, _, argument = key.partition(".")
     if section == "logger" and argument in WandbConfig.model_fields:
         return UserError(moved_logger_key(argument, text.partition("=")[2]))
-    if key.startswith("hydra.launcher.parameters."):
+    if key.startswith("hydra.launcher.parameters.") and set(typed) & set(SUBMITIT):
         return UserError(
             f"{key} is not yet among the parameters of submitit; add it with a plus: +{text.lstrip('+')}"
         )

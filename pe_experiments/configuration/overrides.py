@@ -82,12 +82,9 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
             several = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
             raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
-        file = Path("configs", key, f"{value}.yaml")
-        shipped = CONFIG_DIR / key / file.name
-        if key in groups and file.exists() and shipped.exists() and not file.samefile(shipped):
-            raise UserError(
-                f"{shown(text)}: {file} has the name of a shipped file, which is read; rename yours"
-            )
+        if key in groups:
+            for choice in set(value.split(",")) & set(choices_of(key)):
+                _refuse_shipped_name(text, Path("configs", key, f"{choice}.yaml"))
         if key in PLUGINS:
             raise UserError(f"{shown(text)} is not a choice; write {key.replace('.', '/')}={shown(value)}")
     for path in sorted(CONFIG_DIR.glob("*/custom.yaml")):
@@ -101,6 +98,12 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
             if dot and part in PARTS and part not in chosen and text[0] not in "+~":
                 typed[index] = f"++{text}"
     return [*map(_quoted, typed), *flags]
+
+
+def _refuse_shipped_name(text: str, file: Path) -> None:
+    """Raise an error for a file of the user that would be ignored; a copy of this project has all of them."""
+    if file.exists() and not Path("configs", "config.yaml").exists():
+        raise UserError(f"{shown(text)}: {file} has the name of a shipped file, which is read; rename yours")
 
 
 def _quoted(text: str) -> str:

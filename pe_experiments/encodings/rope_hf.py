@@ -42,8 +42,9 @@ HALF: Block = {"partial_rotary_factor": 0.5}
 QUARTER: Block = {"partial_rotary_factor": 0.25}
 NO_WINDOW: Block = {"use_sliding_window": False}
 ASSUMED: dict[str, Block] = {
-    **dict.fromkeys(("glm", "glm4", "glm4_moe", "nemotron", "persimmon", "phi", "recurrent_gemma"), HALF),
-    **dict.fromkeys(("gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), QUARTER),
+    **dict.fromkeys(("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron"), HALF),
+    **dict.fromkeys(("persimmon", "phi", "recurrent_gemma"), HALF),
+    **dict.fromkeys(("gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm"), QUARTER),
     **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), NO_WINDOW),
     "codegen": {"rotary_dim": 64},
     "gptj": {"rotary_dim": 64},

@@ -114,8 +114,9 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
     open_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
     for place in range(first, batch.tokens_BT.shape[1]):
         hidden_BTD = model.hidden(read_BT, batch.positions_BP, None, batch.declared_B)
-        next_B = model.head(hidden_BTD[:, -1]).float().argmax(dim=-1)
-        answers_BT[:, place] = next_B.where(open_B, IGNORE)
+        logits_BV = model.head(hidden_BTD[:, -1]).float()
+        next_B = logits_BV.argmax(dim=-1)
+        answers_BT[:, place] = next_B.where(open_B & logits_BV.isfinite().all(dim=-1), IGNORE)
         open_B = open_B & (next_B != eos)
         if not open_B.any():
             break

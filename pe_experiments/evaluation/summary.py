@@ -31,28 +31,36 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
       and with no length left out.
     * ``solved_in_distribution``: whether ``exact_match_in_distribution`` is at least 0.9.
     * ``horizon``: the length at which exact match first falls below 0.9, interpolated linearly over log
-      length; 0 if the first point is below. If it never falls below, the horizon is the longest evaluated
-      length and ``horizon_censored`` is true. ``horizon_ratio``: in units of the training length.
+      length; 0 if the first point is below, and unknown if that lies past training. If it never falls below,
+      the horizon is the longest evaluated length and ``horizon_censored`` is true. ``horizon_ratio``: in
+      units of the training length.
 
     Metrics based on exact match are missing if it was not measured, as for language models. Rows are those of
     ``extrapolation.csv``; missing ``seen``, ``chance`` or ``answer_tokens`` count as 0.
     """
     exact = not any(unknown(row["exact_match"]) for row in rows)
-    within = [row for row in rows if row["content_length"] <= max_length]
+    by_length = {row["content_length"]: row for row in rows}  # several requested lengths may give the same
+    within = [row for length, row in by_length.items() if length <= max_length]
     fresh = [row for row in within if not 2 * (row.get("seen") or 0) >= row.get("examples", 1)] or within
     summary: dict[str, Any] = {}
     for metric, measured in (("exact_match", exact), ("token_accuracy", True)):
         summary |= _of_metric(rows if measured else (), fresh if measured else (), metric, max_length)
     known = summary["exact_match_in_distribution"]
     summary["solved_in_distribution"] = None if known is None else known >= SOLVED
-    horizon, censored = _horizon(rows) if exact else (None, None)
+    horizon, censored = _horizon(rows, max_length) if exact else (None, None)
     summary |= {"horizon": horizon, "horizon_censored": censored}
     summary["horizon_ratio"] = None if horizon is None else horizon / max_length
-    points = {row["content_length"]: {**row, "chance": 0.0} for row in rows if not unknown(row.get("loss"))}
-    if len(points) < len({row["content_length"] for row in rows}):  # greedy decoding has none
-        return summary | dict.fromkeys(LOSSES)
-    near = [point for length, point in points.items() if length <= max_length]
-    return summary | _of_metric(list(points.values()), near, "loss", max_length)
+    points = {n: {**row, "chance": 0.0} for n, row in by_length.items() if not unknown(row.get("loss"))}
+    near, unmeasured = (
+        [n for n in lengths if n <= max_length] for lengths in (points, by_length.keys() - points)
+    )
+    losses = _of_metric([*points.values()], [points[n] for n in near], "loss", max_length)
+    # Greedy decoding has no loss, and a diverged model none that is finite.
+    if unmeasured:
+        losses[LOSSES[0]] = None
+    if len(points) < len(by_length):
+        losses[LOSSES[2]] = None
+    return summary | losses
 
 
 def _of_metric(rows: Sequence[Row], within: Sequence[Row], metric: str, max_length: int) -> dict[str, Any]:
@@ -91,6 +99,8 @@ def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | N
     for row in rows:
         if row["content_length"] > max_length:
             chance = chance_of(row, metric)
+            if chance == 1:  # there is one possible answer
+                continue
             curve[math.log2(row["content_length"] / max_length)] = (row[metric] - chance) / (1 - chance)
     x, y = np.array(sorted(curve)), np.array([curve[key] for key in sorted(curve)])
     if not curve or x[0] > math.log2(FARTHEST):
@@ -102,12 +112,12 @@ def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | N
     return float(np.trapezoid(np.interp(grid, x, y), grid) / (end - x[0]))
 
 
-def _horizon(rows: Sequence[Row]) -> tuple[float, bool]:
+def _horizon(rows: Sequence[Row], max_length: int) -> tuple[float, bool] | tuple[None, None]:
     last: Row | None = None
     for row in sorted(rows, key=lambda row: row["content_length"]):
         if row["exact_match"] < SOLVED:
             if last is None:
-                return 0.0, False
+                return (0.0, False) if row["content_length"] <= max_length else (None, None)
             share = (last["exact_match"] - SOLVED) / (last["exact_match"] - row["exact_match"])
             step = math.log(row["content_length"] / last["content_length"])
             return last["content_length"] * math.exp(share * step), False

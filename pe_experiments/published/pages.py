@@ -81,7 +81,7 @@ def list_studies(results_dir: Path) -> list[Path]:
 
 def load_study(folder: Path) -> ModuleType:
     """Import the ``study.py`` of a folder or of the shipped study of that name, or return an empty module."""
-    name = re.sub(r"\W", "_", f"study_{folder.name}")
+    name = re.sub(r"\W", "_", f"study_{folder.parent.name}_{folder.name}")
     places = [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
     if folder.resolve().is_relative_to(SHIPPED):  # never run code that came with other results
         places = [folder]

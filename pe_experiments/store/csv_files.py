@@ -91,7 +91,7 @@ def read_curve(path: Path) -> list[Row]:
         rows = [dict.fromkeys(ADDED, "") | row for row in rows]
         typed = [{key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows]
         counts = [row[key] for row in typed for key in ("length", "content_length", "examples")]
-        possible = all(0 <= float(row["chance"] or 0) < 1 for row in typed)
+        possible = all(0 <= float(row["chance"] or 0) <= 1 for row in typed)
         if not possible or not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a length, a number of examples or a chance is not valid")
         _require_shares(typed)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import DERIVED, outside, own_logger, unchangeable
+from pe_experiments.configuration.compose import DERIVED, outside, own_logger
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import OF_TRAINER, PARTS, check
 from pe_experiments.data.batches import Batch
@@ -120,7 +120,7 @@ def finished_status(
     for key in OF_TRAINER:
         trainer = saved.get("trainer", {})
         if key in trainer and changes.get("trainer", trainer).get(key, trainer[key]) != trainer[key]:
-            raise unchangeable(f"trainer.{key}")
+            raise UserError(f"trainer.{key} is fixed by the training; allowed: {shown(trainer[key])}")
     other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)

@@ -36,13 +36,10 @@ class Comparison(Callback):
         configs = [job.config for job in jobs if job.config]
         for option in self.tuned:
             section, _, key = option.partition(".")
-            if any(
-                not isinstance(config.get(section), dict) or key not in config[section] for config in configs
-            ):
+            sections = [config[section] for config in configs if isinstance(config.get(section), dict)]
+            if configs and not any(key in options for options in sections):
                 example = "allowed: options such as training.learning_rate"
-                raise UserError(
-                    f"hydra.callbacks.report.tuned: {option} is not an option of every run; {example}"
-                )
+                raise UserError(f"hydra.callbacks.report.tuned: no run has an option {option}; {example}")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Inspect the runs whenever some have ended."""

@@ -83,8 +83,8 @@ class First(Kth):
     >>> First().solve(torch.tensor([[3, 1, 4]])).tolist()
     [[3]]
 
-    Source: Kazemnejad et al. 2023, arXiv:2305.19466, where an absolute position must be found without an
-    encoding.
+    Made for this project: an absolute position must be found, which Kazemnejad et al. 2023, arXiv:2305.19466,
+    show to be possible in a decoder without an encoding.
 
     Args:
         vocab_size: symbols, at least 2.

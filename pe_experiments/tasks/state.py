@@ -179,12 +179,12 @@ class StackManipulation(Task):
 
 
 class VariableAssignment(OneAnswer):
-    """A chain of assignments, then a variable: a = +1, b = -a, c = +b; what is b? "minus".
+    """A chain of assignments, then a variable: a = +1, b = -a, c = +b; what is c? "minus".
 
     Symbols: variables ``0 .. variables-1``, then +, -, 1, and the answers "plus" and "minus". A clause is
     variable, sign, and the variable before it (the first clause: 1). With three variables these are 3 to 7:
 
-    >>> chain = [[0, 3, 5, 1, 4, 0, 2, 3, 1, 1]]
+    >>> chain = [[0, 3, 5, 1, 4, 0, 2, 3, 1, 2]]
     >>> VariableAssignment(variables=3).solve(torch.tensor(chain)).tolist()
     [[7]]
 

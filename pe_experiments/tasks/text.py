@@ -83,6 +83,8 @@ class Text(NextSymbol):
                 f"{hidden}"
             )
         first, second = (self._cut(share) for share in (0.9, 0.95))
+        if first == second:  # one end of a file is near both
+            second = round(0.95 * self.ends[-1])
         self.bounds: dict[Split, tuple[int, int]] = {
             "training": (0, first),
             "validation": (first, second),

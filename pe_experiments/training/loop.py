@@ -300,7 +300,7 @@ def save_atomically(
 
 def _require_readable(checkpoint: Path, callbacks: Sequence[Component]) -> None:
     try:
-        torch.load(checkpoint, weights_only=True)
+        torch.load(checkpoint, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = few([callback.cls.__name__ for callback in callbacks])
         plain = "allowed in state_dict: numbers, texts, tensors, lists and mappings"
@@ -360,7 +360,7 @@ def train_model(
             max_epochs=-1,
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
-            default_root_dir=checkpoint.parent.parent,
+            default_root_dir=checkpoint.parents[1] / "lightning",
             logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -19,6 +19,7 @@ from pe_experiments.drawing import save
 from pe_experiments.published import bits_per_byte, read_archive, table, with_settings
 from pe_experiments.published.pages import load_study
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.terminal.errors import UserError
 
 RESULTS = Path(__file__).parents[2]
 transfer = load_study(RESULTS / "transfer")
@@ -27,7 +28,7 @@ PREDICTIONS = "predictions.csv"
 TUNING_SEED, SEEDS = 100, 3
 TRAINED, LONGEST = transfer.TRAINED, transfer.LONGEST
 APART = 0.05  # bits per byte; encodings whose rises differ by less are not compared
-FEWEST_PAIRS, ALPHA = 5, 0.05
+FEWEST_PAIRS, FEWEST_ENCODINGS, FEWEST_CLASSES, ALPHA = 5, 6, 2, 0.05
 EXACT = 50_000  # permutations of encodings; above, as many random ones
 # By the plan. The higher the class, the lower the predicted rise, as in `transfer.CLASSES`.
 CLASSES = {
@@ -43,10 +44,12 @@ class Ordered(NamedTuple):
     share: float  # of the pairs
     pairs: int
     p: float  # one-sided, over all permutations of the bank's scores within classes
+    encodings: int
+    classes: int
 
     @property
     def verdict(self) -> str:
-        if self.pairs < FEWEST_PAIRS:
+        if self.pairs < FEWEST_PAIRS or self.encodings < FEWEST_ENCODINGS or self.classes < FEWEST_CLASSES:
             return "not decidable"
         return "the bank knows more" if self.p <= ALPHA else "not shown"
 
@@ -70,17 +73,18 @@ def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 def rises(runs: Runs) -> pd.DataFrame:
     """Return rises in bits per byte from the training length to the longest [C, seeds] of complete encodings.
 
-    They are those at the learning rate with the lowest loss on the tuning seed. A run that diverged has the
-    highest rise of all.
+    They are those at the learning rate with the lowest loss on the tuning seed, or at the smallest if all
+    diverged there. A run that diverged has the highest mean rise of an encoding.
     """
     columns = ["label", "seed", "status", "loss_in_distribution", "rate"]
     rows = with_settings(runs, rate="training.learning_rate").set_index("name")[columns]
     rows = rows.join(bits_per_byte(runs, [TRAINED, LONGEST]))
-    tuning = rows[(rows["seed"] == TUNING_SEED) & (rows["status"] != DIVERGED)]
+    tuning = rows[rows["seed"] == TUNING_SEED].copy()
+    tuning.loc[tuning["status"] == DIVERGED, "loss_in_distribution"] = np.inf
     best = tuning.sort_values(["loss_in_distribution", "rate"]).groupby("label")["rate"].first()
     rows = rows[(rows["seed"] < SEEDS) & (rows["rate"] == rows["label"].map(best))]
-    rise, diverged = rows[LONGEST] - rows[TRAINED], rows["status"] == DIVERGED
-    rows = rows.assign(rise=rise.mask(diverged, rise[~diverged].max()))
+    rise = (rows[LONGEST] - rows[TRAINED]).mask(rows["status"] == DIVERGED)
+    rows = rows.assign(rise=rise.fillna(rise.groupby(rows["label"]).mean().max()))
     return rows.pivot(index="label", columns="seed", values="rise").reindex(columns=range(SEEDS)).dropna()
 
 
@@ -90,8 +94,9 @@ def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndar
         (i, j) for i, j in combinations(range(len(rises_C)), 2)
         if classes_C[i] == classes_C[j] and abs(rises_C[i] - rises_C[j]) >= APART
     ]  # fmt: skip
+    known = len(rises_C), len(np.unique(classes_C))
     if not pairs:
-        return Ordered(float("nan"), 0, 1.0)
+        return Ordered(float("nan"), 0, 1.0, *known)
     one, other = np.array(pairs).T
     lower_C = np.sign(rises_C[other] - rises_C[one])  # 1 where the first is to have the higher score
     groups = [np.flatnonzero(classes_C == level) for level in np.unique(classes_C)]
@@ -102,7 +107,9 @@ def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndar
             shuffled_C[group] = scores_C[list(order)]
         right = np.sign(shuffled_C[one] - shuffled_C[other]) * lower_C
         shares.append((right + 1).mean() / 2)  # the first order is that of the scores
-    return Ordered(float(shares[0]), len(pairs), float(np.mean(np.array(shares) >= shares[0] - 1e-12)))
+    return Ordered(
+        float(shares[0]), len(pairs), float(np.mean(np.array(shares) >= shares[0] - 1e-12)), *known
+    )
 
 
 def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, float]:
@@ -126,8 +133,13 @@ def outcomes(folder: Path) -> pd.DataFrame:
     found = pd.DataFrame(
         {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
     )
-    predicted = pd.read_csv(folder / PREDICTIONS).set_index("encoding")
-    return predicted.join(found, how="inner").sort_values("rise")
+    predicted = pd.read_csv(folder / PREDICTIONS).set_index("encoding").join(found)
+    if predicted["rise"].isna().any():
+        waiting = ", ".join(predicted.index[predicted["rise"].isna()])
+        raise UserError(
+            f"text/new: the runs of {waiting} are not complete; the outcome is that of all predictions"
+        )
+    return predicted.sort_values("rise")
 
 
 def earlier() -> tuple[np.ndarray, np.ndarray]:

@@ -90,6 +90,9 @@ def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None
     real = torch.arange(14).expand(2, -1) >= 3
     left = model(padded, attention_mask=real.long()).last_hidden_state[:, 3:]
     torch.testing.assert_close(left, at_once, rtol=0, atol=1e-5)
+    padded, real = padded.roll(-3, dims=1), real.roll(-3, dims=1)
+    right = model(padded, attention_mask=real.long()).last_hidden_state[:, :11]
+    torch.testing.assert_close(right, at_once, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from pe_experiments.evaluation.curve import (
 )
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
+from pe_experiments.run import run_experiment
+from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 
@@ -37,6 +40,31 @@ def test_summary_of_a_curve() -> None:
     assert summary["horizon"] == pytest.approx(30)
     assert summary["horizon_ratio"] == pytest.approx(1.5)
     assert summary["horizon_censored"] is False
+
+
+def test_what_a_summary_leaves_open() -> None:
+    """Of lengths past training alone; a length that several requests give counts once; a loss that is NaN."""
+    alone = summarise(curve({100: 0.5}), 20)
+    assert (alone["horizon"], alone["exact_match_in_distribution"]) == (None, None)
+    twice = summarise([*curve({9: 1.0}), *curve({9: 1.0}), *curve({18: 0.4})], 20)
+    assert twice["exact_match_in_distribution"] == pytest.approx(0.7)
+    rows = [
+        row | {"loss": loss}
+        for row, loss in zip(curve({9: 1.0, 18: 1.0, 36: 0.5}), (1, 2, math.nan), strict=True)
+    ]
+    losses = summarise(rows, 18)
+    assert (losses["loss_in_distribution"], losses["loss_at_2x"], losses["loss_extrapolation"]) == (
+        1.5,
+        None,
+        None,
+    )
+
+
+@pytest.mark.slow
+def test_a_length_with_one_possible_answer_is_no_damage(tiny: Callable[..., Experiment]) -> None:
+    result = run_experiment(tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]"))
+    assert [row["chance"] for row in result.curve[:2]] == [1.0, 1.0]
+    assert result.status == "completed"
 
 
 @pytest.mark.parametrize("grid", [(24, 160), (24, 40, 80, 160), (21, 160), (40,), (320,)])
@@ -303,6 +331,8 @@ def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..
     batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
     answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
     assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
+    torch.nn.init.constant_(successor.head.weight, math.nan)
+    assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
     counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
     assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
     assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]

@@ -72,6 +72,8 @@ def test_the_bank_knows_more_when_it_orders_every_class_rightly() -> None:
     close = np.array([0.0, 0.04, 0.08, 0.5])  # one pair is too close, and one encoding is alone in its class
     few = study.within_classes(close, scores[:4], np.array([0, 0, 0, 1]))
     assert (few.pairs, few.verdict) == (1, "not decidable")
+    one_class = study.within_classes(-scores[:5], scores[:5], np.zeros(5))
+    assert (one_class.share, one_class.p, one_class.verdict) == (1.0, pytest.approx(1 / 120), "not decidable")
 
 
 def test_the_correlation_of_ranks_is_that_of_scipy_and_its_p_that_of_all_orders() -> None:
@@ -87,18 +89,23 @@ def test_rises_are_those_at_the_rate_that_the_tuning_seed_chose(monkeypatch: pyt
     tuning = ((100, 0.1, 0.5), (100, 0.2, 0.4))
     lines = [
         (f"{label}-{seed}-{rate}", label, seed, "completed", loss, rate)
-        for label in ("path", "cope", "fope")
+        for label in ("path", "cope", "fope", "rope_pp")
         for seed, rate, loss in (*tuning, (0, 0.1, 0.0), (0, 0.2, 0.0), (1, 0.2, 0.0), (2, 0.2, 0.0))
     ]
     runs = pd.DataFrame(lines, columns=["name", "label", "seed", "status", "loss_in_distribution", "rate"])
     runs.loc[runs["name"] == "cope-1-0.2", "status"] = "diverged"
+    runs.loc[runs["label"] == "rope_pp", "status"] = "diverged"  # everywhere: the smallest rate counts
+    lost = runs[(runs["label"] == "rope_pp") & (runs["seed"] < 3) & (runs["rate"] == 0.2)]
+    runs.loc[lost.index, ["rate", "name"]] = [(0.1, f"rope_pp-{seed}") for seed in lost["seed"]]
+    runs = runs.drop_duplicates(["label", "seed", "rate"])
     runs = runs[runs["name"] != "fope-2-0.2"]  # not complete
     bits = pd.DataFrame({256: 2.0, 2048: 3.0 + runs["rate"].to_numpy()}, index=runs["name"])
     bits.loc["path-0-0.2", 2048] = 4.0
     monkeypatch.setattr(study, "with_settings", lambda runs, rate: runs)
     monkeypatch.setattr(study, "bits_per_byte", lambda given, lengths: bits)
-    found = study.rises(runs)
+    found, highest = study.rises(runs), (2.0 + 1.2 + 1.2) / 3  # the mean rise of path
     assert found.to_dict("index") == {
         "path": pytest.approx({0: 2.0, 1: 1.2, 2: 1.2}),
-        "cope": pytest.approx({0: 1.2, 1: 2.0, 2: 1.2}),
+        "cope": pytest.approx({0: 1.2, 1: highest, 2: 1.2}),
+        "rope_pp": pytest.approx(dict.fromkeys(range(3), highest)),
     }
