@@ -331,11 +331,11 @@ def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..
     batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
     answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
     assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
-    torch.nn.init.constant_(successor.head.weight, math.nan)
-    assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
     counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
     assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
     assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]
+    torch.nn.init.constant_(successor.head.weight, math.nan)
+    assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
 
 
 def test_streams_hold_other_examples_than_evaluation(tiny: Callable[..., Experiment]) -> None:
