@@ -24,7 +24,7 @@ RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 LEARNED = 10.0  # error, %, at the training lengths; above it an encoding has no rank
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "no"
-NOT_LEARNED, CERTAIN = "no: not learned", "could not fail"
+NOT_LEARNED, CERTAIN = "not judged: not learned", "not judged: could not fail"
 KEYS = ["arxiv", "task", "setting", "encoding"]
 
 Values = dict[Any, np.ndarray]  # by `KEYS` a value per seed
@@ -79,7 +79,7 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
         column = column[~(column["trained"] > LEARNED)]
     untied = column[(column["published"] - row.published).abs() > TIED[unit]]
     if untied.empty:
-        return f"{NOT}: in value; it has no order" if unit == ERROR else OPEN
+        return f"{NOT}: value differs, and there is no order" if unit == ERROR else OPEN
     ours, published = untied["mean"] - row.mean, untied["published"] - row.published
     contrary = untied["encoding"][(ours * published < 0) & (ours.abs() > TIED[unit])]
     if len(contrary):
@@ -150,7 +150,7 @@ def counts(rows: pd.DataFrame) -> dict[str, int]:
     verdicts = rows["verdict"]
     found = {"all": len(rows), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
     found |= {"unlearned": (verdicts == NOT_LEARNED).sum(), "sure": (verdicts == CERTAIN).sum()}
-    found["turned"] = verdicts.str.startswith(f"{NOT}: ").sum() - found["unlearned"]
+    found["turned"] = verdicts.str.startswith(f"{NOT}: ").sum()
     found["open"] = (verdicts == OPEN).sum()
     found["judged"] = found["value"] + found["order"] + found["turned"]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,7 +18,15 @@ def installed(target: str, folder: Path) -> list[str]:
     """What pip is to install for a target in a fresh clone."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
-    said = subprocess.run(["make", "-n", target], cwd=folder, capture_output=True, text=True, check=True)
+    # Variables of a make that runs these tests are not those of this one.
+    env = {
+        key: value
+        for key, value in os.environ.items()
+        if "MAKE" not in key and key not in ("EXTRAS", "PIP_ARGS")
+    }
+    said = subprocess.run(
+        ["make", "-n", target], cwd=folder, env=env, capture_output=True, text=True, check=True
+    )
     lines = [line for line in said.stdout.splitlines() if " pip install " in line]
     assert not any("--quiet" in line for line in lines)  # minutes, in which something should move
     return [line.split(" -e ")[1] for line in lines]

@@ -145,23 +145,27 @@ def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_p
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(tmp_path / "thesis.tex")
     pages.regenerate(folder, written)
-    made = compare(written, "small", folder)
+    page = written / "page"
+    made = compare(written, "small", page)
     assert made.files
     picture = next(path for path in made.files if path.suffix == ".png")
     picture.unlink()
     picture.symlink_to(tmp_path / "thesis.tex")
-    compare(written, "small", folder)
+    compare(written, "small", page)
     assert (tmp_path / "thesis.tex").read_text() == "years"
-    assert not any(path.is_symlink() for path in folder.rglob("*"))
-    shutil.rmtree(folder / "figures")
-    (folder / "figures").symlink_to(tmp_path / "home")
+    assert not any(path.is_symlink() for made_in in (folder, page) for path in made_in.rglob("*"))
+    shutil.rmtree(page / "figures")
+    (page / "figures").symlink_to(tmp_path / "home")
     with pytest.raises(UserError, match="figures is a link"):
-        compare(written, "small", folder)
+        compare(written, "small", page)
+    shutil.rmtree(page)
+    page.symlink_to(tmp_path / "home")
+    with pytest.raises(UserError, match="page is a link"):
+        compare(written, "small", page)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
     before = sorted((tmp_path / "moved").rglob("*"))
     for attempt in (
-        lambda: compare(written, "small", folder),
         lambda: pages.regenerate(folder, written),
         lambda: list_in_study(written, "small", "another"),
     ):

@@ -131,7 +131,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
         lambda run: (derived(run, evaluation_lengths=[5] * 1001), result(run, status="diverged")),
         "a list of 1 to 1000",
     ),
-    "a certain guess": (lambda run: cells(run, "chance", "1.0"), "a chance is not valid"),
+    "an impossible guess": (lambda run: cells(run, "chance", "1.5"), "a chance is not valid"),
     "no examples": (lambda run: cells(run, "examples", ""), "a number of examples"),
     "half a length": (lambda run: cells(run, "content_length", "5.5"), "a length, a number"),
     "a link to a run": (elsewhere, "is a link"),
