@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
 import pandas as pd
 import pytest
 
 from pe_experiments.published import read_archive
 from pe_experiments.published.archive import select_runs, write_archive
 from results.bank.new import study as new
+from tests import stranger
 
 pytestmark = pytest.mark.slow
+NEW = Path(new.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +66,43 @@ def test_an_encoding_has_the_scores_and_verdicts_of_its_twin_in_the_bank(
     assert f" {means.loc['mine', 'induction']:.2f} / {learned['score'].mean():.2f} |" in own
     verdict_row = new.verdict_table(rows.reset_index()).splitlines()[-1]
     assert "`kerple_log`" in verdict_row.split("|")[4]  # tied
+
+
+def test_a_stranger_finds_the_verdicts() -> None:
+    """On every task, and over the tasks against the two that are recommended."""
+    counts = Counter(row["label"] for row in stranger.read_csv(NEW / "runs.csv"))
+    unfinished = tuple(f"pe={label} " for label, runs in counts.items() if runs < new.RUNS)
+    bank = stranger.bank_runs(new.BANK)
+    added = stranger.bank_runs(NEW, floors_of=new.BANK, without=unfinished)
+    rows = stranger.read_csv(NEW / "verdicts.csv")
+    labels = {row["encoding"] for row in rows}
+    assert labels == set(added["copy"])
+    means = {
+        name: {
+            n: float(
+                np.mean(
+                    [source[task][name][n]["score"] * source[task][name][n]["learned"] for task in new.TASKS]
+                )
+            )
+            for n in range(12)
+        }
+        for source in (bank, added)
+        for name in source["copy"]
+    }
+    compared = 0
+    for label in labels:
+        cases = {"mean": {name: means[name] for name in (label, "fox", "kerple_log")}}
+        for task in new.TASKS:
+            learned = stranger.measured(bank[task], "score") | stranger.measured(added[task], "score")
+            cases[task] = {name: learned[name] for name in (label, *bank[task])}
+        for task, values in cases.items():
+            told = {row["other"]: row for row in rows if (row["encoding"], row["task"]) == (label, task)}
+            found = stranger.against_others(values, label)
+            assert {name for name, row in told.items() if row["p"]} == set(found), (label, task)
+            for name, (difference, p) in found.items():
+                compared += 1
+                assert float(told[name]["difference"]) == pytest.approx(difference, abs=1e-9)
+                assert float(told[name]["p"]) == pytest.approx(p)
+                verdict = "not separated" if p > 0.05 else "better" if difference > 0 else "worse"
+                assert told[name]["verdict"] == verdict, (label, task, name)
+    assert compared > 10 * len(labels)
