@@ -166,7 +166,7 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
     in_distribution = sum(row["content_length"] <= max_length for row in rows)
     for index, row in enumerate(rows, 1):
         length, content, ceiling = row["length"], row["content_length"], row["bag_ceiling"]
-        note = "<- longest training length" if content == max_length else f"{content / max_length:g}x"
+        note = "<- longest training length" if content == max_length else f"{content / max_length:.3g}x"
         if row["untrained_positions"]:
             note += f", {row['untrained_positions']} untrained positions"
         if exact:
