@@ -354,7 +354,7 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
     (run,) = (results / "runs").iterdir()
     outcome = script("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10")
     assert outcome.code == 0, outcome.err
-    assert "8.33333x" in outcome.out
+    assert "8.33x" in outcome.out
     assert "evaluated without training" in outcome.out
     assert len(list((run / "evaluations").iterdir())) == 1
     for arguments, words in (
