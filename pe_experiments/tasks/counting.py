@@ -67,6 +67,12 @@ class Count(Task):
     def chance(self, length: int) -> float:
         return 1 / min(length + 1, 10)
 
+    def input_blind(self, length: int) -> float:
+        # The most frequent digit at each place of the numbers 0 .. length.
+        numbers = [str(ones) for ones in range(length + 1)]
+        places = [[number[i] for number in numbers if len(number) > i] for i in range(len(numbers[-1]))]
+        return sum(max(map(digits.count, digits)) for digits in places) / sum(map(len, places))
+
 
 class InterleavedMajority(Task):
     """Three majorities at once, of every third bit: 1 0 0, 1 1 0, 0 1 0 -> "ones" "ones" "zeros" (3 3 2).

@@ -114,6 +114,17 @@ class DyckDepth(Task):
     def chance(self, length: int) -> float:
         return 1 / min(length + (length > 1), self.deepest + 1)
 
+    def input_blind(self, length: int) -> float:
+        # The likeliest depth at each index of a walk that is reflected at 0 and at the deepest.
+        share_D, total = np.eye(self.deepest + 1)[0], 0.0
+        for _ in range(length):
+            opening_D, closing_D = share_D / 2, share_D / 2
+            opening_D[0], closing_D[0] = share_D[0], 0.0
+            opening_D[-1], closing_D[-1] = 0.0, share_D[-1]
+            share_D = np.append(0.0, opening_D[:-1]) + np.append(closing_D[1:], 0.0)
+            total += float(share_D.max())
+        return total / length
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:
             return 1.0  # opened less closed
