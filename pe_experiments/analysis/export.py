@@ -117,7 +117,7 @@ def _weights(
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
         if encoding.shape.causal:  # a static cache has room for later keys, after that of the last query
             last_T = (visible_BTS.any(0) * torch.arange(keys, device=q_BHTK.device)).amax(-1)
-            # Of padding it is less.
+            # Queries that are padding see fewer keys, so the largest offset counts.
             offset = int((last_T - torch.arange(queries, device=q_BHTK.device)).max())
             used = max(offset, 0) + queries
             if used < keys:

@@ -24,6 +24,8 @@ from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import write_atomically
 
+LONGEST_NAME = 100  # characters of a file's name
+
 
 class ShowSettings(Section):
     """The options of ``configs/show_encoding.yaml``, with sizes limited by page and memory."""
@@ -36,9 +38,6 @@ class ShowSettings(Section):
     seed: Seed
     out: Folder | None
     results_dir: Folder
-
-
-LONGEST_NAME = 100  # characters of a file's name
 
 
 def show_encodings(asked: ShowSettings) -> None:

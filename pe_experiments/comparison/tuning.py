@@ -15,15 +15,8 @@ from pe_experiments.store.csv_files import Row, validation_loss
 from pe_experiments.store.directory import DIVERGED
 
 Choice = dict[str, Any]
-TUNED = [
-    "protocol",
-    "family",
-    "encoding",
-    "task",
-    "model",
-    "settings",
-    "setting",
-]  # the same in all rows of a grid
+# The same in all rows of a grid.
+TUNED = ["protocol", "family", "encoding", "task", "model", "settings", "setting"]
 TRIED = ["name", "seed", "value", "loss"]
 
 
@@ -99,15 +92,11 @@ def _number(text: str) -> float:
 
 def option_value(config: Mapping[str, Any], setting: str) -> str:
     """Return the value of an option such as ``training.learning_rate`` as it is written in a grid."""
-    return str(_value(config, setting))
-
-
-def _value(config: Mapping[str, Any], setting: str) -> Any:
     section, _, key = setting.partition(".")
-    return config[section].get(key)
+    return str(config[section].get(key))
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
     """Return the options that have several values in these configurations."""
     sections = list(configs)
-    return [setting for setting in settings if len({str(_value(one, setting)) for one in sections}) > 1]
+    return [setting for setting in settings if len({option_value(one, setting) for one in sections}) > 1]

@@ -51,14 +51,12 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
     summary |= {"horizon": horizon, "horizon_censored": censored}
     summary["horizon_ratio"] = None if horizon is None else horizon / max_length
     points = {n: {**row, "chance": 0.0} for n, row in by_length.items() if not unknown(row.get("loss"))}
-    near, unmeasured = (
-        [n for n in lengths if n <= max_length] for lengths in (points, by_length.keys() - points)
-    )
-    losses = _of_metric([*points.values()], [points[n] for n in near], "loss", max_length)
-    # Greedy decoding has no loss, and a diverged model none that is finite.
-    if unmeasured:
+    near = [point for n, point in points.items() if n <= max_length]
+    losses = _of_metric([*points.values()], near, "loss", max_length)
+    unmeasured = by_length.keys() - points  # under greedy decoding, or where it is not finite
+    if any(n <= max_length for n in unmeasured):
         losses[LOSSES[0]] = None
-    if len(points) < len(by_length):
+    if unmeasured:
         losses[LOSSES[2]] = None
     return summary | losses
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
@@ -75,18 +76,13 @@ def _at_chosen_values(runs: Runs) -> Runs:
         UserError: no run of an encoding is left.
     """
     keep = pd.Series(True, index=runs.runs.index)
+    trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
     for choice in runs.tuning:
+        setting, chosen = choice["setting"], choice["chosen"]
         of_choice = runs.runs[["encoding", "protocol"]].eq([choice["family"], choice["protocol"]]).all(axis=1)
-        values = runs.runs["name"].map(
-            lambda name, setting=choice["setting"]: option_value(
-                runs.saved[name]["identity"]["trained"], setting
-            )
-        )
-        at_chosen = values.eq(choice["chosen"])
-        if not (of_choice & at_chosen).any():
-            what = (
-                f"{choice['encoding']} at {choice['setting']}={choice['chosen']}, which has the lowest loss"
-            )
+        at_chosen = of_choice & np.array([option_value(config, setting) == chosen for config in trained])
+        if not at_chosen.any():
+            what = f"{choice['encoding']} at {setting}={chosen}, which has the lowest loss"
             raise UserError(f"no run of {what}; train it with the seeds of the others")
         keep &= at_chosen | ~of_choice
     return select_runs(runs, keep)

@@ -186,9 +186,7 @@ def _reliability(scores: np.ndarray, draw: Draw) -> float:
 def pages(folder: Path) -> None:
     """Draw each encoding's rise on text over its score in the bank; bars span the seeds of text."""
     bank, by_seed = overall(bank_scores()[PAST]), -text_scores()[PAST][:, 0]
-    rises = pd.DataFrame(
-        {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
-    )
+    rises = mean_and_range(pd.DataFrame(by_seed))
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
     draw_classes(axes, bank, rises, CLASSES.ravel())
@@ -200,23 +198,25 @@ def pages(folder: Path) -> None:
     save(figure, folder / "figures", "answer")
 
 
+def mean_and_range(by_seed: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns ``rise`` (the mean), ``low`` and ``high`` of rises [C, S]."""
+    return pd.DataFrame(
+        {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
+    )
+
+
 def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_C: np.ndarray) -> None:
     """Draw rises over scores, the best at the top right, in the shades of the classes.
 
-    ``rises`` has a row per encoding with the columns ``rise``, ``low`` and ``high``.
+    ``rises`` is a result of `mean_and_range`.
     """
     for level, (name, face) in enumerate(CLASS_LOOKS):
         own = np.asarray(classes_C) == level
         mean, low, high = (rises.loc[own, key] for key in ("rise", "low", "high"))
-        look: dict[str, Any] = {
-            "fmt": "o",
-            "color": "black",
-            "mfc": face,
-            "markersize": 5,
-            "elinewidth": 0.7,
-            "label": name,
-        }
-        axes.errorbar(np.asarray(scores_C)[own], mean, [mean - low, high - mean], **look)
+        axes.errorbar(
+            np.asarray(scores_C)[own], mean, [mean - low, high - mean],
+            fmt="o", color="black", mfc=face, markersize=5, elinewidth=0.7, label=name,
+        )  # fmt: skip
     axes.invert_yaxis()
     axes.set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -243,6 +243,7 @@ def blocks(folder: Path) -> dict[str, Any]:
 def numbers(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the numbers of the sentences by name, as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
     found: dict[str, Any] = {}
+    by_measure = matrices(scores)
     columns = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
     for (task, encoding), rows in scores[scores["learned"]].groupby(["task", "label"]):
         for name, column in columns.items():
@@ -254,16 +255,16 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
                 deep, long = map(bool, levels)
                 both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
                 found[f"{task}/{encoding}/{name}/{both}"] = own[column].mean()
-    for (task, measure_name), matrix in matrices(scores).items():
+    for (task, measure_name), matrix in by_measure.items():
         if measure_name == AS_ZERO:
             _, first = bootstrap_ranks(matrix.to_numpy())
             for encoding, share in zip(matrix, first, strict=True):
                 found[f"{task}/{encoding}/0"] = matrix[encoding].mean()
                 found[f"{task}/{encoding}/first"] = share
-    means = matrices(scores)[MEAN, AS_ZERO]
+    means = by_measure[MEAN, AS_ZERO]
     others = means.drop(columns=["fox", "kerple_log"])
     found["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
-    without_kth: Any = sum(matrices(scores)[task, AS_ZERO] for task in TASKS if task != "kth")
+    without_kth: Any = sum(by_measure[task, AS_ZERO] for task in TASKS if task != "kth")
     found |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
     copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
     found["copy/others/4x"] = copied.drop("kerple_log").max()

@@ -5,6 +5,7 @@ The rules are those of the third plan of results/transfer/plan.md. Shapes: C enc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations, permutations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,17 +55,18 @@ class Ordered(NamedTuple):
         return "the bank knows more" if self.p <= ALPHA else "not shown"
 
 
+def bank_scores(scores: pd.DataFrame, labels: Sequence[str]) -> pd.Series:
+    """Return the mean over the tasks of the mean where an encoding learned the task, 0 if it never did."""
+    by_task = {task: matrix.mean() for task, matrix in new.matrices(scores).items()}
+    return pd.DataFrame(by_task).reindex([*labels]).fillna(0.0).mean(axis=1)
+
+
 def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
     """Return a row per encoding: its class, its score in the bank, and its predicted place by each.
 
-    The score is the mean over four tasks of the mean over the configurations in which it was learned, 0 if in
-    none. The first place is the lowest rise.
+    The first place is the lowest rise.
     """
-    by_task = new.matrices(scores)
-    means = pd.DataFrame(
-        {task: matrix.mean().reindex(labels).fillna(0.0) for task, matrix in by_task.items()}
-    )
-    rows = pd.DataFrame({"class": [CLASSES[label] for label in labels], "score": means.mean(axis=1)}, labels)
+    rows = pd.DataFrame({"class": [CLASSES[label] for label in labels], "score": bank_scores(scores, labels)})
     rows["place_by_class"] = rows["class"].rank(ascending=False)
     rows["place_by_bank"] = rows["score"].rank(ascending=False)
     return rows.sort_values(["class", "score"], ascending=False).rename_axis("encoding").reset_index()
@@ -129,10 +131,7 @@ def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, 
 
 def outcomes(folder: Path) -> pd.DataFrame:
     """Return the predictions beside the rises of the encodings that have them, the lowest rise first."""
-    by_seed = rises(read_archive(folder))
-    found = pd.DataFrame(
-        {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
-    )
+    found = transfer.mean_and_range(rises(read_archive(folder)))
     predicted = pd.read_csv(folder / PREDICTIONS).set_index("encoding").join(found)
     if predicted["rise"].isna().any():
         waiting = ", ".join(predicted.index[predicted["rise"].isna()])
@@ -145,12 +144,8 @@ def outcomes(folder: Path) -> pd.DataFrame:
 def earlier() -> tuple[np.ndarray, np.ndarray]:
     """Return the four-task scores and the rises of the twelve encodings of the first two plans."""
     scores, _ = new.load(RESULTS / "bank" / "new")
-    by_task = new.matrices(scores)
-    means = pd.DataFrame({task: matrix.mean() for task, matrix in by_task.items()}).reindex(
-        transfer.ENCODINGS
-    )
     risen = -transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
-    return means.fillna(0.0).mean(axis=1).to_numpy(), risen
+    return bank_scores(scores, transfer.ENCODINGS).to_numpy(), risen
 
 
 def pages(folder: Path) -> None:

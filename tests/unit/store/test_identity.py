@@ -267,3 +267,15 @@ def test_python_and_the_command_line_name_the_same_run(tiny: Tiny) -> None:
     keys = {"pe": "rope", "training.steps": 9}
     typed = composed("config", ["pe=rope", "training.steps=9"])
     assert name_of(resolve(check(composed("config", keys)))) == name_of(resolve(check(typed)))
+
+
+def test_a_file_that_is_edited_later_does_not_change_the_class_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class still computes what it did, and so its digest stays."""
+    (tmp_path / "edited_later.py").write_text("class Mine:\n    slope = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = importlib.import_module("edited_later").Mine
+    before = identity.class_digests([mine])
+    (tmp_path / "edited_later.py").write_text("class Mine:\n    slope = 2\n")
+    assert identity.class_digests([mine]) == before
