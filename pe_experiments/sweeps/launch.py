@@ -118,7 +118,7 @@ def say_failures(returned: Sequence[JobReturn]) -> None:
         if one.status == JobStatus.FAILED:
             error = one._return_value
             process.exit_code |= not isinstance(error, NotApplicable)
-            complain(f"{' '.join(one.overrides or [])}: {sentence(explained(error))}")
+            complain(one_line(f"{' '.join(one.overrides or [])}: {sentence(explained(error))}"))
 
 
 def _flags(config: DictConfig) -> list[str]:

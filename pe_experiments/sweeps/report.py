@@ -13,7 +13,7 @@ from pe_experiments.sweeps.jobs import DONE, Job
 from pe_experiments.sweeps.launch import LAUNCHED
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain
-from pe_experiments.terminal.errors import UserError, sentence
+from pe_experiments.terminal.errors import UserError, one_line, sentence
 
 UNNAMED = "multirun"  # folder of sweeps without a study
 
@@ -55,7 +55,7 @@ class Comparison(Callback):
             if not LAUNCHED and config.study:  # run by another launcher
                 _compare(str(config.results_dir), str(config.study))
         except Exception as error:  # which Hydra would turn into a warning
-            complain(sentence(error))
+            complain(one_line(sentence(error)))
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
