@@ -106,3 +106,14 @@ def test_a_stranger_finds_the_verdicts() -> None:
                 verdict = "not separated" if p > 0.05 else "better" if difference > 0 else "worse"
                 assert told[name]["verdict"] == verdict, (label, task, name)
     assert compared > 10 * len(labels)
+
+
+def test_what_the_page_says_in_words_is_true() -> None:
+    rows = pd.read_csv(NEW / "verdicts.csv").set_index(["encoding", "task", "other"])["verdict"]
+    means = new.summary(new.load(NEW)[0])
+    assert means["mean"].idxmax() == "cpb_log"
+    assert set(rows["cpb_log", "mean"]) == {"not separated"}
+    assert set(rows["cpb_log", "lag"]) == {"better"}
+    assert len(rows["cpb_log", "lag"]) == 12
+    assert rows["cpb_log", "copy", "kerple_log"] == "worse"
+    assert set(rows["rope_clipped", "mean"]) == {"worse"}
