@@ -34,6 +34,8 @@ from pe_experiments.terminal.errors import UserError, sentence
 SPAWN = multiprocessing.get_context("spawn")
 NOTICE_SECONDS = 10.0  # in which rank 0 should notice that another rank has ended
 
+_reading = threading.Lock()  # if two threads read an exit code at once, one of them gets a wrong one
+
 Work = Callable[..., None]  # called by a rank with picklable arguments
 
 
@@ -195,8 +197,7 @@ def _follow(
 
 def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
     """End this process if another rank is lost while the main thread still waits for it."""
-    while not done.is_set():
-        wait([worker.sentinel for worker in others if worker.is_alive()], timeout=1.0)
+    while not done.wait(1.0):
         if lost := _first_lost(others, 0.0):
             if not done.wait(NOTICE_SECONDS):
                 complain(lost)
@@ -207,8 +208,10 @@ def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
 def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
     """Return a sentence on a rank that fails or is killed within these seconds, or an empty string."""
     wait([worker.sentinel for worker in others], timeout=seconds)
-    for rank, worker in enumerate(others, 1):
-        if worker.exitcode:
-            how = "was killed" if worker.exitcode < 0 else "failed"
+    with _reading:
+        codes = [worker.exitcode for worker in others]
+    for rank, code in enumerate(codes, 1):
+        if code:
+            how = "was killed" if code < 0 else "failed"
             return f"the process of device {rank} (of {len(others) + 1}, from 0) {how}"
     return ""

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,22 @@ def test_a_finished_run_is_evaluated_by_all_devices(tiny: Tiny) -> None:
     two = evaluate_run(trained.directory.path, {**lengths, "trainer": trainer})
     one = run_experiment(tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true"))
     assert two.curve == one.curve
+
+
+def test_two_threads_learn_at_once_how_a_process_ended() -> None:
+    for _ in range(10):
+        process = ranks.SPAWN.Process(target=time.sleep, args=(PATIENCE,))
+        process.start()
+        with ThreadPoolExecutor() as threads:
+            told = [threads.submit(_first_lost_of, process) for _ in range(4)]
+            process.kill()
+        assert all("was killed" in each.result() for each in told)
+
+
+def _first_lost_of(process: BaseProcess) -> str:
+    while not (lost := ranks._first_lost([process], 0.0)):
+        pass
+    return lost
 
 
 class Kills(Display):
