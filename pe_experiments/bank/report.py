@@ -37,7 +37,7 @@ def report(versus: Any, standings: Standings) -> None:
     folder = versus.results_dir / str(versus.study)
     rows = verdict_rows(versus.label, standings, factors_by_task(versus.banked))
     table = versus.scores()
-    figures_folder = make_folder(folder / "figures", versus.results_dir)
+    figures_folder = make_folder(folder / "figures")
     with drawing():
         _draw_curves(versus, table, standings, figures_folder)
         _draw_scores(versus, standings, figures_folder)

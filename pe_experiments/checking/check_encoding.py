@@ -33,7 +33,7 @@ from pe_experiments.checking.identify import (
 )
 from pe_experiments.checking.instances import small_shape
 from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
-from pe_experiments.configuration.parts import Component, load_component, no_part_exits, shipped
+from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.configuration.schema import Section, Words
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
@@ -60,7 +60,6 @@ class CheckSettings(Section):
     against_arguments: dict[str, Any]
 
 
-@no_part_exits()
 def check_encoding(settings: CheckSettings) -> bool:
     """Check an encoding and print the results.
 

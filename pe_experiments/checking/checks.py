@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from pe_experiments.configuration.parts import no_part_exits
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
@@ -40,7 +39,7 @@ class Check(NamedTuple):
 
     def __call__(self, subject: Any) -> Result:
         try:
-            with torch.random.fork_rng(devices=[]), no_part_exits():
+            with torch.random.fork_rng(devices=[]):
                 return Result(*self.measure(subject))
         except NotApplicable as refusal:
             return Result(None, str(refusal))

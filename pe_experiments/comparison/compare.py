@@ -82,7 +82,7 @@ def write_comparison(
 ) -> Comparison:
     """Write the tables, figures and page of a comparison to a folder."""
     runs = comparison.runs
-    figures = draw_all(comparison, make_folder(folder / "figures", folder), display)
+    figures = draw_all(comparison, make_folder(folder / "figures"), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
     tables |= {name: table for name, table in {"text": runs.text, "depth": runs.depth}.items() if len(table)}
     texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()} | {

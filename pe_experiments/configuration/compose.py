@@ -232,9 +232,7 @@ def _nested(key: str, value: Any) -> ConfigMapping:
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
     """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
     theirs = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
-    none = isinstance(theirs, dict) and (
-        theirs.get("mode") == "disabled" or all(section is None for section in theirs.values())
-    )
+    none = isinstance(theirs, dict) and all(section is None for section in theirs.values())
     return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
 from pe_experiments.configuration.overrides import key_of, several_values, unreadable
-from pe_experiments.configuration.schema import Config, WandbConfig, moved_logger_key, not_a_setting
+from pe_experiments.configuration.schema import Config, not_a_setting
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
 
 SUBMITIT = ("hydra/launcher=slurm", "hydra/launcher=submitit_local")
@@ -55,8 +55,6 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
 def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     """Return the error for an unknown option; ``typed`` are all overrides."""
     section, _, argument = key.partition(".")
-    if section == "logger" and argument in WandbConfig.model_fields:
-        return UserError(moved_logger_key(argument, text.partition("=")[2]))
     if key.startswith("hydra.launcher.parameters.") and set(typed) & set(SUBMITIT):
         return UserError(
             f"{key} is not yet among the parameters of submitit; add it with a plus: +{text.lstrip('+')}"

@@ -151,22 +151,12 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
 def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     """Convert errors of the parts to `UserError`s that name the part of the configuration."""
     try:
-        with no_part_exits():
-            yield
+        yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit: of a script that is imported
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
-
-
-@contextmanager
-def no_part_exits() -> Iterator[None]:
-    """Convert an exit requested by a part to a RuntimeError, so that the program continues."""
-    try:
-        yield
-    except SystemExit as error:
-        raise RuntimeError(f"{part_behind(error) or 'a part'} ends the program with {error!r}") from error
 
 
 def part_behind(error: BaseException) -> str | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
@@ -101,7 +101,7 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
     check_every: Count
-    check_examples: Count
+    check_examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
 
     @model_validator(mode="after")
@@ -165,19 +165,6 @@ class LoggerConfig(Section):
         """Return whether any logger is used."""
         others = (self.csv, self.tensorboard, self.mlflow)
         return bool(self.wandb and self.wandb.mode) or any(section is not None for section in others)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keys_of_wandb(cls, section: Any) -> Any:
-        for key in WandbConfig.model_fields.keys() & section if isinstance(section, dict) else ():
-            raise ValueError(moved_logger_key(key, section[key]))
-        return section
-
-
-def moved_logger_key(key: str, value: Any) -> str:
-    """Return the error for ``logger.mode``, which is now ``logger.wandb.mode``."""
-    now = "logger=none" if value == "disabled" else f"logger.wandb.{key}={shown(value)}"
-    return f"logger.{key}={shown(value)}: loggers are sections by name; write {now}"
 
 
 class LauncherConfig(Section):
@@ -281,32 +268,15 @@ def check(config: DictConfig | dict[str, Any]) -> Config:
     return validated(Config, interpolated(config))
 
 
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-
-
 def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration as plain values with ``${key}`` replaced; resolve nothing else."""
+    """Return a configuration as plain values with ``${...}`` resolved."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
-    return _resolved(plain, plain) if "${" in str(plain) else plain
-
-
-def _resolved(node: Any, root: dict[str, Any], depth: int = 0) -> Any:
-    if isinstance(node, dict):
-        return {key: _resolved(value, root, depth) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_resolved(value, root, depth) for value in node]
-    if not isinstance(node, str) or "${" not in node:
-        return node
-    match = REFERENCE.fullmatch(node)
-    if match is None:  # for example an environment variable
-        strange = shown(node[node.index("${") :].partition("}")[0] + "}")
-        raise UserError(f"{strange} is not resolved; allowed: only keys, as in ${{task.vocab_size}}")
-    value: Any = root
-    for key in match[1].split("."):
-        if not isinstance(value, dict) or key not in value or depth > 20:
-            raise UserError(f"the configuration cannot be read: {node} has no value")
-        value = value[key]
-    return _resolved(value, root, depth + 1)
+    if "${" in str(plain):
+        try:
+            plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+        except OmegaConfBaseException as error:
+            raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
+    return plain
 
 
 def validated(schema: type[Schema], content: Any, *where: str) -> Schema:

@@ -11,7 +11,6 @@ tuning.csv      if an option was tuned per encoding: a row per run of the grid, 
 """
 
 import json
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -174,29 +173,29 @@ def _refuse_torn(tables: Mapping[str, pd.DataFrame]) -> None:
             raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
 
-def published_keys(folder: Path) -> dict[str, float]:
-    """Return the `config_key` of each published run, with its loss if it was part of tuning, else infinity.
+def published_keys(folder: Path) -> set[str]:
+    """Return the `config_key` of each published run.
 
     Runs of tuning are listed in ``tuning.csv``. They have the configuration of a published run of the same
     encoding, except for the tuned option and the seed.
     """
     if not (folder / FILES[-1]).exists():
-        return {}
+        return set()
     finish_replacing(folder)
     provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
-    keys: dict[str, float] = {}
+    keys: set[str] = set()
     by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
     families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
     for name, *texts in provenance.itertuples(index=False):
         trained, data = map(json.loads, texts)
         by_family[*families.loc[name]] = trained, data
-        keys[config_key(trained, data)] = math.inf
+        keys.add(config_key(trained, data))
     grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
     for row in grid.to_dict("records"):
         trained, data = by_family[row["family"], row["protocol"]]
         group, _, setting = row["setting"].partition(".")
         tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
-        keys[config_key(tried, data)] = float(row["loss"])
+        keys.add(config_key(tried, data))
     return keys
 
 

@@ -119,7 +119,7 @@ def make_pages(folder: Path, study: ModuleType) -> None:
 def mirror(fresh: Path, folder: Path, results_dir: Path) -> None:
     """Replace a study's files by those of a temporary folder, all or none, and remove obsolete figures."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
-    replace_together(fresh, make_folder(folder, results_dir), names)
+    replace_together(fresh, make_folder(folder), names)
     for path in folder.glob("figures/*.png"):
         if path.relative_to(folder) not in names:
             path.unlink()

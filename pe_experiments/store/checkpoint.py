@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import require_file
@@ -21,16 +20,10 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     Raises:
         UserError: the checkpoint is damaged or was not written by a run.
     """
-    if path.parent.is_symlink() or (path.parent.exists() and not path.parent.is_dir()):
-        what = "link" if path.parent.is_symlink() else "file"
-        raise UserError(f"{path.parent} is a {what} where a directory belongs; delete it")
     if not path.exists():
         return None
     try:
         require_file(path, MOST_BYTES)
-        with ZipFile(path) as archive:  # torch never compresses, but would inflate
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed, which runs never do")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
             raise ValueError("weights or step are missing")
@@ -46,12 +39,10 @@ def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, misfi
     """Load the weights of a checkpoint into an untrained model.
 
     Raises:
-        UserError: the weights do not fit the model (message ``misfit``) or are not finite real numbers.
+        UserError: the weights do not fit the model (message ``misfit``) or are not finite.
     """
     try:
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
-        if any(isinstance(value, Tensor) and value.is_complex() for value in weights.values()):
-            raise _damaged(path, "its weights are complex")
         model.load_state_dict(weights)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise UserError(misfit) from error

@@ -13,11 +13,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
-from pe_experiments.terminal.files import make_folder, read_json, read_yaml, write_atomically
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, few, one_line, shown
+from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
-TEXTS = ("name", "label", "task", "model")  # entries of a result that are shown in tables and titles
+REQUIRED = ("name", "label", "task", "model", "seed", "steps", "evaluation")  # entries of a result
 
 
 class RunDirectory:
@@ -34,7 +34,6 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-        self._locked_inode = 0  # inode of the lock file opened by this object
         self._earlier = path.parent / f".{path.name}.aside"  # holds the files that a rerun replaces
 
     @property
@@ -43,15 +42,11 @@ class RunDirectory:
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
         """Return the directory of another evaluation, which has the same files except those of training."""
-        path = self.path / "evaluations" / evaluation_hash
-        _refuse_links(path.parent, path)
-        return RunDirectory(path)
+        return RunDirectory(self.path / "evaluations" / evaluation_hash)
 
     def evaluations(self) -> list[str]:
         """Return the names of the other evaluations."""
-        folder = self.path / "evaluations"
-        _refuse_links(folder)
-        return sorted(entry.name for entry in folder.glob("*") if entry.is_dir())
+        return sorted(entry.name for entry in self.path.glob("evaluations/*") if entry.is_dir())
 
     def state(self, rerun: bool = False) -> str:
         """Return the state of the run: new, in progress, interrupted, failed, diverged or finished.
@@ -70,12 +65,14 @@ class RunDirectory:
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the result, or None if there is none yet."""
-        _refuse_links(self.path)
         if not self.result.exists():
             return None
         try:
             result = read_json(self.result)
-            _require_result(result)
+            if result["status"] not in (COMPLETED, DIVERGED, ERROR):
+                raise ValueError(f"status={shown(result['status'])}")
+            if missing := [key for key in REQUIRED if key not in result]:
+                raise ValueError(f"without {few(missing)}")
             return result
         except (ValueError, KeyError, TypeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
@@ -89,17 +86,13 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
-        _refuse_links(self.path)
         if not self.config.exists():
             message = "there is no run (config.yaml is missing); finished runs are in results/runs"
             raise UserError(f"run={self.path}: {message}")
         try:
             saved = read_yaml(self.config)
-            identity = saved.get("identity")
-            if not isinstance(identity, dict):
+            if not isinstance(saved.get("identity"), dict):
                 raise ValueError("section 'identity' is missing")
-            if not all(isinstance(identity.get(part, {}), dict) for part in ("trained", "hashed")):
-                raise ValueError("section 'identity' has parts that are not mappings")
             if "${" in str(saved):
                 raise ValueError("it contains ${, but saved configurations are not interpolated")
         except Exception as error:
@@ -141,12 +134,10 @@ class RunDirectory:
     def opened(self) -> Iterator[bool]:
         """Create and lock the directory; yield whether it is new."""
         created = not self.path.exists()
-        _refuse_links(self.path, self._earlier, *self.path.glob("*"), *self.checkpoint.parent.glob("*"))
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
-                self._locked_inode = self._lock_file.stat().st_ino
                 for draft in self.path.glob(".*.tmp"):
                     draft.unlink()  # left by a killed process, since only the lock holder writes here
             except OSError as error:
@@ -185,17 +176,13 @@ class RunDirectory:
         """Restore the result that was set aside by a rerun that was killed before it had a new one."""
         if not (self._earlier.exists() and self.path.exists()):
             return
-        _refuse_links(self.path, self._earlier, self._lock_file)
         with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
             self._settle()
 
     def refuse_deleted(self, *files: Path) -> None:
         """Raise an error if these files or the locked directory have been deleted."""
-        exists = self._lock_file.exists()
-        # Another process may have recreated the directory.
-        held = exists and self._lock_file.stat().st_ino == self._locked_inode
-        if not (held and all(path.exists() for path in files)):
-            if not exists:
+        if not all(path.exists() for path in (self._lock_file, *files)):
+            if not self._lock_file.exists():
                 self.remove()  # files written since
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")
@@ -251,30 +238,11 @@ def _entries(folder: Path) -> list[Path]:
     return sorted(entries, key=lambda entry: entry.name == "config.yaml")
 
 
-def _require_result(result: Any) -> None:
-    """Raise a ValueError, KeyError or TypeError unless this is the content of a ``result.json``."""
-    if result["status"] not in (COMPLETED, DIVERGED, ERROR):
-        raise KeyError("status")
-    for key in TEXTS:
-        if not isinstance(result[key], str):
-            raise ValueError(f"{key}={shown(result[key])} is not a valid name")
-    result["seed"], result["steps"], result["evaluation"]["lengths"], result["evaluation"]["pe"]
-    step = result.get("finished_step", 0)
-    if not isinstance(step, int):
-        raise ValueError(f"finished_step={shown(step)}")
-
-
 def _delete(entry: Path) -> None:
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry)
     else:
         entry.unlink()
-
-
-def _refuse_links(*paths: Path) -> None:
-    for path in paths:
-        if path.is_symlink():
-            raise UserError(f"{path} is a link, and links to or inside a run are not followed; delete it")
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
@@ -310,11 +278,11 @@ def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
 
 
 def output_folder(out: str | Path, results_dir: str | Path) -> Path:
-    """Create the output folder of a command, without following links inside ``results_dir``."""
+    """Create the output folder of a command."""
     refuse_among_runs(out, results_dir)
     folder = Path(out)
-    root = Path(results_dir) if folder.is_relative_to(results_dir) else folder
     try:
-        return make_folder(folder, root)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
+    return folder

@@ -7,30 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from pydantic import BaseModel
 
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
-
-
-class TunedOption(BaseModel):
-    """An entry of ``tuning``: the best value of an option for an encoding."""
-
-    encoding: str
-    task: str
-    model: str
-    setting: str
-    chosen: str
-    seed: Any
-    tried: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-
-
-class Manifest(BaseModel):
-    """The parts of a manifest that are read."""
-
-    runs: list[str]
-    tuning: list[TunedOption] = []
 
 
 def list_in_study(results_dir: Path, study: str, *names: str) -> None:
@@ -38,31 +17,30 @@ def list_in_study(results_dir: Path, study: str, *names: str) -> None:
     manifest = results_dir / study / "manifest.json"
     if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
         return  # works in a read-only directory, too
-    lock = make_folder(manifest.parent, results_dir) / ".manifest.lock"
-    if lock.is_symlink():  # some versions of filelock follow links
-        raise UserError(f"{lock} is a link, and nothing is written through one; delete it")
-    with FileLock(lock):
+    with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
         content = read_manifest(manifest) if manifest.exists() else {"runs": []}
         facts = {key: value for key, value in content.items() if key not in ("runs", "study")}
         write_manifest(results_dir, study, [*content["runs"], *names], **facts)
 
 
 def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
-    """Write the manifest of a study with exactly these runs and ``facts`` such as ``tuning``."""
-    folder = make_folder(results_dir / study, results_dir)
+    """Write the manifest of a study with exactly these runs and ``facts`` such as ``tuned``."""
+    folder = make_folder(results_dir / study)
     content = facts | {"study": study, "runs": sorted(set(names))}
     write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest of a study: the names of its ``runs``, and ``tuning`` if options were tuned.
+    """Return the manifest of a study: the names of its ``runs``, and the ``tuned`` options if any.
 
     Raises:
         UserError: the manifest is missing or damaged.
     """
     try:
         content = read_json(path)
-        Manifest.model_validate(content, strict=True)
+        names = content.get("runs") if isinstance(content, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("runs are not names")
         return content
     except FileNotFoundError as error:
         studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))

@@ -21,8 +21,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.identity import Identity, identify
-from pe_experiments.store.own_code import is_own
+from pe_experiments.store.identity import Identity, data_digests, identify
 from pe_experiments.store.status import RunStatus, status_in
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
@@ -160,7 +159,7 @@ def _refuse_edited(
 def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
     """Raise an error for saved classes and files from outside this package without ``trust``.
 
-    Classes named by ``changes``, and unchanged classes and files in the working directory, are the caller's.
+    Classes named by ``changes``, and recorded classes and files in the working directory, are the caller's.
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
@@ -170,11 +169,26 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     identity = saved.get("identity")
     hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
     strange = [name for name in outside(sections) if name in saved_names]
-    strange = [name for name in strange if not is_own(name, hashed, Path.cwd())]
+    strange = [name for name in strange if not _is_own(name, hashed)]
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs these modules and reads these files"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
         raise UserError(f"run={run.path}: {named}; {cure}")
+
+
+def _is_own(name: str, hashed: Mapping[str, Any]) -> bool:
+    """Return whether the working directory has a class that is recorded for the run, or an unchanged file."""
+    folder = Path.cwd().resolve()
+    try:
+        if any(name in digests for digests in hashed["classes"].values()):
+            modules = [folder.joinpath(*name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
+            files = [file for path in modules for file in (path.with_suffix(".py"), path / "__init__.py")]
+            return any(file.is_file() and file.resolve().is_relative_to(folder) for file in files)
+        path = (folder / name).resolve()
+        inside = path.exists() and path.is_relative_to(folder)
+        return inside and data_digests([path], []).items() <= hashed["data"].items()
+    except (AttributeError, TypeError, KeyError, ValueError, OSError, UserError):  # a damaged configuration
+        return False
 
 
 def trained_model(status: RunStatus) -> Backbone:

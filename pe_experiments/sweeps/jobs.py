@@ -35,7 +35,6 @@ class Job:
     key: str = ""  # shared with a published run of the same configuration
     can_start: bool = False  # False if it failed before the start
     loss: float | None = None  # on fresh examples of the training lengths
-    experiment: Any = None  # only in a dry run
 
     @property
     def run(self) -> RunDirectory:
@@ -72,7 +71,7 @@ def look_up(
     """Return every distinct run with its state; an error in one run affects only that run."""
     jobs: dict[tuple[str, ...], Job] = {}
     known: dict[str, Any] = {}
-    published: dict[tuple[str, str], dict[str, float]] = {}
+    published: dict[tuple[str, str], set[str]] = {}
     display.start("looking up runs", len(runs))
     for number, overrides in enumerate(runs, 1):
         job = Job(tuple(overrides), first + number - 1)
@@ -83,8 +82,8 @@ def look_up(
 
                 job.config = continued(job.config, map(key_of, overrides))
             if job.study not in published:
-                published[job.study] = published_losses(*job.study)
-            _look_up_one(job, known, dry_run, {} if job.config["rerun"] else published[job.study])
+                published[job.study] = _published_in(*job.study)
+            _look_up_one(job, known, dry_run, set() if job.config["rerun"] else published[job.study])
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
             job.reason, job.can_start = sentence(error), False
@@ -103,14 +102,12 @@ def _refuse_ignored(first: Job, job: Job) -> None:
         raise UserError(f"{typed} is the same run as {earlier}; a sweep runs it once, so give one value")
 
 
-def published_losses(results_dir: str, study: str) -> dict[str, float]:
-    """Return the published runs of a study by configuration, with their loss or infinity if unknown."""
-    folder = Path(results_dir, study)
-    if not (study and (folder / "provenance.csv").exists()):
-        return {}
+def _published_in(results_dir: str, study: str) -> set[str]:
+    if not (study and Path(results_dir, study, "provenance.csv").exists()):
+        return set()
     from pe_experiments.published.archive import published_keys  # imports pandas
 
-    return published_keys(folder)
+    return published_keys(Path(results_dir, study))
 
 
 def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Collection[str]) -> None:
@@ -137,7 +134,6 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
         job.state = PUBLISHED
     if job.state in (FAILED, DIVERGED):
         job.reason = (job.run.read_result() or {}).get("reason", "")
-    job.experiment = replace(experiment, config=checked) if dry_run else None
     if dry_run and job.pending:  # checks that would fail when a run starts
         from pe_experiments.run import try_out
 

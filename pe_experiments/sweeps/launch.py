@@ -17,14 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.hydra_errors import explained
-from pe_experiments.configuration.schema import LauncherConfig, validated
+from pe_experiments.configuration.schema import validated
 from pe_experiments.sweeps.engines import (
     ELSEWHERE,
     SCHEMAS,
     Application,
     Engine,
     Order,
-    cores_for,
     engine_for,
     gpus,
 )
@@ -39,7 +38,7 @@ from pe_experiments.sweeps.jobs import (
     totals,
 )
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Display, Lines, complain, duration, say
+from pe_experiments.terminal.console import Display, Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         report.before_runs(LAUNCHED)
     title, flags = str(config.get("study") or "sweep"), _flags(config)
     if config.get("dry_run") is True:
-        _list(jobs, settings)
+        _list(jobs)
         process.exit_code |= any(job.state == FAILED for job in jobs)
         return [_returned(job) for job in jobs]
     _say_what_is_there(jobs, title)
@@ -146,19 +145,12 @@ def _returned(job: Job) -> JobReturn:
     return returned
 
 
-def _list(jobs: Sequence[Job], settings: LauncherConfig) -> None:
-    """Print the runs that would be executed and their expected duration."""
+def _list(jobs: Sequence[Job]) -> None:
+    """Print the runs that would be executed."""
     for job in jobs:
         reason = f"  ({one_line(job.reason)})" if job.reason else ""
         say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
     say(totals(jobs))
-    pending = [job.experiment for job in jobs if job.pending and job.state != "to evaluate"]
-    if pending:
-        from pe_experiments.sweeps.expected import expected_seconds
-
-        at_once = getattr(settings, "jobs", None) or cores_for(pending[0].config.trainer.threads)
-        seconds = duration(expected_seconds(pending, at_once))
-        say(f"expected: about {seconds} of training on this machine, {at_once} at once")
     say("nothing was run (dry_run=true)")
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from pe_experiments.terminal.errors import UserError, printable
+from pe_experiments.terminal.errors import UserError
 
 _HERE = Path(__file__).resolve().parents[1]
 # In a wheel the configs are inside the package, in a checkout beside it.
 CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 # About a hundred times the size of what runs write: 100 kB of JSON or CSV, 5 to 20 kB and 8 levels of YAML.
-MOST_BYTES, MOST_YAML_BYTES, DEEPEST, LONGEST_SCALAR = 32 << 20, 2 << 20, 100, 10_000
+MOST_BYTES, MOST_YAML_BYTES, DEEPEST = 32 << 20, 2 << 20, 100
 DRAFT_SECONDS = 60.0  # longer than writing any file takes
 READY = ".ready"  # folder of complete files that are yet to be moved
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
@@ -46,20 +46,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-def make_folder(folder: Path, root: Path) -> Path:
-    """Create a folder inside ``root`` without following links.
-
-    Raises:
-        UserError: a path between them is a link or a file.
-    """
-    step = root
-    for part in folder.relative_to(root).parts:
-        step /= part
-        if step.is_symlink():
-            raise UserError(f"{step} is a link, and nothing is written through one; delete it")
-        if step.exists() and not step.is_dir():
-            raise UserError(f"{step} is a file where a folder belongs; delete it or choose another name")
-    folder.mkdir(parents=True, exist_ok=True)
+def make_folder(folder: Path) -> Path:
+    """Create a folder and its parents; raise a `UserError` if a file is in the way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        where = f"{folder}, or a folder that it is in, is a file"
+        raise UserError(f"{where}; delete it or choose another name") from error
     return folder
 
 
@@ -72,12 +65,12 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
     finish_replacing(folder)
     names = sorted(names)
     for name in names:
-        make_folder((folder / name).parent, folder)
+        make_folder((folder / name).parent)
     copies = folder / ".copies"
     shutil.rmtree(copies, ignore_errors=True)
     try:
         for name in names:
-            make_folder((copies / name).parent, folder)
+            make_folder((copies / name).parent)
             shutil.copyfile(source / name, copies / name)
         copies.rename(folder / READY)
     finally:
@@ -88,19 +81,19 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
 def finish_replacing(folder: Path) -> None:
     """Move the files of ``.ready`` to their places after a kill in `replace_together`."""
     ready = folder / READY
-    if ready.is_symlink() or not ready.is_dir():
+    if not ready.is_dir():
         return
     for path in sorted(ready.rglob("*")):
         if not path.is_dir():
             name = path.relative_to(ready)
-            make_folder((folder / name).parent, folder)
+            make_folder((folder / name).parent)
             os.replace(path, folder / name)
     shutil.rmtree(ready)
 
 
 def require_file(path: Path, most: int) -> None:
     """Raise a ValueError unless the path is a regular file of at most ``most`` bytes."""
-    about = path.lstat()
+    about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise ValueError("not a regular file")
     if about.st_size > most:
@@ -132,10 +125,6 @@ def read_yaml(path: Path) -> Any:
                 raise ValueError(f"nested more than {DEEPEST} deep")
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it contains a YAML alias")
-            if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST_SCALAR:
-                raise ValueError(f"a value of more than {LONGEST_SCALAR} characters")
-            if isinstance(event, yaml.ScalarEvent) and printable(event.value) != event.value:
-                raise ValueError("it contains control characters")
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML ({type(error).__name__})") from error

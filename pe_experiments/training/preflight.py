@@ -42,7 +42,6 @@ def preflight(experiment: Experiment) -> list[str]:
         UserError: the run must not start.
     """
     refuse_large(experiment)
-    refuse_long_measurements(experiment)
     _refuse_unread_rate(experiment.config.training)
     source = experiment.source
     for task in dict.fromkeys((source.task, experiment.evaluation_task)):
@@ -106,31 +105,6 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
         needs = f"it needs more than the gradients of a batch ({sentence(error)})"
         other = "allowed: one that does not, such as torch.optim.AdamW"
         raise UserError(f"optimizer._target_={component.target}: {needs}; {other}") from error
-
-
-def refuse_long_measurements(experiment: Experiment) -> None:
-    """Raise an error if the evaluation is estimated to take more than a day; training has no limit."""
-    config, size = experiment.config, parameters(experiment)
-    gpu = config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    speed = 1e13 if gpu else 1e10 * config.trainer.threads  # operations per second, at least
-    evaluated, checked = config.evaluation.examples, config.training.check_examples
-    for name, examples, key, lengths in (
-        ("evaluation.examples", evaluated, "evaluation.lengths", experiment.evaluation_lengths),
-        ("training.check_examples", checked, "training.max_length", experiment.train_lengths[-1:]),
-    ):
-        hours = (
-            examples * sum(forward_operations(experiment, size, length) for length in lengths) / speed / 3600
-        )
-        if hours > 24:
-            over = f"with {key} up to {max(lengths)} takes about {hours:.2g} hours by an estimate"
-            raise UserError(f"{name}={examples} {over}, above the limit of 24; lower either")
-
-
-def forward_operations(experiment: Experiment, size: int, length: int) -> int:
-    """Return operations on an example, up to a factor, in a model of ``size`` parameters."""
-    task, shape = experiment.task, experiment.shape
-    tokens = experiment.format.tokens(length, task.target_length(task.nearest_length(length) or length))
-    return 2 * tokens * size + 4 * tokens**2 * shape.d_model * shape.num_layers
 
 
 def parameters(experiment: Experiment) -> int:

@@ -89,8 +89,3 @@ class ExitsLate(PositionalEncoding):
         self.calls += self.training and torch.is_grad_enabled()
         if self.calls == 15:
             sys.exit(0)
-
-
-class Exits(PositionalEncoding):
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        sys.exit(0)

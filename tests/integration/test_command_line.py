@@ -66,9 +66,8 @@ MISTAKES = {
     "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
     "too much to check": (
         ["training.check_examples=1000000000000"],
-        ["training.check_examples=1000000000000", "hours", "the limit of 24"],
+        ["training.check_examples=1000000000000", "at most 409600"],
     ),
-    "too long to measure": (["evaluation.lengths=[130000]"], ["evaluation.lengths up to 130000", "hours"]),
     "too long for the streams": (["evaluation.lengths=[200000]"], ["=200000", "at most 131071"]),
     "too many examples": (["evaluation.examples=1000000000"], ["evaluation.examples", "at most 409600"]),
     "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
@@ -186,7 +185,7 @@ MISTAKES = {
     ),
     "an encoding that stops the program": (
         ["pe=none", "pe._target_=tests.integration.outside.Stops"],
-        ["pe fails on a training batch", "Stops ends the program with SystemExit(0)"],
+        ["pe fails on a training batch", "SystemExit: 0"],
     ),
     "not a label": (["label=a/b"], ["label=a/b", "letters"]),
     "negative seed": (["seed=-1"], ["seed=-1", "0 or more"]),
@@ -382,10 +381,6 @@ def test_evaluate_measures_a_finished_run_otherwise(script: Script, results: Pat
         ([f"run={run}", "evaluation.lengths=3,4"], ["evaluation.lengths=3,4", "'evaluation.lengths=[3,4]'"]),
         (["+run=foo"], ["run=foo", "no run"]),
         ([f"run={run}", "evaluation.lengths.x=1"], ["evaluation.lengths={'x': 1}", "a list"]),
-        (
-            [f"run={run}", "evaluation.lengths=[130000]", "evaluation.examples=1000"],
-            ["up to 130000", "hours"],
-        ),
     ):
         failed = script("evaluate", *arguments)
         assert failed.code != 0

@@ -260,8 +260,6 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("logger.mode=disabled", "logger.mode=disabled: loggers are sections by name; write logger=none"),
-        ("logger.mode=online", "logger.mode=online: .* write logger.wandb.mode=online"),
         ("logger.wandb.mdoe=online", r"logger.wandb.mdoe is not a setting. Did you mean mode\?"),
         ("logger.wandb.mode=onlin", "logger.wandb.mode=onlin: expected offline or online"),
         ("logger=[wandb,nope]", "logger=nope is not a choice"),
@@ -272,8 +270,6 @@ def test_mistakes_about_loggers_are_one_sentence(typed: str, said: str) -> None:
         check(composed("config", [typed]))
 
 
-def test_old_keys_are_explained_from_python_too() -> None:
-    with pytest.raises(UserError, match="write logger=none"):
-        check(composed("config", {"logger.mode": "disabled"}))
+def test_loggers_are_chosen_by_name_from_python_too() -> None:
     chosen = check(composed("config", {"logger": ["csv", "tensorboard"]})).logger
     assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

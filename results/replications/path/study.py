@@ -34,8 +34,7 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
         curves["as trained"] = read_curve(path / "extrapolation.csv")
         for setting, ignored in IGNORED.items():
             say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
-            quiet = {**saved["logger"], "mode": "disabled"}
-            changes = {"task": {**saved["task"], "ignore": ignored}, "logger": quiet}
+            changes = {"task": {**saved["task"], "ignore": ignored}, "logger": {}}
             curves[setting] = evaluate_run(path, changes).curve
     about = {"name": run["name"], "encoding": run["label"], "seed": run["seed"]}
     about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}

@@ -121,6 +121,16 @@ def test_shipped_encodings_and_policies_fill_their_own_section_alone(group: str)
         assert not re.search("@package|^defaults:", path.read_text(), re.MULTILINE), path
 
 
+def test_interpolations_are_those_of_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "mine")
+    typed = ["training.batch_size=${training.steps}", "training.steps=30", "label=${oc.env:MINE}"]
+    config = check(composed("config", typed))
+    assert (config.training.batch_size, config.label) == (30, "mine")
+    for text, why in (("seed=${a.b}", "key 'a.b' not found$"), ("seed=${seed}", "Recursive interpolation")):
+        with pytest.raises(UserError, match=f"the configuration cannot be read: .*{why}"):
+            check(composed("config", [text]))
+
+
 def test_what_is_said_to_a_command_is_no_part_of_a_run() -> None:
     typed = check(composed("config", ["dry_run=true", "bank/setting=s4"]))
     assert (typed.dry_run, typed.bank["symbols"], typed.seed) == (True, 40, 4)

@@ -24,7 +24,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.trained_model import TrainedModel, finished_status, load_model
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
-from tests.conftest import TINY, Script
+from tests.conftest import Script
 from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
@@ -190,38 +190,6 @@ def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -
     assert said.err == f"error: trust={typed}: expected true or false\n"
     with pytest.raises(UserError, match=f"trust={typed}: expected true or false"):
         load_model(run.path, trust=typed)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "trainer.callbacks=['${oc.env:SECRET}']",
-        "results_dir=${oc.env:SECRET}",
-        r"label=\${seed}",
-        "seed=${a:b}",
-    ],
-)
-def test_what_is_typed_takes_values_of_other_keys_alone(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
-    monkeypatch.setenv("SECRET", "hunter2")
-    with pytest.raises(UserError, match=r"\$\{.*\} is not resolved; allowed: only keys"):
-        check(composed("config", [*TINY, typed]))
-    assert (
-        check(composed("config", [*TINY, "training.batch_size=${training.steps}"])).training.batch_size == 12
-    )
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "result.json", "checkpoints", "evaluations"])
-def test_no_link_leads_out_of_a_run(run: RunDirectory, tmp_path: Path, name: str) -> None:
-    link, elsewhere = run.path / name, tmp_path / "elsewhere"
-    if link.exists():
-        link.rename(elsewhere)
-    else:
-        elsewhere.mkdir()
-    link.symlink_to(elsewhere)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="link"):
-        evaluate_run(run.path, MORE)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_part_is_built_as_it_is_written(marked: Path) -> None:
