@@ -1,6 +1,6 @@
-"""Measure speed against other libraries, by encoding, against a bare loop and over length.
+"""Measure speed against other libraries, by encoding, for small models and over length.
 
-python scripts/benchmark.py [parts=[small,peers,encodings,loop,lengths]] [repeats=15] [out=DIR]
+python scripts/benchmark.py [parts=[small,peers,encodings,lengths]] [repeats=15] [out=DIR]
 """
 
 import sys

@@ -39,6 +39,8 @@ def pytest_runtest_setup() -> None:
     for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
         if name in sys.modules:
             sys.modules[name].SPAWN = CONTEXT
+    if "pe_experiments.sweeps.engines" in sys.modules:
+        sys.modules["pe_experiments.sweeps.engines"].LocalEngine.look_seconds = 0.05
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,18 +6,21 @@ it is given. Tests that kill, interrupt or double processes start whole ones ins
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 ON_FILES = ((Path, "rename"), (Path, "unlink"), (Path, "rmdir"), (os, "replace"), (shutil, "rmtree"),
@@ -54,23 +57,53 @@ CONTEXT.set_forkserver_preload(LIBRARIES)
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when PyTorch is imported; commands set it before
 
 
-def run_script(
-    *words: str | Path, cwd: Path, path: Sequence[Path] = (), environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run`` gives of a script of Python, with these folders first on its path."""
-    command = [str(word) for word in words]
-    with TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("out", "err")]
-        asked = (command, cwd, [str(one) for one in path], outputs)
-        process = CONTEXT.Process(target=_script, args=asked, environment=environment)
-        process.start()
-        process.join()
-        out, err = (output.read_text() for output in outputs)
-    assert process.exitcode is not None
-    return subprocess.CompletedProcess(command, process.exitcode, out, err)
+class Started:
+    """A script of Python in a session of its own, with what ``subprocess.Popen`` has.
+
+    ``path`` are folders that come first on its path. What it spawns is forked, too, if ``forks``.
+    """
+
+    def __init__(
+        self,
+        *words: str | Path,
+        cwd: Path,
+        path: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        forks: bool = False,
+    ):
+        self.args = [str(word) for word in words]
+        self._folder = Path(mkdtemp())
+        self._outputs = [self._folder / name for name in ("out", "err")]
+        asked = (self.args, cwd, [str(one) for one in path], self._outputs, forks)
+        self._process = CONTEXT.Process(target=_script, args=asked, environment=environment)
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def stdout(self) -> str:
+        """What it has said so far."""
+        return self._outputs[0].read_text() if self._outputs[0].exists() else ""
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def end(self) -> subprocess.CompletedProcess[str]:
+        """Wait for its end."""
+        self._process.join()
+        out, err = (output.read_text() for output in self._outputs)
+        shutil.rmtree(self._folder)
+        return subprocess.CompletedProcess(self.args, self._process.exitcode or 0, out, err)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+def run_script(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run`` gives of a `Started`."""
+    return Started(*words, cwd=cwd, **options).end()
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | Started | None = None) -> None:
     """Return when a condition holds; the process must not end before."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -115,7 +148,12 @@ def _die_at(operation: int) -> None:
         setattr(place, name, counted(getattr(place, name)))
 
 
-def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path]) -> None:
+def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path], forks: bool) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
+    if forks:  # with the server that has forked this process
+        forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+        multiprocessing.get_context = lambda method=None: CONTEXT  # type: ignore[assignment]
     for stream, output in zip((1, 2), outputs, strict=True):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), stream)
     os.chdir(cwd)

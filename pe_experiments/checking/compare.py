@@ -61,9 +61,12 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
     return Reference(component.label, component.build, common_forms(component, forms))
 
 
-def compare_layouts(theirs: MakeEncoding, reference: Reference) -> Comparison:
-    """Compare in models of all sizes and forms, in the layout of channels in which both agree."""
-    unchanged = compare(theirs, reference)
+def compare_layouts(theirs: MakeEncoding, reference: Reference, enough: float = SAME) -> Comparison:
+    """Compare in models of all sizes and forms, in the layout of channels in which both agree.
+
+    A comparison ends at the first difference above ``enough``; pass infinity to get the largest.
+    """
+    unchanged = compare(theirs, reference, enough=enough)
     if unchanged.same or unchanged.difference is None or unchanged.other_models:
         return unchanged
     others = (compare(theirs, reference, steps) for steps in LAYOUTS)
@@ -72,15 +75,22 @@ def compare_layouts(theirs: MakeEncoding, reference: Reference) -> Comparison:
 
 @torch.no_grad()
 def compare(
-    theirs: MakeEncoding, reference: Reference, steps: Sequence[str] = (), sizes: Sequence[Sizes] = SIZES
+    theirs: MakeEncoding,
+    reference: Reference,
+    steps: Sequence[str] = (),
+    sizes: Sequence[Sizes] = SIZES,
+    enough: float = SAME,
 ) -> Comparison:
-    """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`."""
+    """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`.
+
+    A comparison ends at the first difference above ``enough``.
+    """
     name, make, forms = reference
     if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
     worst, not_compared, table, far = 0.0, "", "", list[float]()
     for causal, size in product(forms, sizes):
-        pair = make_pair(theirs, make, model_shape(size, causal), steps)
+        pair = make_pair(theirs, make, model_shape(size, causal), steps, enough)
         if pair is None:
             return Comparison(name, None)
         worst = max(worst, pair.difference)

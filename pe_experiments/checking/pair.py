@@ -105,32 +105,41 @@ class Pair:
             yield self.scores(inputs, layer)
 
     @torch.no_grad()
-    def difference_below(self, span: int) -> float:
-        """Return the difference of the results below ``span``, relative to the largest value."""
+    def difference_below(self, span: int, enough: float = torch.inf) -> float:
+        """Return the difference of the results below ``span``, relative to the largest value.
+
+        It may be larger if it is above ``enough``, at which the comparison ends.
+        """
         # One draw is enough for far positions, since a module may compute all pairs up to the last one.
         draws, layers = (((0, 24), (1, 7)), (0, 1)) if span < FAR else (((0, 24),), (0,))
         worst = 0.0
         for seed, tokens in draws:
             for theirs, ours in self.results(self.inputs_below(span, tokens, seed), layers):
                 worst = max(worst, masked_difference(theirs, ours))
+                if worst > enough:
+                    return worst
         return worst
 
 
 def make_pair(
-    theirs: MakeEncoding, reference: MakeEncoding, shape: ModelShape, steps: Sequence[str] = ()
+    theirs: MakeEncoding,
+    reference: MakeEncoding,
+    shape: ModelShape,
+    steps: Sequence[str] = (),
+    enough: float = torch.inf,
 ) -> Pair | None:
     """Return both with parameters shared so that they differ least, or None if sharing is impossible."""
-    return share_parameters(perturbed(build(reference, shape)), build(theirs, shape), steps)
+    return share_parameters(perturbed(build(reference, shape)), build(theirs, shape), steps, enough)
 
 
 def share_parameters(
-    ours: PositionalEncoding, theirs: PositionalEncoding, steps: Sequence[str] = ()
+    ours: PositionalEncoding, theirs: PositionalEncoding, steps: Sequence[str] = (), enough: float = torch.inf
 ) -> Pair | None:
     """Copy the parameters of ``ours`` to ``theirs``."""
     best: Pair | None = None
     for pairings in assignments(ours, theirs):
         pair = Pair(theirs, ours, steps, pairings)
-        pair.difference = pair.difference_below(NEAR)
+        pair.difference = pair.difference_below(NEAR, enough)
         if best is None or pair.difference < best.difference:
             best = pair
         if pair.difference <= SAME:

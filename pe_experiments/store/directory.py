@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, few, one_line, shown
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
@@ -71,8 +71,7 @@ class RunDirectory:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise ValueError(f"status={shown(result['status'])}")
-            if missing := [key for key in REQUIRED if key not in result]:
-                raise ValueError(f"without {few(missing)}")
+            _ = [result[key] for key in REQUIRED], [result["evaluation"][key] for key in ("lengths", "pe")]
             return result
         except (ValueError, KeyError, TypeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"

@@ -92,13 +92,13 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
     text = (ROOT / "tests" / "integration" / "outside.py").read_text()
     command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
     command += ["bank/setting=s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
-    for factor in ("1", "2", "1"):  # and back: the runs of both sources are there
-        source = text.replace("return -self.slope", f"return {factor} * -self.slope")
+    for source in (text, text.replace("return -self.slope", "return 2 * -self.slope")):
         (tmp_path / "mine.py").write_text(source)
-        outcome = run_script(*command, cwd=tmp_path)
+        outcome = run_script(*command, cwd=tmp_path, forks=True)
         assert outcome.returncode == 0, outcome.stderr
         assert "1 configurations were run on 1 tasks" in outcome.stdout
-    renamed = run_script(*command, "label=other", cwd=tmp_path)
+    (tmp_path / "mine.py").write_text(text)  # back, and the runs of this source are still there
+    renamed = run_script(*command, "label=other", cwd=tmp_path, forks=True)
     assert "finished already" in renamed.stdout + renamed.stderr
     assert (results / "versus" / "other" / "verdicts.csv").exists()
 

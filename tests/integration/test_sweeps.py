@@ -18,10 +18,10 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.terminal import console
 from tests.conftest import ROOT, TINY, Script
-from tests.processes import run_script, wait_for
+from tests.processes import Started, run_script, wait_for
 from tests.synthetic import fading, write_run
 
-TRAIN = [sys.executable, str(ROOT / "scripts" / "train.py")]
+TRAIN = [ROOT / "scripts" / "train.py"]
 FOUR = ("-m", "pe=none,learned", "positions=consecutive,random_offset", "study=s")
 
 
@@ -74,15 +74,10 @@ def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, sc
     arguments = [*TINY, "training.steps=60", *FOUR]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert script("train", *arguments, f"results_dir={whole}").code == 0
-    process = subprocess.Popen(
-        [*TRAIN, *arguments, f"results_dir={killed}"],
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+    process = Started(*TRAIN, *arguments, "hydra.launcher.jobs=1", f"results_dir={killed}", cwd=ROOT)
     wait_for(lambda: stamps(killed), process)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.end()
     before = stamps(killed)
     assert 1 <= len(before) < 4
     assert script("train", *arguments, f"results_dir={killed}").code == 0
@@ -93,24 +88,16 @@ def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, sc
 
 @pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, script: Script) -> None:
-    # A shell in the background hands down an ignored SIGINT; a terminal does not.
     arguments = [*TINY, "training.steps=20000", *FOUR, f"results_dir={results}"]
-    process = subprocess.Popen(
-        [*TRAIN, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = Started(*TRAIN, *arguments, cwd=ROOT)
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), process)
     workers = children(process.pid)
     assert workers
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate()
-    assert process.returncode == 130
-    assert err.startswith("error: interrupted; the same command goes on")
-    assert err.count("\n") == 1, err
+    ended = process.end()
+    assert ended.returncode == 130
+    assert ended.stderr.startswith("error: interrupted; the same command goes on")
+    assert ended.stderr.count("\n") == 1, ended.stderr
     wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert not (results / ".launched").exists()
     listed = script("train", *arguments, "dry_run=true")
@@ -120,18 +107,12 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
 
 @pytest.mark.slow
 def test_two_at_once_share_the_work(results: Path) -> None:
-    arguments = [
-        *TRAIN,
-        *TINY,
-        "training.steps=60",
-        *FOUR,
-        "hydra.launcher.jobs=1",
-        f"results_dir={results}",
-    ]
-    both = [subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outs = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+    arguments = [*TINY, "training.steps=60", *FOUR, "hydra.launcher.jobs=1", f"results_dir={results}"]
+    both = [Started(*TRAIN, *arguments, cwd=ROOT, forks=True) for _ in range(2)]
+    ended = [process.end() for process in both]
+    assert [process.returncode for process in ended] == [0, 0]
     assert len(stamps(results)) == 4
+    outs = [process.stdout for process in ended]
     assert sum(out.count(": trained, finished") for out in outs) == 4, outs  # each by one of them
 
 
@@ -147,16 +128,13 @@ def test_a_lock_of_a_killed_process_is_no_lock(results: Path, tiny: Callable[...
     )
     assert process.stdout
     process.stdout.readline()
-    command = [*TRAIN, "-m", *TINY, f"results_dir={results}", "pe=none"]
-    sweep = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert sweep.stdout
-    said = iter(sweep.stdout.readline, "")
-    assert any("another process executes this run" in line for line in said)
+    sweep = Started(*TRAIN, "-m", *TINY, f"results_dir={results}", "pe=none", cwd=ROOT, forks=True)
+    wait_for(lambda: "another process executes this run" in sweep.stdout, sweep)
     process.kill()
     process.communicate()
-    assert any("finished" in line for line in said)
-    sweep.communicate()
-    assert sweep.returncode == 0
+    ended = sweep.end()
+    assert ended.returncode == 0
+    assert ": trained, finished" in ended.stdout
 
 
 @pytest.mark.slow
@@ -217,14 +195,14 @@ def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Scr
 @pytest.mark.parametrize("moment", ["importing", "training"])
 def test_workers_end_with_a_killed_launching_process(moment: str, results: Path) -> None:
     arguments = [*TINY, "training.steps=100000", "-m", "pe=none", f"results_dir={results}"]
-    process = subprocess.Popen([*TRAIN, *arguments], stdout=subprocess.DEVNULL, text=True)
+    process = Started(*TRAIN, *arguments, cwd=ROOT)
     if moment == "importing":
         wait_for(lambda: len(children(process.pid)) > 1, process)  # one of them tracks resources
     else:
         wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
     workers = children(process.pid)
     process.kill()
-    process.wait()
+    process.end()
     wait_for(lambda: not any(map(alive, workers)))
 
 

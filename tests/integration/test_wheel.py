@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pe_experiments.terminal.files import read_json
 from tests.conftest import ROOT, TINY
+from tests.processes import run_script
 
 
 @pytest.mark.slow
@@ -36,16 +37,16 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     assert (analysis / "templates" / "explore.js").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
-    command = [sys.executable, "-c", "from pe_experiments.commands.train import run; run()", "pe=rope", *TINY]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=environment)
+    command = "from pe_experiments.commands.train import run\nif __name__ == '__main__':\n    run()\n"
+    (tmp_path / "pe-train").write_text(command)
+    where: dict[str, Any] = {"cwd": empty, "path": [tmp_path / "site"], "forks": True}
+    done = run_script(tmp_path / "pe-train", "pe=rope", *TINY, **where)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in empty.iterdir()} == {"results"}  # no directory of Hydra's
     (run,) = (empty / "results" / "runs").iterdir()
     assert (run / "result.json").exists()
     assert '"commit": null' in (run / "environment.json").read_text()
     assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]
-    again = [*command[: -len(TINY)], "seed=0,1", "-m", *TINY]
-    swept = subprocess.run(again, capture_output=True, text=True, cwd=empty, env=environment)
+    swept = run_script(tmp_path / "pe-train", "pe=rope", "seed=0,1", "-m", *TINY, **where)
     assert swept.returncode == 0, swept.stderr
     assert "1 of 2 runs are finished already" in swept.stdout

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking import CHECKS, Subject, small_shape
+from pe_experiments.checking import CHECKS, Subject, compare, small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.identify import equal_encodings, known_mistakes
 from pe_experiments.checking.known_mistakes import MISTAKES
@@ -22,13 +22,21 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
-def test_every_mistake_is_caught_and_named(name: str) -> None:
+def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
     component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
     theirs, forms = mistake.make_in(component.build), [True, False]
+
+    def named() -> list[str]:
+        matches = known_mistakes(theirs, [component], forms)
+        return [match.mistake.name for match in matches if match.mistake]
+
+    with monkeypatch.context() as patch:  # most differ in models of the usual sizes, which is quicker
+        patch.setattr(compare, "difference_in_other_models", lambda *words: "")
+        if equal_encodings(theirs, [component], forms) == [] and named() == [name]:
+            return
     assert equal_encodings(theirs, [component], forms) == []
-    matches = known_mistakes(theirs, [component], forms)
-    assert [match.mistake.name for match in matches if match.mistake] == [name]
+    assert named() == [name]
 
 
 class DividedByTokensSoFar(Rope):

@@ -16,11 +16,12 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
-from results.benchmark import report
+from results.benchmark import report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
 from tests.conftest import Outcome
+from tests.processes import CONTEXT
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 TINY = {"tiny": (4, 8, 14, 16, 1)}
@@ -72,7 +73,8 @@ def test_the_bare_loop_trains_as_the_harness_does() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_the_evaluation_alone() -> None:
+def test_memory_is_that_of_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "get_context", lambda method: CONTEXT)
     ballast = torch.ones(64 << 20)  # 256 MB of this process must not show in the other
     milliseconds, above = long_evaluation(200, "alibi")
     assert ballast.numel()
