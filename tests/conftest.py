@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -39,8 +39,22 @@ def pytest_runtest_setup() -> None:
     for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
         if name in sys.modules:
             sys.modules[name].SPAWN = CONTEXT
+    if hydra := sys.modules.get("hydra._internal.defaults_list"):
+        _make_no_unused_maps(hydra)
     if "pe_experiments.sweeps.engines" in sys.modules:
         sys.modules["pe_experiments.sweeps.engines"].LocalEngine.look_seconds = 0.05
+
+
+def _make_no_unused_maps(hydra: Any) -> None:
+    """For each file of a composition Hydra makes a map that only ``${...}`` needs, in half of its time."""
+    make = hydra._create_interpolation_map
+    if make.__module__ != __name__:
+
+        def make_if_used(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+            used = "${" in str([*map(vars, defaults), overrides.known_choices])
+            return make(overrides, defaults, self_added) if used else None
+
+        hydra._create_interpolation_map = make_if_used
 
 
 @pytest.fixture(scope="session", autouse=True)

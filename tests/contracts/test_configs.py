@@ -196,7 +196,7 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         for row in provenance[["name", "trained", "data"]].itertuples(index=False)
         if "parent" not in json.loads(row.trained)  # no preset names a run that is not here
     }
-    assert keys.keys() <= published.keys()
+    assert keys.keys() <= published
     expanded = []
     for command in (command for preset in PUBLISHED[study] for command in commands_of(preset)):
         composer, runs, config = runs_of(command)
