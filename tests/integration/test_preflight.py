@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT, TINY, Script
 from tests.integration import misbehaving
-from tests.processes import wait_for
+from tests.processes import Started, wait_for
 
 Tiny = Callable[..., Experiment]
 PARTS = misbehaving.__name__
@@ -101,18 +99,15 @@ def test_a_part_that_ends_the_program_in_training_leaves_an_error(script: Script
 def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
     """Nearly all of the time is spent in a part, so that is where the signal arrives."""
     asked = [*TINY, f"results_dir={results}", "pe=none", "pe._target_=tests.integration.outside.Slow"]
-    running = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "train.py"), *asked, "training.steps=2000"],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"SLOW_TRAINING": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    running = Started(
+        ROOT / "scripts" / "train.py", *asked, "training.steps=2000",
+        cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
+    )  # fmt: skip
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
-    running.send_signal(signal.SIGINT)
-    assert running.communicate()[1].startswith("error: interrupted; the same command goes on")
-    assert running.returncode == 130
+    os.kill(running.pid, signal.SIGINT)
+    ended = running.end()
+    assert ended.stderr.startswith("error: interrupted; the same command goes on")
+    assert ended.returncode == 130
 
 
 @pytest.mark.slow
