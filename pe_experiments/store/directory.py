@@ -17,7 +17,7 @@ from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_l
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
-REQUIRED = ("name", "label", "task", "model", "seed", "steps", "evaluation")  # entries of a result
+REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of a result
 
 
 class RunDirectory:
@@ -71,9 +71,10 @@ class RunDirectory:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise ValueError(f"status={shown(result['status'])}")
-            _ = [result[key] for key in REQUIRED], [result["evaluation"][key] for key in ("lengths", "pe")]
+            if not (result.keys() >= REQUIRED and result["evaluation"].keys() >= {"lengths", "pe"}):
+                raise ValueError("an entry is missing")
             return result
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
             cure = "delete it to go on from the checkpoint, or add rerun=true to start this run again"
             raise UserError(f"{what}; {cure}") from error
