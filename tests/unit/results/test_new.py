@@ -116,4 +116,7 @@ def test_what_the_page_says_in_words_is_true() -> None:
     assert set(rows["cpb_log", "lag"]) == {"better"}
     assert len(rows["cpb_log", "lag"]) == 12
     assert rows["cpb_log", "copy", "kerple_log"] == "worse"
-    assert set(rows["rope_clipped", "mean"]) == {"worse"}
+    assert set(rows["rope_clipped", "mean"]) == set(rows["fope", "mean"]) == {"worse"}
+    against_rope = {task: rows["fope", task, "rope"] for task in new.TASKS}
+    assert against_rope.pop("lag") == "worse"
+    assert set(against_rope.values()) == {"not separated"}
