@@ -134,6 +134,8 @@ class RunDirectory:
     def opened(self) -> Iterator[bool]:
         """Create and lock the directory; yield whether it is new."""
         created = not self.path.exists()
+        if self.path.is_symlink():  # remains of a run are deleted, and a stranger may link to any folder
+            raise UserError(f"{self.path} is a link, and no run is written through one; delete it")
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)

@@ -117,6 +117,19 @@ def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
     assert len(reason) < 500
 
 
+def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
+    """Training there would empty somebody's folder."""
+    experiment, home = tiny(), tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.tex").write_text("years")
+    run = run_status(experiment).run
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    run.path.symlink_to(home)
+    with pytest.raises(UserError, match="is a link"):
+        run_experiment(experiment)
+    assert (home / "thesis.tex").read_text() == "years"
+
+
 def test_a_run_that_vanishes_is_not_called_trained(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
         run_status(experiment).run.config.unlink()
