@@ -33,7 +33,7 @@ TINY = (
 
 
 def pytest_runtest_setup() -> None:
-    """PyTorch computes with one thread, and processes of sweeps and ranks are forked (`tests.processes`)."""
+    """PyTorch computes with one thread, processes are forked (`tests.processes`), and waiting is short."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
@@ -46,7 +46,7 @@ def pytest_runtest_setup() -> None:
 
 
 def _make_no_unused_maps(hydra: Any) -> None:
-    """For each file of a composition Hydra makes a map that only ``${...}`` needs, in half of its time."""
+    """Hydra spends half of its time on a map for each file that only ``${...}`` needs; make it only then."""
     make = hydra._create_interpolation_map
     if make.__module__ != __name__:
 

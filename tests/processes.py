@@ -1,11 +1,12 @@
 """Processes that need not import PyTorch, which takes seconds: they are forked from one that has.
 
 Nothing of this package is imported before the fork, so each has the code, the environment and the folder that
-it is given. Tests that kill, interrupt or double processes start whole ones instead.
+it is given.
 """
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -58,7 +59,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when PyTorch is im
 
 
 class Started:
-    """A script of Python in a session of its own, with what ``subprocess.Popen`` has.
+    """A script of Python in a forked process and a session of its own.
 
     ``path`` are folders that come first on its path. What it spawns is forked, too, if ``forks``.
     """
@@ -77,6 +78,7 @@ class Started:
         asked = (self.args, cwd, [str(one) for one in path], self._outputs, forks)
         self._process = CONTEXT.Process(target=_script, args=asked, environment=environment)
         self._process.start()
+        atexit.register(self._process.kill)  # if the test fails before its end
         self.pid = self._process.pid or 0
 
     def poll(self) -> int | None:
@@ -95,7 +97,8 @@ class Started:
         self._process.join()
         out, err = (output.read_text() for output in self._outputs)
         shutil.rmtree(self._folder)
-        return subprocess.CompletedProcess(self.args, self._process.exitcode or 0, out, err)
+        assert self._process.exitcode is not None
+        return subprocess.CompletedProcess(self.args, self._process.exitcode, out, err)
 
 
 def run_script(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:

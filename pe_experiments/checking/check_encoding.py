@@ -82,7 +82,7 @@ def check_encoding(settings: CheckSettings) -> bool:
             right = _compared(component, against, forms, list(settings.against_arguments), failed)
     except UserError:
         raise
-    except Exception as error:  # raised by the tested encoding
+    except (Exception, SystemExit) as error:  # raised by the tested encoding
         say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
         return False
     return right and not failed
@@ -113,7 +113,7 @@ def _compared(
     if not common:
         say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
         return False
-    comparison = compare_layouts(component.build, as_reference(against, forms), enough=torch.inf)
+    comparison = compare_layouts(component.build, as_reference(against, forms), largest=True)
     _say_comparison(comparison, component, against, common)
     if comparison.same:
         return True

@@ -28,7 +28,7 @@ class Result(NamedTuple):
 
     holds: bool | None  # None: does not apply
     measured: str
-    error: Exception | None = None  # raised by the tested part
+    error: BaseException | None = None  # raised by the tested part
 
 
 class Check(NamedTuple):
@@ -43,7 +43,7 @@ class Check(NamedTuple):
                 return Result(*self.measure(subject))
         except NotApplicable as refusal:
             return Result(None, str(refusal))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Result(False, sentence(error), error)
 
 
@@ -77,7 +77,7 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
 
 def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
     """Print every exception once, with the checks that raised it."""
-    raised: dict[tuple[str, str], list[tuple[str, Exception]]] = {}
+    raised: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}
     for promise, _, result in failures:
         if result.error is not None:
             place = error_place(result.error)

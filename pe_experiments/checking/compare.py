@@ -61,12 +61,12 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
     return Reference(component.label, component.build, common_forms(component, forms))
 
 
-def compare_layouts(theirs: MakeEncoding, reference: Reference, enough: float = SAME) -> Comparison:
+def compare_layouts(theirs: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
     """Compare in models of all sizes and forms, in the layout of channels in which both agree.
 
-    A comparison ends at the first difference above ``enough``; pass infinity to get the largest.
+    A comparison ends at the first difference unless the ``largest`` is asked for.
     """
-    unchanged = compare(theirs, reference, enough=enough)
+    unchanged = compare(theirs, reference, largest=largest)
     if unchanged.same or unchanged.difference is None or unchanged.other_models:
         return unchanged
     others = (compare(theirs, reference, steps) for steps in LAYOUTS)
@@ -79,17 +79,18 @@ def compare(
     reference: Reference,
     steps: Sequence[str] = (),
     sizes: Sequence[Sizes] = SIZES,
-    enough: float = SAME,
+    largest: bool = False,
 ) -> Comparison:
     """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`.
 
-    A comparison ends at the first difference above ``enough``.
+    A comparison ends at the first difference unless the ``largest`` is asked for.
     """
     name, make, forms = reference
     if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
     worst, not_compared, table, far = 0.0, "", "", list[float]()
     for causal, size in product(forms, sizes):
+        enough = torch.inf if largest else SAME
         pair = make_pair(theirs, make, model_shape(size, causal), steps, enough)
         if pair is None:
             return Comparison(name, None)

@@ -108,7 +108,7 @@ class Pair:
     def difference_below(self, span: int, enough: float = torch.inf) -> float:
         """Return the difference of the results below ``span``, relative to the largest value.
 
-        It may be larger if it is above ``enough``, at which the comparison ends.
+        The comparison ends at the first difference above ``enough``, which need not be the largest.
         """
         # One draw is enough for far positions, since a module may compute all pairs up to the last one.
         draws, layers = (((0, 24), (1, 7)), (0, 1)) if span < FAR else (((0, 24),), (0,))

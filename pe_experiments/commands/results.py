@@ -49,7 +49,7 @@ def main(settings: dict[str, Any]) -> None:
         if asked.check:
             drifted += pages.differences(folder)
         else:
-            pages.regenerate(folder, results_dir)
+            pages.regenerate(folder)
     if results_dir.resolve() == readme.parent / "results":
         text = blocks.fill_project_readme(readme.read_text(), results_dir)
         if not asked.check:

@@ -23,8 +23,6 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
-MOST_SEED = (1 << 63) - 1  # the largest that a table holds
-MOST_LENGTHS = 1_000  # evaluated lengths of a run
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")

@@ -275,7 +275,7 @@ def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
         try:
             plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
         except OmegaConfBaseException as error:
-            raise UserError(f"the configuration cannot be read: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     return plain
 
 

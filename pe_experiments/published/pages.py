@@ -28,10 +28,10 @@ DEPTHS = ("*", "*/*")  # e.g. text and bank/v2
 COLOURS = 128  # of a published image, which reduces its size to a third
 
 
-def regenerate(folder: Path, results_dir: Path | None = None) -> None:
+def regenerate(folder: Path) -> None:
     """Regenerate everything in a study's folder from its CSVs."""
     with _regenerated(folder) as fresh:
-        mirror(fresh, folder, results_dir or folder.parent)
+        mirror(fresh, folder)
 
 
 def differences(folder: Path) -> list[Path]:
@@ -116,11 +116,12 @@ def make_pages(folder: Path, study: ModuleType) -> None:
         small.save(path, optimize=True)
 
 
-def mirror(fresh: Path, folder: Path, results_dir: Path) -> None:
+def mirror(fresh: Path, folder: Path) -> None:
     """Replace a study's files by those of a temporary folder, all or none, and remove obsolete figures."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
     replace_together(fresh, make_folder(folder), names)
-    for path in folder.glob("figures/*.png"):
+    figures = folder / "figures"
+    for path in () if figures.is_symlink() else figures.glob("*.png"):
         if path.relative_to(folder) not in names:
             path.unlink()
 

@@ -43,7 +43,7 @@ def publish(named: str, results_dir: Path) -> None:
         if hasattr(code, "measure"):
             code.measure(fresh, published, results_dir)
         make_pages(fresh, code)
-        mirror(fresh, folder, results_dir)
+        mirror(fresh, folder)
 
 
 def require_committed_code(study: str, runs: Runs) -> None:

@@ -90,6 +90,9 @@ def read_curve(path: Path) -> list[Row]:
         counts = [row[key] for row in typed for key in ("length", "content_length", "examples")]
         if not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a length or a number of examples is not valid")
+        partial = len({row["exact_match"] is None for row in typed}) > 1  # language models have none
+        if partial or any(row["token_accuracy"] is None for row in typed):
+            raise ValueError("an accuracy is missing")
         for key in ACCURACIES:
             for value in (row[key] for row in typed):
                 if value is not None and not 0 <= value <= 1:

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, one_line, shown
+from pe_experiments.terminal.errors import InUse, UserError, disk_problem, few, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
@@ -34,6 +34,7 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
+        self._locked_inode = 0  # of the lock file that this object has opened
         self._earlier = path.parent / f".{path.name}.aside"  # holds the files that a rerun replaces
 
     @property
@@ -71,8 +72,9 @@ class RunDirectory:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
                 raise ValueError(f"status={shown(result['status'])}")
-            if not (result.keys() >= REQUIRED and result["evaluation"].keys() >= {"lengths", "pe"}):
-                raise ValueError("an entry is missing")
+            missing = REQUIRED - result.keys() or {"lengths", "pe"} - result["evaluation"].keys()
+            if missing:
+                raise ValueError(f"{few(sorted(missing))} missing")
             return result
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
@@ -134,12 +136,12 @@ class RunDirectory:
     def opened(self) -> Iterator[bool]:
         """Create and lock the directory; yield whether it is new."""
         created = not self.path.exists()
-        if self.path.is_symlink():  # remains of a run are deleted, and a stranger may link to any folder
-            raise UserError(f"{self.path} is a link, and no run is written through one; delete it")
+        self._refuse_links()
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
+                self._locked_inode = self._lock_file.stat().st_ino
                 for draft in self.path.glob(".*.tmp"):
                     draft.unlink()  # left by a killed process, since only the lock holder writes here
             except OSError as error:
@@ -178,13 +180,23 @@ class RunDirectory:
         """Restore the result that was set aside by a rerun that was killed before it had a new one."""
         if not (self._earlier.exists() and self.path.exists()):
             return
+        self._refuse_links()
         with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
             self._settle()
 
+    def _refuse_links(self) -> None:
+        """Raise an error for a link: remains of a run are deleted, and a stranger may link to any folder."""
+        for path in (self.path, self._earlier):
+            if path.is_symlink():
+                raise UserError(f"{path} is a link, and no run is written through one; delete it")
+
     def refuse_deleted(self, *files: Path) -> None:
         """Raise an error if these files or the locked directory have been deleted."""
-        if not all(path.exists() for path in (self._lock_file, *files)):
-            if not self._lock_file.exists():
+        exists = self._lock_file.exists()
+        # Another process may have made the directory anew.
+        held = exists and self._lock_file.stat().st_ino == self._locked_inode
+        if not (held and all(path.exists() for path in files)):
+            if not exists:
                 self.remove()  # files written since
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")

@@ -177,13 +177,14 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
 
 
 def _is_own(name: str, hashed: Mapping[str, Any]) -> bool:
-    """Return whether the working directory has a class that is recorded for the run, or an unchanged file."""
+    """Return whether the working directory has the module of a recorded class, or an unchanged file."""
     folder = Path.cwd().resolve()
     try:
         if any(name in digests for digests in hashed["classes"].values()):
-            modules = [folder.joinpath(*name.split(".")[:end]) for end in range(1, name.count(".") + 1)]
+            *parts, _ = name.split(".")
+            modules = [folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
             files = [file for path in modules for file in (path.with_suffix(".py"), path / "__init__.py")]
-            return any(file.is_file() and file.resolve().is_relative_to(folder) for file in files)
+            return all(map(str.isidentifier, parts)) and any(file.is_file() for file in files)
         path = (folder / name).resolve()
         inside = path.exists() and path.is_relative_to(folder)
         return inside and data_digests([path], []).items() <= hashed["data"].items()

@@ -81,7 +81,7 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
 def finish_replacing(folder: Path) -> None:
     """Move the files of ``.ready`` to their places after a kill in `replace_together`."""
     ready = folder / READY
-    if not ready.is_dir():
+    if ready.is_symlink() or not ready.is_dir():
         return
     for path in sorted(ready.rglob("*")):
         if not path.is_dir():

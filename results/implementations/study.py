@@ -80,7 +80,7 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
 def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
     """Return whether the logits are those of our encoding, or in which convention, and what differs."""
     ours = Reference(row.against, reference.build, forms)
-    comparison = compare_layouts(row.make, ours, enough=math.inf)
+    comparison = compare_layouts(row.make, ours, largest=True)
     if comparison.same:
         far_difference = comparison.far_difference
         far = "not compared" if math.isnan(far_difference) else f"{far_difference:.0e}"

@@ -80,6 +80,11 @@ class WrongAnswers(Copy):
         return inputs_BN, targets_BN.roll(1, dims=1)
 
 
+class Exits(PositionalEncoding):
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        sys.exit(0)
+
+
 class ExitsLate(PositionalEncoding):
     """Misbehaves after some steps of training, where nothing that is tried before can see it."""
 

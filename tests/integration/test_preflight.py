@@ -115,6 +115,7 @@ def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
     ("name", "promise", "measured"),
     [
         ("AheadFar", "no look-ahead", ""),
+        ("Exits", "equal calls give equal results", "SystemExit: 0"),
         ("EditsPositions", "inputs keep their values and their gradient", ""),
         (
             "SetsTheSeedInEvaluation",

@@ -143,7 +143,7 @@ def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_p
     for name in ("README.md", "table.csv"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(tmp_path / "thesis.tex")
-    pages.regenerate(folder, written)
+    pages.regenerate(folder)
     page = written / "page"
     made = compare(written, "small", page)
     assert made.files

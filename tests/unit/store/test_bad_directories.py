@@ -100,6 +100,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "a folder": (lambda run: a_folder(run.result), "not a regular file"),
     "a device": (lambda run: linked(run.curve, "/dev/zero"), "not a regular file"),
     "no examples": (lambda run: cells(run, "examples", ""), "a number of examples"),
+    "half a row": (lambda run: cells(run, "token_accuracy", ""), "an accuracy is missing"),
     "half a length": (lambda run: cells(run, "content_length", "5.5"), "a length or a number"),
 }
 
@@ -127,12 +128,25 @@ def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
     run.path.symlink_to(home)
     with pytest.raises(UserError, match="is a link"):
         run_experiment(experiment)
+    run.path.unlink()
+    finished = write_run(experiment, fading(1, 0))
+    finished.path.with_name(f".{finished.name}.aside").symlink_to(home)
+    assert finished.name in load_runs(finished.path.parents[1]).left_out
     assert (home / "thesis.tex").read_text() == "years"
 
 
-def test_a_run_that_vanishes_is_not_called_trained(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["the directory, made anew by another", "config.yaml"])
+def test_a_run_that_vanishes_is_not_called_trained(
+    lost: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
-        run_status(experiment).run.config.unlink()
+        path = run_status(experiment).run.path
+        if lost == "config.yaml":
+            (path / lost).unlink()
+        else:
+            shutil.rmtree(path)
+            path.mkdir()
+            (path / ".lock").touch()
         return measured(*words, **options)
 
     experiment, measured = tiny(), run_module.evaluate_model

@@ -1,4 +1,4 @@
-"""Files are written whole, together, and never through a link."""
+"""Files are written whole, together, and never through a link to a file."""
 
 from __future__ import annotations
 
