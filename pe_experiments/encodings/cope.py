@@ -21,7 +21,8 @@ class Cope(PositionalEncoding):
 
     Args:
         max_position: largest count, at least 1; None means half of ``original_length``: gates start near 1/2,
-            so the rows of larger counts would not be trained.
+            so the rows of larger counts would not be trained. The released code has a row for every
+            position in training; here keys farther away than the maximum share a row if gates are near 1.
     """
 
     causal_only = True

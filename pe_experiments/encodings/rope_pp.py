@@ -15,7 +15,8 @@ class RopePlusPlus(Rope):
     keys of these heads are projected and not used. A last head without a partner is a head of RoPE.
 
     Source: Liu et al. 2025, arXiv:2512.07525, and its released code, in the form with an equal number of
-    heads (EH); there the two heads also share their values. Parameters: none. Beyond training: as `Rope`;
+    heads (EH); there the two heads also share their values, and projections and cache are halved. Here the
+    projections are those of RoPE. Parameters: none. Beyond training: as `Rope`;
     every angle is met as a cosine and as a sine. In decoders and encoders.
 
     Args:

@@ -18,8 +18,10 @@ class StickBreaking(PositionalEncoding):
     The nearest key takes its share first; the query's own key gets none. Weights may sum to less than 1, and
     the first token attends to nothing. Order is the order of the sequence; position ids are not read.
 
-    Source: Tan et al. 2025, arXiv:2410.17980, section 2, and its released kernels. Parameters: none. Beyond
-    training: near keys take their shares first, so far keys get what is left. Causal only.
+    Source: Tan et al. 2025, arXiv:2410.17980, section 2, and its released kernels. The authors' training code
+    also uses the weight that is left: at first for the query's own value (``self``), later for a learned
+    vector per head (not implemented). Parameters: none. Beyond training: near keys take their shares first,
+    so far keys get what is left. Causal only.
 
     Args:
         remainder: the weight that is left: ``nothing`` drops it, as in the formula; ``self`` gives it to the
