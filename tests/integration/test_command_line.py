@@ -248,7 +248,7 @@ OTHER_MISTAKES = {
     "compare: a habit of train.py": ("compare", ["+ckpt=1"], ["ckpt is not a setting", "Allowed: baseline"]),
     "compare: a number": ("compare", ["metric=5"], ["metric=5", "text"]),
     "compare: another folder": ("compare", ["study=../../etc"], ["study=../../etc", "first a letter"]),
-    "compare: interpolation": ("compare", ["out='${nowhere}'"], ["nowhere", "cannot be read"]),
+    "compare: interpolation": ("compare", ["out='${nowhere}'"], ["out: ", "nowhere", "not found"]),
     "show: among the runs": ("show_encoding", ["out=results/runs/x"], ["out=results/runs/x", "outside"]),
     "show: a list": ("show_encoding", ["encodings=[[a]]"], ["encodings.0=['a']", "text"]),
     "show: out": ("show_encoding", ["out=5"], ["out=5", "text"]),
