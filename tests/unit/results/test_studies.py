@@ -344,7 +344,7 @@ def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
 
 
 def test_the_published_results_are_small() -> None:
-    """The bank takes 10 MB, the newer encodings of its plan 7, and its mirrored configurations as much as itself."""
+    """The bank takes 10 MB, the newer encodings of its plan 7, and its mirrored configurations another 10."""
     assert sum(path.stat().st_size for path in _tracked()) < 30_000_000
 
 
