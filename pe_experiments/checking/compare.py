@@ -89,8 +89,8 @@ def compare(
     if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
     worst, not_compared, table, far = 0.0, "", "", list[float]()
+    enough = torch.inf if largest else SAME
     for causal, size in product(forms, sizes):
-        enough = torch.inf if largest else SAME
         pair = make_pair(theirs, make, model_shape(size, causal), steps, enough)
         if pair is None:
             return Comparison(name, None)

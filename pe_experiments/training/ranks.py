@@ -34,7 +34,7 @@ from pe_experiments.terminal.errors import UserError, sentence
 SPAWN = multiprocessing.get_context("spawn")
 NOTICE_SECONDS = 10.0  # in which rank 0 should notice that another rank has ended
 
-_reading = threading.Lock()  # if two threads read an exit code at once, one of them gets a wrong one
+_exit_code_lock = threading.Lock()  # if two threads read an exit code at once, one of them gets a wrong one
 
 Work = Callable[..., None]  # called by a rank with picklable arguments
 
@@ -208,7 +208,7 @@ def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
 def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
     """Return a sentence on a rank that fails or is killed within these seconds, or an empty string."""
     wait([worker.sentinel for worker in others], timeout=seconds)
-    with _reading:
+    with _exit_code_lock:
         codes = [worker.exitcode for worker in others]
     for rank, code in enumerate(codes, 1):
         if code:

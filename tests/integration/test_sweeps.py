@@ -201,9 +201,11 @@ def test_workers_end_with_a_killed_launching_process(moment: str, results: Path)
     else:
         wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
     workers = children(process.pid)
+    assert any(map(alive, workers))
     process.kill()
     process.end()
     wait_for(lambda: not any(map(alive, workers)))
+    assert not any(map(alive, workers))
 
 
 def alive(pid: int) -> bool:

@@ -39,6 +39,13 @@ def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.Monkey
     assert named() == [name]
 
 
+def test_the_largest_difference_is_measured_where_it_is_asked_for() -> None:
+    wrong, reference = reference_of("alibi").build, compare.as_reference(reference_of("rope"), [True])
+    first = compare.compare(wrong, reference).difference
+    largest = compare.compare(wrong, reference, largest=True).difference
+    assert compare.SAME < first < largest
+
+
 class DividedByTokensSoFar(Rope):
     """Linear interpolation by the tokens there are, which decoding changes at every step."""
 

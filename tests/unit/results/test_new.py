@@ -110,13 +110,15 @@ def test_a_stranger_finds_the_verdicts() -> None:
 
 def test_what_the_page_says_in_words_is_true() -> None:
     rows = pd.read_csv(NEW / "verdicts.csv").set_index(["encoding", "task", "other"])["verdict"].sort_index()
-    means = new.summary(new.load(NEW)[0])
+    scores = new.load(NEW)[0]
+    means = new.summary(scores)
     gate = "fox(initial_bias=4)"
     assert list(means.index[:2]) == [gate, "cpb_log"]
     assert set(rows["cpb_log", "mean"]) == set(rows[gate, "mean"]) == {"not separated"}
     assert rows[gate, "copy", "fox"] == rows[gate, "flip_flop", "kerple_log"] == "better"
     assert rows[gate, "copy", "kerple_log"] == "not separated"
     assert "worse" not in set(rows[gate])
+    assert scores.loc[(scores["label"] == gate) & (scores["task"] == "lag"), "learned"].sum() == 9
     assert set(rows["cpb_log", "lag"]) == set(rows["cpb_linear", "lag"]) == {"better"}
     assert len(rows["cpb_log", "lag"]) == 12
     assert rows["cpb_log", "copy", "kerple_log"] == "worse"
