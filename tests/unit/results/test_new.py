@@ -121,7 +121,10 @@ def test_what_the_page_says_in_words_is_true() -> None:
     assert scores.loc[(scores["label"] == gate) & (scores["task"] == "lag"), "learned"].sum() == 9
     assert set(rows["cpb_log", "lag"]) == set(rows["cpb_linear", "lag"]) == {"better"}
     assert len(rows["cpb_log", "lag"]) == 12
-    assert rows["cpb_log", "copy", "kerple_log"] == "worse"
+    assert rows["cpb_log", "copy", "kerple_log"] == rows["cope", "copy", "kerple_log"] == "worse"
+    assert set(rows["cope", "mean"]) == {"not separated"}
+    counts = scores.loc[(scores["label"] == "cope") & (scores["task"] == "lag")]
+    assert counts["learned"].sum() == 12
     assert set(rows["rope_clipped", "mean"]) == set(rows["fope", "mean"]) == {"worse"}
     against_rope = {task: rows["fope", task, "rope"] for task in new.TASKS}
     assert against_rope.pop("lag") == "worse"
