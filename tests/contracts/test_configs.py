@@ -205,6 +205,11 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
     complete = len(keys) == len({tuple(run) for _, run in expanded})
     if complete:
         expanded = with_every_value(expanded)
+    elif study == "bank/new":  # one of twelve configurations
+        expanded = [(composer, run) for composer, run in expanded if "bank/setting=s0" in run]
+        keys = {key: name for key, name in keys.items() if "-s0-" in name}
+        assert expanded
+        assert keys
     found = set()
     for composer, run in expanded:
         identity = identify(resolve(check(composer.compose(run))))
