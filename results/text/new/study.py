@@ -25,7 +25,7 @@ from pe_experiments.terminal.errors import UserError
 RESULTS = Path(__file__).parents[2]
 transfer = load_study(RESULTS / "transfer")
 new = load_study(RESULTS / "bank" / "new")
-PREDICTIONS = "predictions.csv"
+PREDICTIONS = Path(__file__).with_name("predictions.csv")
 TUNING_SEED, SEEDS = 100, 3
 TRAINED, LONGEST = transfer.TRAINED, transfer.LONGEST
 APART = 0.05  # bits per byte; encodings whose rises differ by less are not compared
@@ -72,11 +72,10 @@ def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
     return rows.sort_values(["class", "score"], ascending=False).rename_axis("encoding").reset_index()
 
 
-def rises(runs: Runs) -> pd.DataFrame:
-    """Return rises in bits per byte from the training length to the longest [C, seeds] of complete encodings.
+def at_best_rate(runs: Runs) -> pd.DataFrame:
+    """Return a row per encoding and seed at the learning rate with the lowest loss on the tuning seed.
 
-    They are those at the learning rate with the lowest loss on the tuning seed, or at the smallest if all
-    diverged there. A run that diverged has the highest mean rise of an encoding.
+    That is the smallest rate if all diverged there. Bits per byte have their length as the name of the column.
     """
     columns = ["label", "seed", "status", "loss_in_distribution", "rate"]
     rows = with_settings(runs, rate="training.learning_rate").set_index("name")[columns]
@@ -84,7 +83,15 @@ def rises(runs: Runs) -> pd.DataFrame:
     tuning = rows[rows["seed"] == TUNING_SEED].copy()
     tuning.loc[tuning["status"] == DIVERGED, "loss_in_distribution"] = np.inf
     best = tuning.sort_values(["loss_in_distribution", "rate"]).groupby("label")["rate"].first()
-    rows = rows[(rows["seed"] < SEEDS) & (rows["rate"] == rows["label"].map(best))]
+    return rows[(rows["seed"] < SEEDS) & (rows["rate"] == rows["label"].map(best))]
+
+
+def rises(runs: Runs) -> pd.DataFrame:
+    """Return rises in bits per byte from the training length to the longest [C, seeds] of complete encodings.
+
+    A run that diverged has the highest mean rise of an encoding.
+    """
+    rows = at_best_rate(runs)
     rise = (rows[LONGEST] - rows[TRAINED]).mask(rows["status"] == DIVERGED)
     rows = rows.assign(rise=rise.fillna(rise.groupby(rows["label"]).mean().max()))
     return rows.pivot(index="label", columns="seed", values="rise").reindex(columns=range(SEEDS)).dropna()
@@ -131,8 +138,10 @@ def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, 
 
 def outcomes(folder: Path) -> pd.DataFrame:
     """Return the predictions beside the rises of the encodings that have them, the lowest rise first."""
-    found = transfer.mean_and_range(rises(read_archive(folder)))
-    predicted = pd.read_csv(folder / PREDICTIONS).set_index("encoding").join(found)
+    runs = read_archive(folder)
+    found = transfer.mean_and_range(rises(runs))
+    found["trained"] = at_best_rate(runs).groupby("label")[TRAINED].mean()
+    predicted = pd.read_csv(PREDICTIONS).set_index("encoding").join(found)
     if predicted["rise"].isna().any():
         waiting = ", ".join(predicted.index[predicted["rise"].isna()])
         raise UserError(
@@ -157,8 +166,13 @@ def pages(folder: Path) -> None:
     axes = figure.subplots()
     transfer.draw_classes(axes, rows["score"], rows[["rise", "low", "high"]], rows["class"])
     for label, row in rows.iterrows():
-        axes.annotate(str(label), (row["score"], row["rise"]), (5, 4), textcoords="offset points", fontsize=6)
+        axes.annotate(
+            str(label), (row["score"], row["rise"]), (3, -5), textcoords="offset points", fontsize=7,
+            rotation=-60, rotation_mode="anchor", va="center",
+        )  # fmt: skip
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
+    axes.margins(0.15, 0.3)
+    axes.set_ylim(top=-0.3)
     axes.set_xlabel("bank: mean score over four tasks")
     save(figure, folder / "figures", "answer")
 
@@ -178,10 +192,12 @@ def blocks(folder: Path) -> dict[str, Any]:
         "pairs": main.pairs,
         "share": main.share,
         "p": main.p,
+        "smallest_p": within_classes(risen, -risen, classes).p,  # of the perfect order
         "verdict": main.verdict,
         "classes_rho": classes_rho,
         "classes_p": classes_p,
         "bank_rho": bank_rho,
+        **{f"{label}_rise": rise for label, rise in (rows["rise"].round(2) + 0.0).items()},
         "both_bank_rho": rank_correlation(*both)[0],
         "both_classes_rho": rank_correlation(np.concatenate([classes, transfer.CLASSES.ravel()]), both[1])[0],
     }
@@ -193,9 +209,11 @@ def prediction_table(rows: pd.DataFrame) -> str:
     cells = pd.DataFrame({
         "encoding": [f"`{label}`" for label in rows.index],
         "class": [transfer.CLASS_LOOKS[level][0] for level in rows["class"]],
+        "at 256 bytes": rows["trained"].map("{:.2f}".format).to_list(),
         "score in the bank": rows["score"].map("{:.2f}".format).to_list(),
         "rise on text (range of three seeds)": [
-            f"{row.rise:+.2f} [{row.low:+.2f}, {row.high:+.2f}]" for row in rows.itertuples()
+            f"{row.rise:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
+            for row in (rows[["rise", "low", "high"]].round(2) + 0.0).itertuples()  # no -0.00
         ],
         "place by class": rows["place_by_class"].map("{:g}".format).to_list(),
         "by the bank": rows["place_by_bank"].map("{:g}".format).to_list(),
