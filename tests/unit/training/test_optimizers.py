@@ -21,9 +21,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.store.trained_model import load_model
-from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import loop
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import (
     TrainingOptimizer,
@@ -104,34 +102,6 @@ def test_muon_has_the_matrices_of_the_layers(tiny: Tiny) -> None:
     for choice in ("pe=learned", "pe=fire", "model.output_head=tied"):
         model = tiny(choice).untrained_model()
         assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
-
-
-class StopAt(Display):
-    def __init__(self, step: int):
-        self.at = step
-
-    def step(self, done: int) -> None:
-        if done == self.at:
-            raise RuntimeError("boom")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", ["sgd", "adafactor"])  # Muon: test_trainer
-def test_a_resumed_run_is_that_which_was_never_stopped(
-    choice: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    options = (f"optimizer={choice}", "training.steps=25")
-    whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}")).directory
-    assert run_experiment(tiny(*options), StopAt(17)).status == "error"
-    again = run_experiment(tiny(*options))
-    assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
-    assert again.directory.metrics.read_text() == whole.metrics.read_text()
-    assert again.directory.curve.read_text() == whole.curve.read_text()
-    before, after = tiny(*options).untrained_model(), load_model(again.directory.path).model
-    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
-        assert (one != other).any(), name
 
 
 def test_the_optimizer_is_part_of_an_identity(tiny: Tiny) -> None:

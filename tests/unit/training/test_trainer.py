@@ -19,10 +19,9 @@ from pe_experiments.store.identity import identify
 from pe_experiments.store.status import run_status
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import loop
 from pe_experiments.training.loop import batch_loss
+from tests.interrupted import StopAt
 
 Tiny = Callable[..., Experiment]
 
@@ -46,15 +45,6 @@ class Best(pl.Callback):
         return {"best": np.float64(1.0)}
 
 
-class StopAt(Display):
-    def __init__(self, step: int):
-        self.at = step
-
-    def step(self, done: int) -> None:
-        if done == self.at:
-            raise RuntimeError("boom")
-
-
 OF_LIGHTNING = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 CASES: dict[str, tuple[str, ...]] = {
     "accumulated, callback": (
@@ -65,25 +55,27 @@ CASES: dict[str, tuple[str, ...]] = {
     "bf16, dropout": ("trainer.precision=bf16-mixed", "model=llama", "model.d_model=16", "model.dropout=0.2"),
     "moving average": (OF_LIGHTNING.format("EMAWeightAveraging"), "pe=rope"),
     "float64": ("trainer.precision=64-true", "pe=rope"),
+    "sgd": ("optimizer=sgd",),
+    "adafactor": ("optimizer=adafactor",),
     "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
 }
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_is_that_which_was_never_stopped(
-    case: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+def test_a_resumed_run_is_that_which_was_never_stopped(case: str, tiny: Tiny, tmp_path: Path) -> None:
     options = (*CASES[case], "training.steps=25")
     whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}"))
     assert whole.status == "completed", whole.result
-    assert run_experiment(tiny(*options), StopAt(17)).status == "error"
+    assert run_experiment(tiny(*options), StopAt(17, RuntimeError("boom"))).status == "error"
     again = run_experiment(tiny(*options))
     assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
     assert again.directory.metrics.read_text() == whole.directory.metrics.read_text()
     assert again.directory.curve.read_text() == whole.directory.curve.read_text()
+    before, after = tiny(*options).untrained_model(), load_model(again.directory.path, trust=True).model
+    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert (one != other).any(), name
 
 
 def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tiny) -> None:
