@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import check
@@ -261,12 +260,6 @@ def test_a_directory_of_an_earlier_version_is_said(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="by an earlier version; train it again"):
         finished_status(RunDirectory(run.path))
     assert run_status(tiny("training.steps=13")).not_the_run() == ""
-
-
-def test_python_and_the_command_line_name_the_same_run(tiny: Tiny) -> None:
-    keys = {"pe": "rope", "training.steps": 9}
-    typed = composed("config", ["pe=rope", "training.steps=9"])
-    assert name_of(resolve(check(composed("config", keys)))) == name_of(resolve(check(typed)))
 
 
 def test_a_file_that_is_edited_later_does_not_change_the_class_in_memory(

@@ -224,11 +224,6 @@ def test_what_cannot_fit_is_one_sentence(typed: str, tiny: Tiny, child: Child) -
         loaded(child(run, typed))
 
 
-def test_new_layers_are_new_weights(tiny: Tiny, child: Child) -> None:
-    _, remark = loaded(child(trained(tiny("pe=rope")), "model.num_layers=3"))
-    assert "new: layers.2." in remark
-
-
 def test_the_parent_is_part_of_the_identity_and_its_place_is_not(
     tiny: Tiny, child: Child, tmp_path: Path
 ) -> None:
