@@ -14,7 +14,7 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
-from pe_experiments.encodings.alibi import Alibi, alibi_slopes
+from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.fire import Fire
 from pe_experiments.encodings.fope import Fope
@@ -36,10 +36,6 @@ from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from scripts.catalogue import acts_on
-
-
-def test_alibi_slopes_of_the_paper() -> None:
-    assert alibi_slopes(8).tolist() == [2.0**-h for h in range(1, 9)]
 
 
 def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
@@ -163,15 +159,6 @@ def test_layers_alternate() -> None:
     assert len(list(encoding.parameters())) == 2
 
 
-def test_a_composition_is_both_of_its_parts() -> None:
-    shape = small_shape()
-    both = Composition(shape, encodings=[Rope, Alibi])
-    inputs = draw_inputs(shape, 12, 300, 0)
-    empty = Inputs(inputs.q_BHTK * 0, inputs.k_BHTK * 0, inputs.x_BTD, inputs.positions_BT)
-    expected = attention_scores(Rope(shape), inputs) + attention_scores(Alibi(shape), empty)
-    torch.testing.assert_close(attention_scores(both, inputs), expected, equal_nan=True)
-
-
 def test_learned_positions_compose_with_a_bias() -> None:
     make = reference_of("learned").build
     subject = Subject(lambda shape: Composition(shape, encodings=[make, ScalableSoftmax]))
@@ -186,12 +173,6 @@ def test_a_clamped_parameter_can_turn_back() -> None:
     held.sum().backward()
     assert parameter.grad is not None
     assert parameter.grad.tolist() == [1.0, 1.0]
-
-
-def test_parameters_can_be_moved_for_a_check() -> None:
-    encoding: PositionalEncoding = T5Bias(small_shape())
-    assert not encoding.table.any()
-    assert perturbed(encoding).table.all()  # type: ignore[union-attr]
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from pe_experiments.analysis.audit import vectors_of
 from pe_experiments.checking import small_shape
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 
@@ -41,11 +40,6 @@ def test_nothing_is_learned_and_nothing_is_stored() -> None:
     encoding = Sinusoidal(small_shape())
     assert list(encoding.parameters()) == []
     assert encoding.state_dict() == {}
-
-
-def test_norm_is_the_square_root_of_half_the_width() -> None:
-    norms = vectors_of(Sinusoidal(small_shape(d_model=64)), 500).norm(dim=-1)
-    torch.testing.assert_close(norms, torch.full_like(norms, math.sqrt(32)), rtol=0, atol=1e-5)
 
 
 def test_concatenation_fills_the_columns_it_announces() -> None:

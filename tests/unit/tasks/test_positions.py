@@ -105,8 +105,9 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["decoder", "encoder"])
-@pytest.mark.parametrize("task", ["copy", "addition_padded", "binary_addition"])
+@pytest.mark.parametrize(
+    ("task", "model"), [("copy", "decoder"), ("addition_padded", "encoder"), ("binary_addition", "decoder")]
+)
 def test_learned_tables_train_and_evaluate_on_ids_of_the_task(
     task: str, model: str, tiny: Callable[..., Experiment]
 ) -> None:
