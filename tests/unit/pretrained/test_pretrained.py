@@ -20,7 +20,7 @@ from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Outcome
-from tests.unit.pretrained.conftest import TRAINED, save_llama, save_tokenizer
+from tests.unit.pretrained.conftest import save_llama, save_tokenizer
 
 pytest.importorskip("transformers")
 
@@ -331,7 +331,3 @@ def test_weights_that_are_missing_are_named(llama: Path, tmp_path: Path) -> None
     model = opened(folder)
     with pytest.raises(UserError, match=r"lack 1 weights, such as model\.norm\.weight"):
         model.load(model.block("as_is", 1.0), "cpu")
-
-
-def test_original_length_comes_from_the_configuration(llama: Path) -> None:
-    assert opened(llama).original_length == TRAINED

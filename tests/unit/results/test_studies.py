@@ -240,7 +240,8 @@ def test_code_that_came_with_somebody_elses_results_is_not_run(tmp_path: Path) -
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     assert hasattr(load_study(tmp_path / "text"), "blocks")  # the project's study of that name
-    assert not hasattr(load_study(tmp_path / "other"), "blocks")
+    for other in (tmp_path / "other", RESULTS / "mine" / "text"):
+        assert not hasattr(load_study(other), "blocks")
     assert not (tmp_path / "ran").exists()
 
 
@@ -283,12 +284,6 @@ def test_sign_flips_are_all_counted(differences: list[float]) -> None:
     signs = np.array(list(itertools.product([1, -1], repeat=len(d))))
     expected = np.mean(np.abs((signs * d).mean(1)) >= abs(d.mean()) - 1e-12)
     assert precision.sign_flip_p(d, "two-sided") == pytest.approx(expected)
-
-
-def test_five_seeds_are_never_below_one_sixteenth() -> None:
-    assert precision.sign_flip_p(np.array([0.9, 0.95, 0.93, 0.94, 0.96]), "two-sided") == pytest.approx(
-        0.0625
-    )
 
 
 def test_equivalence_needs_every_one_of_five_within_the_margin() -> None:
@@ -335,12 +330,6 @@ def test_the_values_in_the_projects_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert fill_project_readme(text, RESULTS) == text
     assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
-
-
-def test_every_published_study_is_loaded_by_its_folder_alone() -> None:
-    for name in ("text", "precision", "tutorial_claims"):
-        assert callable(load_study(RESULTS / name).blocks)
-    assert not hasattr(load_study(RESULTS / "mine" / "text"), "blocks")  # another study of that name
 
 
 def test_the_published_results_are_small() -> None:
