@@ -55,9 +55,8 @@ PATIENCE = 600  # seconds that a busy machine may take for what an idle one does
 # In place of ``multiprocessing.get_context("spawn")``.
 CONTEXT = _Serving()
 CONTEXT.set_forkserver_preload(LIBRARIES)
-os.environ.setdefault(
-    "OPENBLAS_NUM_THREADS", "1"
-)  # read when NumPy is imported; threads of several tests wait
+# Read when NumPy is imported: its threads would wait for those of the other tests that run.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when PyTorch is imported; commands set it before
 
 

@@ -86,7 +86,8 @@ def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
         first = scores.mean(axis=0).argmax()
         differences.append(np.delete(scores[:, [first]] - scores, first, axis=1).T)
     smallest: list[float] = []
-    for some in np.split(np.array(differences), SIMULATIONS // 100):  # many small products are slow
+    # A hundred at a time: on a busy machine NumPy's threads make thousands of small products take a minute.
+    for some in np.split(np.array(differences), SIMULATIONS // 100):
         ps = paired_ps(some.reshape(-1, settings)).reshape(len(some), -1)
         smallest += [min(holm(each)) for each in ps.tolist()]
     return np.array(smallest)

@@ -152,7 +152,7 @@ def pages(folder: Path) -> None:
     """Draw both halves side by side and the effects of the factors; write ``scores.csv`` and ``verdicts.csv``."""
     first, mirrored = load(folder)
     mirrored.to_csv(folder / "scores.csv", index=False)
-    if mirrored.empty:
+    if mirrored.empty:  # no configuration is complete
         return
     if len(tests := confirmatory(mirrored)):
         tests.to_csv(folder / "verdicts.csv", index=False)

@@ -123,8 +123,7 @@ def test_what_the_page_says_in_words_is_true() -> None:
     assert len(rows["cpb_log", "lag"]) == 12
     assert rows["cpb_log", "copy", "kerple_log"] == rows["cope", "copy", "kerple_log"] == "worse"
     assert set(rows["cope", "mean"]) == {"not separated"}
-    counts = scores.loc[(scores["label"] == "cope") & (scores["task"] == "lag")]
-    assert counts["learned"].sum() == 12
+    assert scores.loc[(scores["label"] == "cope") & (scores["task"] == "lag"), "learned"].sum() == 12
     assert set(rows["rope_clipped", "mean"]) == set(rows["fope", "mean"]) == {"worse"}
     against_rope = {task: rows["fope", task, "rope"] for task in new.TASKS}
     assert against_rope.pop("lag") == "worse"
