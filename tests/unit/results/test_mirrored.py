@@ -12,7 +12,9 @@ import pytest
 from pe_experiments.published import read_archive
 from pe_experiments.published.archive import select_runs, write_archive
 from results.bank.mirrored import study as mirrored
+from tests import stranger
 
+MIRRORED = Path(mirrored.__file__).parent
 FACTORS = [*mirrored.bank.FACTORS]
 # Half of all combinations of levels, in which every two factors are balanced.
 LEVELS = [one for one in itertools.product([False, True], repeat=len(FACTORS)) if sum(one) % 2]
@@ -108,6 +110,7 @@ def test_the_bank_as_its_own_mirror(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(same.assign(name="mirrored-" + same["name"]), second)
     tests = mirrored.confirmatory(second)
     assert tests.groupby("family", sort=False).size().tolist() == [20, 1, 11, 11, 11, 11]
+    a_stranger_finds(tests, scores_of_a_stranger(folder))
     assert mirrored.confirmatory(second[second["setting"] < 8]).empty
     values = mirrored.blocks(folder)
     assert values["settings"] == 11
@@ -117,3 +120,46 @@ def test_the_bank_as_its_own_mirror(tmp_path: Path) -> None:
     (folder / "figures").mkdir()
     mirrored.pages(folder)
     assert (folder / "figures" / "answer.png").exists()
+
+
+def scores_of_a_stranger(folder: Path) -> dict[str, stranger.Values]:
+    """Return scores by task, and their mean, in complete configurations; 0 where a task was not learned."""
+    by_task = {
+        task: stranger.measured(runs, "score", as_zero=True)
+        for task, runs in stranger.bank_runs(folder).items()
+    }
+    complete = set.intersection(*(set(by_task[task]["fox"]) for task in mirrored.TASKS))
+    found: dict[str, stranger.Values] = {}
+    for label in by_task["copy"]:
+        for task in mirrored.TASKS:
+            found.setdefault(task, {})[label] = {n: by_task[task][label][n] for n in sorted(complete)}
+        over_tasks = {n: float(np.mean([found[task][label][n] for task in mirrored.TASKS])) for n in complete}
+        found.setdefault("mean", {})[label] = over_tasks
+    return found
+
+
+def a_stranger_finds(tests: pd.DataFrame, scores: dict[str, stranger.Values]) -> None:
+    """Compare every difference, p-value and verdict with those of other code."""
+    for family, own in tests.groupby("family"):
+        values = scores[str(family) if family in mirrored.TASKS else "mean"]
+        rows = own.to_dict("records")
+        found = [stranger.sign_flip_p(values[row["encoding"]], values[row["other"]]) for row in rows]
+        ps = stranger.holm([p for _, p, _ in found])
+        for row, (difference, _, settings), p in zip(rows, found, ps, strict=True):
+            assert row["settings"] == settings
+            assert (row["difference"], row["p"]) == pytest.approx((difference, p)), row
+            verdict = "tied" if p > 0.05 else "confirmed" if difference > 0 else "refuted"
+            assert row["verdict"] == verdict, row
+
+
+@pytest.mark.slow
+def test_a_stranger_finds_the_published_means_and_verdicts() -> None:
+    values, scores = mirrored.blocks(MIRRORED), scores_of_a_stranger(MIRRORED)
+    assert values["settings"] == len(scores["mean"]["fox"])
+    for task, of_task in scores.items():
+        for label, own in of_task.items():
+            assert values[f"mirrored/{task}/{label}"] == pytest.approx(np.mean([*own.values()]))
+    verdicts = MIRRORED / "verdicts.csv"
+    assert verdicts.exists() == (values["settings"] >= 9)
+    if verdicts.exists():
+        a_stranger_finds(pd.read_csv(verdicts), scores)
