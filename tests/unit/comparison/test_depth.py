@@ -9,11 +9,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.drawing import depth_heatmap
 from pe_experiments.published.archive import read_archive, write_archive
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
@@ -92,14 +90,6 @@ def test_a_damaged_table_is_left_out(needle_runs: Path) -> None:
     runs = load_runs(needle_runs)
     assert [key.rpartition("/")[2] for key in runs.left_out] == ["depth.csv"]
     assert set(runs.depth["name"].str.contains("alibi")) == {True}
-
-
-def test_depth_runs_downwards_and_a_line_ends_the_training_lengths() -> None:
-    axes = Figure().subplots()
-    image = depth_heatmap(axes, pd.DataFrame([[0.0, 1.0]], index=[0.1], columns=[6, 12]), 6)
-    assert axes.get_ylim() == (1, 0)
-    assert [line.get_xdata()[0] for line in axes.lines] == [0.5]  # type: ignore[index]
-    assert image.get_clim() == (0, 1)
 
 
 @pytest.mark.parametrize("task", ["associative_recall", "copy"])

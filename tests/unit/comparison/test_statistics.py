@@ -60,14 +60,6 @@ def test_coverage_is_the_one_stated(name: str) -> None:
         assert held >= 95
 
 
-def test_a_t_interval_would_not_cover() -> None:
-    """Why there is none: five seeds that are 0 or 0.5, rarely 0.5."""
-    draw, truth = outcomes()["0 or 0.5, P = 0.05"]
-    studies = draw(np.random.default_rng(0), (STUDIES, 5))
-    half = stats.t.ppf(0.975, 4) * studies.std(axis=1, ddof=1) / np.sqrt(5)
-    assert np.mean(np.abs(studies.mean(axis=1) - truth) <= half) < 0.3
-
-
 @pytest.mark.parametrize("seeds", [3, 5, 12])
 def test_of_zeros_and_ones_the_mean_has_the_interval_of_clopper_and_pearson(seeds: int) -> None:
     for successes in range(seeds + 1):
