@@ -58,8 +58,10 @@ def test_incomplete_cards_are_refused(text: str, message: str, tmp_path: Path) -
 
 
 def test_a_mistake_in_a_file_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "shipped", lambda group: {name: {"_target_": "mine.X"} for name in CARDS})
-    assert str(catalogue.main()).startswith("error: task._target_=mine.X: there is no mine.py")
+    monkeypatch.setattr(
+        catalogue, "shipped", lambda group: {name: {"_target_": "nowhere.X"} for name in CARDS}
+    )
+    assert str(catalogue.main()).startswith("error: task._target_=nowhere.X: there is no nowhere.py")
 
 
 def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
