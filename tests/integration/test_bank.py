@@ -21,7 +21,7 @@ from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
-TASKS, SETTINGS, RATES = ("kth", "copy"), ("s0", "s1", "s2"), (0.003, 0.001)
+TASKS, SETTINGS, RATES = ("kth", "copy"), ("s0", "s1"), (0.003, 0.001)
 TINY = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
     "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",
@@ -55,8 +55,8 @@ def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script) -> No
     asked = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
     outcome = script("train", *asked)
     assert outcome.code == 0, outcome.err
-    assert "24 runs: 12 published, 12 new" in outcome.out
-    assert "24 runs: 24 new" in script("train", *asked, "rerun=true").out
+    assert "16 runs: 8 published, 8 new" in outcome.out
+    assert "16 runs: 16 new" in script("train", *asked, "rerun=true").out
 
 
 def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
@@ -67,7 +67,8 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     for number, experiment in enumerate(experiments(results, *MINE), 1):
         if number % (len(SETTINGS) * len(RATES)):
             write_run(experiment, fading(0.4, 0.1))
-    outcome = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}")
+    metric = "hydra.callbacks.report.metric=exact_match_at_4x"
+    outcome = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}", metric)
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
     assert "the page comes when kth is finished (1 of 2 runs)" in outcome.out
@@ -81,10 +82,7 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     page = (folder / "report.html").read_text()
     assert page.index("<figure>") < page.index("<h2>Verdicts</h2>")
     assert "did not learn the task often enough, like <b>2</b> (alibi, none)" in page
-    metric = "hydra.callbacks.report.metric=exact_match_at_4x"
-    again = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}", metric)
-    assert again.code == 0, again.err
-    assert "compared in exact match at 4x" in (folder / "report.html").read_text()
+    assert "compared in exact match at 4x" in page
 
 
 def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Path, tmp_path: Path) -> None:
