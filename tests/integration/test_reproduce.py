@@ -40,7 +40,7 @@ def test_the_shortest_published_run_comes_out_again(
 @pytest.mark.slow
 def test_another_training_differs(published: Runs, shortest: str, tmp_path: Path) -> None:
     config = published_config(published, shortest)
-    config["training"] |= {"learning_rate": 0.01}
+    config["training"] |= {"learning_rate": 0.01, "steps": 200}
     again = run_experiment(config | {"results_dir": str(tmp_path), "logger": "none"})
     words, agrees = compare_runs(published, shortest, again)
     assert not agrees

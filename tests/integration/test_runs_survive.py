@@ -18,7 +18,6 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.identity import identify
 from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.status import run_status
 from pe_experiments.terminal import console
@@ -155,19 +154,6 @@ def test_what_is_left_of_a_deleted_run_is_trained_anew(tiny: Tiny) -> None:
     again = run_experiment(tiny())
     assert again.done == "trained"
     assert again.directory.metrics.exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("checkpoint_every_step")
-def test_an_interruption_leaves_no_result_and_resumes(tiny: Tiny) -> None:
-    whole = curves(run_experiment(tiny("training.steps=20")).directory)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny("training.steps=20", "rerun=true"), StopAt(13, KeyboardInterrupt()))
-    run = RunDirectory(Path(tiny().config.results_dir) / "runs" / identify(tiny("training.steps=20")).name)
-    assert not run.result.exists()
-    again = run_experiment(tiny("training.steps=20"))
-    assert again.done == "resumed"
-    assert curves(again.directory) == whole
 
 
 @pytest.mark.slow
