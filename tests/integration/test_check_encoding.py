@@ -231,12 +231,14 @@ def test_a_known_mistake_is_named_without_a_reference(script: Script, name: str,
     assert sentence in outcome.out
 
 
+@pytest.mark.usefixtures("_comparison_alone")
 def test_an_encoding_is_told_from_its_variants(script: Script) -> None:
     outcome = script("check_encoding", "pe=alibi")
     assert "It is alibi," in outcome.out
     assert "It is alibi_asymmetric" not in outcome.out
 
 
+@pytest.mark.usefixtures("_comparison_alone")
 def test_arguments_reach_the_reference(script: Script) -> None:
     outcome = script("check_encoding", "pe=rope", "pe.base=500", "against=rope")
     assert outcome.code == 0, outcome.out
@@ -277,6 +279,7 @@ def test_randomness_in_evaluation_is_said_once(script: Script) -> None:
     assert "equal calls give equal results" in outcome.out
 
 
+@pytest.mark.usefixtures("_comparison_alone")
 def test_a_table_of_other_arguments_is_not_offered_where_there_are_none(script: Script) -> None:
     assert "It cannot be" not in checked(script, "LearnedSlopes", "alibi").out
     assert "with other arguments" not in checked(script, "LearnedSlopes", "none").out
