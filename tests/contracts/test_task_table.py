@@ -23,11 +23,6 @@ def test_the_table_is_up_to_date() -> None:
     assert (CONFIG_DIR / "task" / "README.md").read_text() == tasks(), "run python scripts/catalogue.py"
 
 
-def test_there_are_tasks_for_those_in_a_hurry() -> None:
-    assert len(CARDS) >= 34
-    assert len(QUICK) >= 12
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_recipes_are_complete_commands(name: str) -> None:
@@ -41,8 +36,7 @@ def test_recipes_are_complete_commands(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("# a -> b\n", "tier='' is not one of quick, hour, gpu"),
-        ("# a -> b\n# tier: slow\n", "tier='slow' is not one of"),
+        ("# a -> b\n# tier: slow\n", "tier='slow' is not one of quick, hour, gpu"),
         ("# a -> b\n# tier: quick\n", "a quick task, and no other, has a recipe"),
         ("# a -> b\n# tier: gpu\n# recipe: pe=none\n# shown: 1.0\n", "a quick task, and no other"),
         ("# a -> b\n# tier: gpu\n# author: me\n", "unknown comment 'author'"),

@@ -588,13 +588,7 @@ def test_a_mistake_in_ones_own_file_is_a_sentence(
 @pytest.mark.slow
 def test_no_library_warns_on_the_way(tmp_path: Path) -> None:
     """In a process of its own, with Python's and the libraries' default filters."""
-    command = [
-        sys.executable,
-        str(ROOT / "scripts" / "train.py"),
-        *TINY,
-        "logger=wandb",
-        "results_dir=r",
-    ]
+    command = [sys.executable, ROOT / "scripts" / "train.py", *TINY, "logger=wandb", "results_dir=r"]
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "PYTHONWARN"))
     }

@@ -115,7 +115,3 @@ def test_sweeps_vary_the_encoding_and_the_parent(
     nothing = script("train", *common, "init_from=missing", "pe=rope,none")
     assert nothing.code == 1
     assert "init_from=missing: there is no run" in nothing.err
-
-
-def test_help_mentions_it(script: Script) -> None:
-    assert "init_from: null" in script("train", "--help").out

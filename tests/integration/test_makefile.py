@@ -36,9 +36,7 @@ def installed(target: str, folder: Path) -> list[str]:
     ("target", "what"),
     [
         ("train", ["."]),
-        (".venv/.done", ["."]),
         ("test", [".", '".[dev,oracle]"']),
-        ("test-all", [".", '".[dev,oracle]"']),
         ("results", [".", '".[dev,oracle]"']),
     ],
 )

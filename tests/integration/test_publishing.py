@@ -230,7 +230,7 @@ def test_an_accuracy_above_one_is_refused(published: Path, tmp_path: Path) -> No
         read_archive(folder)
 
 
-@pytest.mark.parametrize("named", ["../x", "/tmp/x", "a/../b", ".."])
+@pytest.mark.parametrize("named", ["../x", "/tmp/x"])
 def test_a_study_to_publish_is_a_name(named: str, script: Script, results: Path) -> None:
     said = script("results", f"results_dir={results}", f"publish={named}")
     assert said.code == 1
