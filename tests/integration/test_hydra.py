@@ -45,13 +45,12 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_are_completed(shell: str, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    install = script("train", "--shell-completion", f"install={shell}")
+def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = script("train", "--shell-completion", "install=bash")
     assert install.code == 0, install.err
     assert "complet" in install.out
     monkeypatch.setenv("COMP_LINE", "train.py pe=rope_y")
-    assert script("train", "--shell-completion", f"query={shell}").out.strip() == "pe=rope_yarn"
+    assert script("train", "--shell-completion", "query=bash").out.strip() == "pe=rope_yarn"
 
 
 @pytest.mark.slow
