@@ -23,7 +23,7 @@ from pe_experiments.configuration.hydra_errors import explained
 from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Row, complain, print_table, say
+from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -110,6 +110,8 @@ def _exit_code(
         if full_error:
             traceback.print_exception(error)
             return 1
+        if isinstance(error, BrokenPipeError) and reader_left():
+            return process.exit_code
         said = explained(error, arguments, primary)
         if isinstance(said, UserError | OSError):
             return _complain(sentence(said))

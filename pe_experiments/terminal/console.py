@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 import time
 from contextlib import suppress
@@ -44,6 +45,13 @@ def _write(text: str, stream: TextIO) -> None:
     except (OSError, ValueError):  # ValueError: closed
         with suppress(OSError, ValueError):  # else Python reports unwritten output at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def reader_left() -> bool:
+    """Return whether stdout is a pipe that nobody reads any more, as after ``| head``."""
+    watched = select.poll()
+    watched.register(sys.stdout, 0)  # errors are always reported
+    return bool(watched.poll(0))
 
 
 def on_terminal() -> bool:

@@ -648,6 +648,14 @@ def test_a_deleted_working_directory_is_one_sentence(
     )
 
 
+@pytest.mark.parametrize("flag", ["--help", "--cfg=job"])
+def test_what_nobody_reads_to_its_end_is_no_error(flag: str, tmp_path: Path) -> None:
+    words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), flag])
+    command = ["bash", "-c", f"set -o pipefail; {words} | true"]
+    ended = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&- 2>&-"])
 def test_a_run_ends_well_wherever_its_words_go(streams: str, tmp_path: Path) -> None:
